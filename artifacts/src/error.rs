@@ -1,0 +1,31 @@
+//! What is wrong with an artifact: what, expected, found, at which offset.
+
+/// Every way in which bytes can fail to be an artifact that this reader understands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    #[error("file is not a Unicorn artifact: expected the magic bytes \"UNICORN\\0\" at offset 0, found {found:02x?}")]
+    Magic { found: Vec<u8> },
+    #[error(
+        "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use a newer \
+         unicorn-run or compile the model again"
+    )]
+    Version { found_major: u16, found_minor: u16, supported_major: u16 },
+    #[error("artifact is cut: expected {expected} bytes of {what} at offset {offset}, found {found}")]
+    Cut { what: &'static str, offset: u64, expected: u64, found: u64 },
+    #[error("artifact is damaged: {what} at offset {offset} has hash {found}, expected {expected}")]
+    Hash { what: String, offset: u64, expected: String, found: String },
+    #[error("artifact is damaged: {what}: expected {expected}, found {found}")]
+    Invalid { what: String, expected: String, found: String },
+    #[error("artifact section {what} does not decode: {detail}")]
+    Decode { what: &'static str, detail: String },
+}
+
+impl ParseError {
+    pub(crate) fn invalid(
+        what: impl Into<String>,
+        expected: impl std::fmt::Display,
+        found: impl std::fmt::Display,
+    ) -> ParseError {
+        ParseError::Invalid { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+}

@@ -1,0 +1,186 @@
+//! The first bytes of the file: header and section table, both of fixed-width little-endian integers.
+//!
+//! ```text
+//! header   0 magic "UNICORN\0" · 8 major u16 · 10 minor u16 · 12 sections u32 · 16 file length u64
+//!         24 reserved u64 = 0  · 32 BLAKE3 of bytes 0..32 and of the section table
+//! entry    0 kind u32 · 4 index u32 · 8 offset u64 · 16 length u64 · 24 reserved u64 = 0 · 32 BLAKE3 of the section
+//! ```
+
+use crate::error::ParseError;
+
+pub const MAGIC: [u8; 8] = *b"UNICORN\0";
+/// Readers refuse another major version by name.
+pub const VERSION_MAJOR: u16 = 1;
+/// Readers ignore what a newer minor version adds: unknown section kinds.
+pub const VERSION_MINOR: u16 = 0;
+pub const HEADER_BYTES: usize = 64;
+pub const ENTRY_BYTES: usize = 64;
+/// Sections begin on multiples of this, which no GPU's import or offset alignment exceeds.
+pub const SECTION_ALIGN: u64 = 64 << 10;
+/// Largest weight section: a 4 GiB buffer is refused or misread by some drivers.
+pub const MAX_SLICE_BYTES: u64 = 1 << 30;
+/// More than any artifact has; a bound on what a lying header can make a reader do.
+pub const MAX_SECTIONS: u32 = 1 << 16;
+
+/// What a section holds. Kinds that a reader does not know are skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum SectionKind {
+    Metadata = 1,
+    Plan = 2,
+    Kernels = 3,
+    Tokenizer = 4,
+    Weights = 5,
+    Npu = 6,
+}
+
+impl SectionKind {
+    pub fn from_u32(value: u32) -> Option<SectionKind> {
+        use SectionKind::*;
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu].into_iter().find(|&kind| kind as u32 == value)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            SectionKind::Metadata => "metadata",
+            SectionKind::Plan => "plan",
+            SectionKind::Kernels => "kernels",
+            SectionKind::Tokenizer => "tokenizer",
+            SectionKind::Weights => "weights",
+            SectionKind::Npu => "npu",
+        }
+    }
+}
+
+/// One row of the section table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    pub kind: u32,
+    /// Slice number of a weight section; 0 for the others.
+    pub index: u32,
+    pub offset_bytes: u64,
+    pub len_bytes: u64,
+    pub hash: [u8; 32],
+}
+
+/// Header and table as bytes, ready for offset 0.
+pub fn encode_header(sections: &[Section], file_len_bytes: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + sections.len() * ENTRY_BYTES);
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION_MAJOR.to_le_bytes());
+    bytes.extend(VERSION_MINOR.to_le_bytes());
+    bytes.extend(u32::try_from(sections.len()).expect("few sections").to_le_bytes());
+    bytes.extend(file_len_bytes.to_le_bytes());
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend([0; 32]);
+    for section in sections {
+        bytes.extend(section.kind.to_le_bytes());
+        bytes.extend(section.index.to_le_bytes());
+        bytes.extend(section.offset_bytes.to_le_bytes());
+        bytes.extend(section.len_bytes.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        bytes.extend(section.hash);
+    }
+    let hash = table_hash(&bytes);
+    bytes[32..64].copy_from_slice(&hash);
+    bytes
+}
+
+/// The inverse of [`encode_header`], for any bytes: checks magic, version, lengths, the table's hash, and that every
+/// section lies inside the file, aligned, in order and without overlap.
+pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
+    let found_magic = &bytes[..bytes.len().min(MAGIC.len())];
+    if found_magic != MAGIC {
+        return Err(ParseError::Magic { found: found_magic.to_vec() });
+    }
+    let header = take(bytes, "header", 0, HEADER_BYTES)?;
+    let (major, minor) = (u16_at(header, 8), u16_at(header, 10));
+    if major != VERSION_MAJOR {
+        return Err(ParseError::Version {
+            found_major: major,
+            found_minor: minor,
+            supported_major: VERSION_MAJOR,
+        });
+    }
+    let count = u32_at(header, 12);
+    if count > MAX_SECTIONS {
+        return Err(ParseError::invalid("section count", format!("at most {MAX_SECTIONS}"), count));
+    }
+    let file_len_bytes = u64_at(header, 16);
+    if file_len_bytes != bytes.len() as u64 {
+        return Err(ParseError::Cut { what: "file", offset: 0, expected: file_len_bytes, found: bytes.len() as u64 });
+    }
+    let table = take(bytes, "section table", HEADER_BYTES, count as usize * ENTRY_BYTES)?;
+    let expected = &header[32..64];
+    let found = table_hash(&bytes[..HEADER_BYTES + table.len()]);
+    if expected != found {
+        return Err(ParseError::Hash {
+            what: "section table".into(),
+            offset: HEADER_BYTES as u64,
+            expected: hex(expected),
+            found: hex(&found),
+        });
+    }
+    let sections: Vec<Section> = table.chunks_exact(ENTRY_BYTES).map(decode_entry).collect();
+    let mut end = (HEADER_BYTES + table.len()) as u64;
+    for section in &sections {
+        if section.offset_bytes < end || !section.offset_bytes.is_multiple_of(SECTION_ALIGN) {
+            return Err(ParseError::invalid(
+                format!("offset of section {}.{}", section.kind, section.index),
+                format!("a multiple of {SECTION_ALIGN} from {end} on"),
+                section.offset_bytes,
+            ));
+        }
+        end = section.offset_bytes.checked_add(section.len_bytes).filter(|&end| end <= file_len_bytes).ok_or(
+            ParseError::Cut {
+                what: "a section",
+                offset: section.offset_bytes,
+                expected: section.len_bytes,
+                found: file_len_bytes.saturating_sub(section.offset_bytes),
+            },
+        )?;
+    }
+    Ok(sections)
+}
+
+/// Lower-case hexadecimal, as hashes are shown.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn decode_entry(entry: &[u8]) -> Section {
+    Section {
+        kind: u32_at(entry, 0),
+        index: u32_at(entry, 4),
+        offset_bytes: u64_at(entry, 8),
+        len_bytes: u64_at(entry, 16),
+        hash: entry[32..64].try_into().expect("32 bytes"),
+    }
+}
+
+fn table_hash(header_and_table: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&header_and_table[..32]).update(&header_and_table[HEADER_BYTES..]);
+    *hasher.finalize().as_bytes()
+}
+
+fn take<'a>(bytes: &'a [u8], what: &'static str, offset: usize, len: usize) -> Result<&'a [u8], ParseError> {
+    bytes.get(offset..offset + len).ok_or(ParseError::Cut {
+        what,
+        offset: offset as u64,
+        expected: len as u64,
+        found: bytes.len().saturating_sub(offset) as u64,
+    })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}

@@ -1,0 +1,102 @@
+//! The kernels section: SPIR-V by content, and for each target the pipelines and the dispatch lists that use them.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kernels {
+    /// SPIR-V modules, each once, in words. Entry point `main`.
+    pub modules: Vec<Vec<u32>>,
+    pub targets: Vec<TargetKernels>,
+}
+
+/// Everything that runs on one kind of device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetKernels {
+    pub name: String,
+    pub matches: TargetMatch,
+    pub pipelines: Vec<Pipeline>,
+    pub programs: Vec<Program>,
+}
+
+/// Which devices a target is for, in Vulkan's terms. The runtime takes the first target in the file that fits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetMatch {
+    /// PCI vendor; `None`: any.
+    pub vendor_id: Option<u32>,
+    /// One of these must be part of the device's name, in any case; empty: any.
+    pub name_contains: Vec<String>,
+    /// Subgroup size that the kernels were made for; 0: they use none.
+    pub subgroup_size: u32,
+    pub shared_memory_bytes: u32,
+    pub workgroup_invocations: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pipeline {
+    /// For people and profiles.
+    pub name: String,
+    /// Index into [`Kernels::modules`].
+    pub module: u32,
+    /// Storage buffers 0..bindings of descriptor set 0.
+    pub bindings: u32,
+}
+
+/// One step of the model over at most `rows` token rows, recorded once and run many times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub rows: u32,
+    pub logits: LogitsRows,
+    /// Whether the last dispatch draws a token from the logits into the output buffer.
+    pub samples: bool,
+    pub dispatches: Vec<Dispatch>,
+}
+
+/// Which rows of a step get logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogitsRows {
+    None,
+    /// Only row `StepHeader::logits_row`; its logits are row 0 of the logits buffer.
+    One,
+    All,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// Index into [`TargetKernels::pipelines`].
+    pub pipeline: u32,
+    pub workgroups: [u32; 3],
+    /// One a binding of the pipeline, in order.
+    pub bindings: Vec<Binding>,
+    /// Reads or overwrites something that a dispatch since the last barrier wrote or read.
+    pub barrier_before: bool,
+    /// For people: layer and role.
+    pub label: String,
+    /// Weight bytes that this dispatch reads.
+    pub weight_bytes: u64,
+}
+
+/// A range of one of the runtime's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    pub buffer: BufferRef,
+    /// Within the buffer. 0 with `len_bytes` 0 means all of it.
+    pub offset_bytes: u64,
+    pub len_bytes: u64,
+    pub writes: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BufferRef {
+    /// Weight section `slice`.
+    Weights { slice: u32 },
+    /// Activations.
+    Arena,
+    /// Keys of one layer of a KV group: its part of the pool, all pages.
+    Keys { group: u32, layer: u32 },
+    Values { group: u32, layer: u32 },
+    /// `step::StepHeader`, rows, history and block tables.
+    Step,
+    Logits,
+    /// `step::Output`.
+    Output,
+}

@@ -1,0 +1,43 @@
+//! The artifact: the one file that `unicorn-compile` writes and `unicorn-run` maps.
+//!
+//! ```text
+//!   0 ┌───────────────┐ header       64 bytes: magic, version, section count, file length, hash of the table
+//!  64 ├───────────────┤ section table, 64 bytes an entry: kind, index, offset, length, BLAKE3
+//!     ├───────────────┤ 64 KiB aligned sections, in the order of the table:
+//!     │ metadata      │   Meta: what the model is, who made the file, what quantising cost
+//!     │ plan          │   Plan: where every byte lives and why
+//!     │ kernels       │   Kernels: SPIR-V deduplicated by content, and the dispatch lists of each target
+//!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
+//!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
+//!     └───────────────┘
+//! ```
+//!
+//! This crate knows bytes, sections, number formats and plan records. It does not know what a tensor means, model
+//! families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
+//!
+//! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
+
+pub mod codec;
+pub mod error;
+pub mod header;
+pub mod int4;
+pub mod kernels;
+pub mod map;
+pub mod meta;
+pub mod plan;
+pub mod step;
+pub mod tokenizer;
+pub mod validate;
+pub mod view;
+#[cfg(feature = "write")]
+pub mod write;
+
+pub use error::ParseError;
+pub use kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
+pub use map::MappedFile;
+pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
+pub use plan::{ActivationPlan, KvGroupPlan, Plan, SlicePlan, Tier, WeightPlan};
+pub use tokenizer::TokenizerSection;
+pub use view::ArtifactView;
+#[cfg(feature = "write")]
+pub use write::ArtifactWriter;

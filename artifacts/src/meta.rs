@@ -1,0 +1,53 @@
+//! The metadata section: what the model is, who made the file, what quantising cost. People read it through
+//! `inspect`; execution needs only [`ModelMeta`].
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    pub model: ModelMeta,
+    pub provenance: Provenance,
+    pub tensors: Vec<TensorReport>,
+}
+
+/// What execution must know of the model, in tokens and elements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelMeta {
+    /// For people: the source folder's name.
+    pub name: String,
+    pub architecture: String,
+    pub vocab_size: u32,
+    pub hidden_size: u32,
+    pub n_layers: u32,
+    /// Longest context that the model was made for, in tokens.
+    pub max_positions: u32,
+    /// LongRoPE: sequences longer than this take the second set of rotary frequencies.
+    pub long_rope_above_tokens: Option<u32>,
+    pub parameters: u64,
+    /// Weight and scale bytes that one decode step reads.
+    pub weight_bytes_per_token: u64,
+    /// Weights are random: good for timing, never for text.
+    pub synthetic: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    pub compiler_version: String,
+    /// Options that change the output, as given or by default, in a fixed order.
+    pub options: Vec<(String, String)>,
+    /// BLAKE3 of the source's config, weights and tokenizer.
+    pub source_hash: [u8; 32],
+}
+
+/// What one source tensor became.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorReport {
+    pub name: String,
+    pub rows: u64,
+    pub cols: u64,
+    /// `int4/32`, `int8`, `f16`, `f32`.
+    pub format: String,
+    pub bits_per_weight: f32,
+    /// ‖w − ŵ‖ / ‖w‖ over the tensor.
+    pub relative_error: f32,
+}

@@ -1,0 +1,163 @@
+//! What the host writes before each step, and what the step writes back. Defined once: the struct that the CPU fills and
+//! the WGSL that kernels read come from the same lines.
+//!
+//! ```text
+//! step buffer   ┌────────────┬──────────────────────┬───────────────────────┬─────────────────────────────────────┐
+//!               │ StepHeader │ MAX_ROWS × Row       │ MAX_HISTORY tokens    │ block tables                        │
+//!               └────────────┴──────────────────────┴───────────────────────┴─────────────────────────────────────┘
+//! block tables  [KV group][sequence slot][page of the sequence] → page of the pool, u32 each; a group's tables begin
+//!               after `table_stride * table_slots` words of the one before
+//! ```
+
+use std::fmt::Write;
+
+/// Most token rows in one step.
+pub const MAX_ROWS: usize = 512;
+/// Most recent tokens that the repeat penalty looks at.
+pub const MAX_HISTORY: usize = 256;
+
+/// Declares a struct of 32-bit words together with the WGSL text that declares the same.
+macro_rules! gpu_words {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $kind:ident,)* }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $kind,)* }
+
+        impl $name {
+            pub const FIELDS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), stringify!($kind)),)*];
+            pub const WORDS: usize = Self::FIELDS.len();
+
+            /// The same struct in WGSL.
+            pub fn wgsl() -> String {
+                wgsl_struct(stringify!($name), Self::FIELDS)
+            }
+
+            /// Field by field in order, as the GPU reads them.
+            pub fn to_words(&self) -> Vec<u32> {
+                vec![$(self.$field.to_word(),)*]
+            }
+        }
+    };
+}
+
+gpu_words! {
+    /// One step's parameters.
+    pub struct StepHeader {
+        /// Rows of this step in use, 1..=the program's rows.
+        n_rows: u32,
+        /// The row that `LogitsRows::One` programs give logits for.
+        logits_row: u32,
+        /// 0, or 1 for LongRoPE's long frequencies.
+        rope_variant: u32,
+        /// Block table entries of one sequence slot.
+        table_stride: u32,
+        /// Sequence slots of one KV group's tables.
+        table_slots: u32,
+        /// 0: greedy.
+        temperature: f32,
+        /// 0: all.
+        top_k: u32,
+        /// 1: all.
+        top_p: f32,
+        /// 0: all.
+        min_p: f32,
+        /// 1: none.
+        repeat_penalty: f32,
+        /// Entries of the history in use.
+        n_history: u32,
+        seed_low: u32,
+        seed_high: u32,
+        /// Counts draws of one seed, so that each step draws anew.
+        draw: u32,
+        reserved_0: u32,
+        reserved_1: u32,
+    }
+}
+
+gpu_words! {
+    /// One token of a step.
+    pub struct Row {
+        token: u32,
+        /// 0 for the first token of its sequence.
+        position: u32,
+        /// Sequence slot: which block table.
+        sequence: u32,
+        reserved: u32,
+    }
+}
+
+gpu_words! {
+    /// What a sampling program writes.
+    pub struct Output {
+        token: u32,
+        /// Logit of the drawn token, after penalties and before temperature.
+        logit: f32,
+        /// Tokens that top-k, top-p and min-p left to draw from.
+        candidates: u32,
+        reserved: u32,
+    }
+}
+
+/// Offset of the rows in the step buffer, in words.
+pub const ROWS_AT: usize = StepHeader::WORDS;
+/// Offset of the history, in words.
+pub const HISTORY_AT: usize = ROWS_AT + MAX_ROWS * Row::WORDS;
+/// Offset of the block tables, in words.
+pub const TABLES_AT: usize = HISTORY_AT + MAX_HISTORY;
+
+/// WGSL declarations of the step buffer, for every kernel's preamble.
+pub fn wgsl() -> String {
+    let mut text = StepHeader::wgsl() + &Row::wgsl() + &Output::wgsl();
+    write!(
+        text,
+        "struct Step {{\n    header: StepHeader,\n    rows: array<Row, {MAX_ROWS}>,\n    history: array<u32, \
+         {MAX_HISTORY}>,\n    tables: array<u32>,\n}}\n"
+    )
+    .expect("writing to a String");
+    text
+}
+
+fn wgsl_struct(name: &str, fields: &[(&str, &str)]) -> String {
+    let body: String = fields.iter().map(|(field, kind)| format!("    {field}: {kind},\n")).collect();
+    format!("struct {name} {{\n{body}}}\n")
+}
+
+/// A 32-bit field as its word.
+trait Word {
+    fn to_word(self) -> u32;
+}
+
+impl Word for u32 {
+    fn to_word(self) -> u32 {
+        self
+    }
+}
+
+impl Word for f32 {
+    fn to_word(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structs_are_packed_words() {
+        assert_eq!(size_of::<StepHeader>(), 4 * StepHeader::WORDS);
+        assert_eq!(size_of::<Row>(), 4 * Row::WORDS);
+        assert_eq!(size_of::<Output>(), 4 * Output::WORDS);
+        assert_eq!(std::mem::offset_of!(StepHeader, temperature), 4 * 5);
+    }
+
+    #[test]
+    fn wgsl_names_every_field() {
+        let text = wgsl();
+        for (field, kind) in StepHeader::FIELDS.iter().chain(Row::FIELDS).chain(Output::FIELDS) {
+            assert!(text.contains(&format!("{field}: {kind},")));
+        }
+    }
+}

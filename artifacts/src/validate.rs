@@ -1,0 +1,165 @@
+//! The plan against the sections: every range inside, aligned, and no two that are alive together overlapping.
+
+use crate::error::ParseError;
+use crate::header::MAX_SLICE_BYTES;
+use crate::kernels::{Binding, BufferRef, Dispatch, Program, TargetKernels};
+use crate::plan::{BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
+use crate::step::MAX_ROWS;
+use crate::view::ArtifactView;
+
+/// Most pages of context that a KV group's numbers may describe without overflow.
+const MAX_PAGE_BYTES: u64 = 64 << 20;
+/// SPIR-V's first word.
+const SPIRV_MAGIC: u32 = 0x0723_0203;
+
+pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
+    let plan = &view.plan;
+    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.bytes.len() as u64).collect();
+    equal("number of planned slices", slice_lens.len(), plan.slices.len())?;
+    for (slice, len) in plan.slices.iter().zip(&slice_lens) {
+        equal("bytes of a planned slice", *len, slice.bytes)?;
+    }
+    validate_weights(plan)?;
+    validate_activations(plan)?;
+    for group in &plan.kv_groups {
+        in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
+        in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
+        in_range("layers of a KV group", u64::from(group.n_layers), 1, 4096)?;
+    }
+    in_range("logits rows", u64::from(plan.logits_rows), 1, MAX_ROWS as u64)?;
+    in_range("logits stride", u64::from(plan.logits_stride), u64::from(view.meta.model.vocab_size), 1 << 24)?;
+    in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
+    in_range("context", u64::from(view.meta.model.max_positions), 1, 1 << 30)?;
+    for (index, module) in view.kernels.modules.iter().enumerate() {
+        if module.first() != Some(&SPIRV_MAGIC) {
+            return Err(ParseError::invalid(format!("first word of module {index}"), SPIRV_MAGIC, "another"));
+        }
+    }
+    for target in &view.kernels.targets {
+        for pipeline in &target.pipelines {
+            in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
+            below("module of a pipeline", pipeline.module, view.kernels.modules.len())?;
+        }
+        for program in &target.programs {
+            validate_program(plan, target, program)?;
+        }
+    }
+    Ok(())
+}
+
+fn validate_weights(plan: &Plan) -> Result<(), ParseError> {
+    let mut ends = vec![0u64; plan.slices.len()];
+    for weight in &plan.weights {
+        below("slice of a weight", weight.slice, plan.slices.len())?;
+        let slice = weight.slice as usize;
+        let end = range_end(&weight.name, weight.offset_bytes, weight.len_bytes, plan.slices[slice].bytes)?;
+        if weight.offset_bytes < ends[slice] {
+            return Err(ParseError::invalid(
+                format!("offset of weight {}", weight.name),
+                format!("at least {}, where the one before ends", ends[slice]),
+                weight.offset_bytes,
+            ));
+        }
+        ends[slice] = end;
+    }
+    Ok(())
+}
+
+fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
+    in_range("arena bytes", plan.arena_bytes, 0, MAX_SLICE_BYTES)?;
+    for (index, one) in plan.activations.iter().enumerate() {
+        let end = range_end(&one.name, one.offset_bytes, one.len_bytes, plan.arena_bytes)?;
+        for other in &plan.activations[..index] {
+            let share_time = one.first_use <= other.last_use && other.first_use <= one.last_use;
+            // `other` was range-checked in its own turn, so this sum does not overflow.
+            let share_space = one.offset_bytes < other.offset_bytes + other.len_bytes && other.offset_bytes < end;
+            if share_time && share_space {
+                return Err(ParseError::invalid(
+                    format!("activation {}", one.name),
+                    format!("no overlap with {}, which lives at the same time", other.name),
+                    format!("offset {}", one.offset_bytes),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> Result<(), ParseError> {
+    in_range("rows of a program", u64::from(program.rows), 1, MAX_ROWS as u64)?;
+    for dispatch in &program.dispatches {
+        below("pipeline of a dispatch", dispatch.pipeline, target.pipelines.len())?;
+        let pipeline = &target.pipelines[dispatch.pipeline as usize];
+        equal(&format!("bindings of dispatch {}", dispatch.label), pipeline.bindings, dispatch.bindings.len() as u32)?;
+        for &count in &dispatch.workgroups {
+            in_range(&format!("workgroups of dispatch {}", dispatch.label), u64::from(count), 1, 65_535)?;
+        }
+        for binding in &dispatch.bindings {
+            validate_binding(plan, dispatch, binding)?;
+        }
+    }
+    Ok(())
+}
+
+fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Result<(), ParseError> {
+    let what = format!("binding of dispatch {}", dispatch.label);
+    let whole = binding.offset_bytes == 0 && binding.len_bytes == 0;
+    match binding.buffer {
+        BufferRef::Weights { slice } => {
+            below(&what, slice, plan.slices.len())?;
+            range_end(&what, binding.offset_bytes, binding.len_bytes, plan.slices[slice as usize].bytes)?;
+            in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+        }
+        BufferRef::Arena => {
+            range_end(&what, binding.offset_bytes, binding.len_bytes, plan.arena_bytes)?;
+            in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+        }
+        BufferRef::Keys { group, layer } | BufferRef::Values { group, layer } => {
+            below(&what, group, plan.kv_groups.len())?;
+            below(&what, layer, plan.kv_groups[group as usize].n_layers as usize)?;
+            equal(&what, true, whole)?;
+        }
+        BufferRef::Logits => {
+            let bytes = 4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride);
+            range_end(&what, binding.offset_bytes, binding.len_bytes, bytes)?;
+        }
+        BufferRef::Step | BufferRef::Output => equal(&what, true, whole)?,
+    }
+    Ok(())
+}
+
+/// Checks alignment and that the range lies below `limit`; returns its end.
+fn range_end(what: &str, offset: u64, len: u64, limit: u64) -> Result<u64, ParseError> {
+    if !offset.is_multiple_of(BUFFER_ALIGN) {
+        return Err(ParseError::invalid(
+            format!("offset of {what}"),
+            format!("a multiple of {BUFFER_ALIGN}"),
+            offset,
+        ));
+    }
+    offset
+        .checked_add(len)
+        .filter(|&end| end <= limit)
+        .ok_or_else(|| ParseError::invalid(format!("range of {what}"), format!("to end by {limit}"), format!("{offset} + {len}")))
+}
+
+fn in_range(what: &str, value: u64, least: u64, most: u64) -> Result<(), ParseError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ParseError::invalid(what, format!("{least} to {most}"), value))
+}
+
+fn below(what: &str, index: u32, len: usize) -> Result<(), ParseError> {
+    if (index as usize) < len {
+        return Ok(());
+    }
+    Err(ParseError::invalid(what, format!("below {len}"), index))
+}
+
+fn equal<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) -> Result<(), ParseError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(ParseError::invalid(what, expected, found))
+}

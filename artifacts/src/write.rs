@@ -1,0 +1,166 @@
+//! The writer: mirror of `view`. Weights stream through it, one packed tensor at a time; nothing appears under the
+//! artifact's own name before the last byte is on disk.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::codec;
+use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
+use crate::kernels::Kernels;
+use crate::meta::Meta;
+use crate::plan::Plan;
+use crate::tokenizer::TokenizerSection;
+use crate::view::ArtifactView;
+
+/// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves nothing.
+///
+/// Weight sections come first in time and last in the table: their lengths are known from the plan, so the small
+/// sections, whose contents (quantisation errors) are known only afterwards, get a reserved place behind them.
+pub struct ArtifactWriter {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+    position_bytes: u64,
+    weights: Vec<Section>,
+    open_slice: Option<(u64, blake3::Hasher)>,
+}
+
+impl ArtifactWriter {
+    /// Begins an artifact of `n_slices` weight sections that will be named `path`.
+    pub fn create(path: &Path, n_slices: usize) -> io::Result<ArtifactWriter> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempfile_in(folder)?;
+        let mut writer = ArtifactWriter {
+            path: path.to_owned(),
+            file: BufWriter::with_capacity(1 << 20, file),
+            position_bytes: 0,
+            weights: Vec::with_capacity(n_slices),
+            open_slice: None,
+        };
+        let n_sections = STRUCTURED_SECTIONS + n_slices;
+        writer.zeros((HEADER_BYTES + n_sections * ENTRY_BYTES) as u64)?;
+        Ok(writer)
+    }
+
+    /// Where the half-written file is, for whoever must remove it when a signal ends the process.
+    pub fn partial_path(&self) -> &Path {
+        self.file.get_ref().path()
+    }
+
+    /// Begins the next weight section.
+    pub fn begin_slice(&mut self) -> io::Result<()> {
+        self.end_slice();
+        self.align(SECTION_ALIGN)?;
+        self.open_slice = Some((self.position_bytes, blake3::Hasher::new()));
+        Ok(())
+    }
+
+    /// Appends to the open weight section.
+    pub fn weight_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (_, hasher) = self.open_slice.as_mut().expect("begin_slice comes first");
+        hasher.update_rayon(bytes);
+        self.put(bytes)
+    }
+
+    /// Bytes in the open weight section so far.
+    pub fn slice_len_bytes(&self) -> u64 {
+        self.open_slice.as_ref().map_or(0, |(start, _)| self.position_bytes - start)
+    }
+
+    /// Zeros up to `offset_bytes` of the open weight section.
+    pub fn pad_slice_to(&mut self, offset_bytes: u64) -> io::Result<()> {
+        let missing = offset_bytes.checked_sub(self.slice_len_bytes()).expect("weights come in order");
+        let zeros = [0u8; 4096];
+        let mut left = missing as usize;
+        while left > 0 {
+            let now = left.min(zeros.len());
+            self.weight_bytes(&zeros[..now])?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Writes the structured sections, the header and the table, flushes to disk, and renames into place. What was
+    /// written is parsed again first: we assert just before writing what the reader checks just after.
+    pub fn finish(
+        mut self,
+        meta: &Meta,
+        plan: &Plan,
+        kernels: &Kernels,
+        tokenizer: &TokenizerSection,
+    ) -> io::Result<u64> {
+        self.end_slice();
+        let mut sections = Vec::new();
+        for (kind, bytes) in [
+            (SectionKind::Metadata, codec::encode(meta)),
+            (SectionKind::Plan, codec::encode(plan)),
+            (SectionKind::Kernels, codec::encode(kernels)),
+            (SectionKind::Tokenizer, codec::encode(tokenizer)),
+        ] {
+            self.align(SECTION_ALIGN)?;
+            sections.push(Section {
+                kind: kind as u32,
+                index: 0,
+                offset_bytes: self.position_bytes,
+                len_bytes: bytes.len() as u64,
+                hash: *blake3::hash(&bytes).as_bytes(),
+            });
+            self.put(&bytes)?;
+        }
+        sections.splice(0..0, std::mem::take(&mut self.weights));
+        let len_bytes = self.position_bytes;
+        let mut file = self.file.into_inner().map_err(|error| error.into_error())?;
+        file.as_file_mut().seek(SeekFrom::Start(0))?;
+        file.as_file_mut().write_all(&encode_header(&sections, len_bytes))?;
+        file.as_file().sync_all()?;
+        let written = crate::map::MappedFile::open(file.path())?;
+        ArtifactView::parse(written.bytes()).map_err(io::Error::other)?;
+        drop(written);
+        readable_by_all(file.as_file())?;
+        file.persist(&self.path).map_err(|error| error.error)?;
+        Ok(len_bytes)
+    }
+
+    fn end_slice(&mut self) {
+        if let Some((start, hasher)) = self.open_slice.take() {
+            self.weights.push(Section {
+                kind: SectionKind::Weights as u32,
+                index: self.weights.len() as u32,
+                offset_bytes: start,
+                len_bytes: self.position_bytes - start,
+                hash: *hasher.finalize().as_bytes(),
+            });
+        }
+    }
+
+    fn align(&mut self, align: u64) -> io::Result<()> {
+        self.zeros(self.position_bytes.next_multiple_of(align) - self.position_bytes)
+    }
+
+    fn zeros(&mut self, mut count: u64) -> io::Result<()> {
+        let zeros = [0u8; 4096];
+        while count > 0 {
+            let now = count.min(zeros.len() as u64);
+            self.put(&zeros[..now as usize])?;
+            count -= now;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.position_bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Metadata, plan, kernels and tokenizer.
+const STRUCTURED_SECTIONS: usize = 4;
+
+/// Temporary files are private; an artifact is as readable as any file that a user makes.
+fn readable_by_all(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}

@@ -1,0 +1,4 @@
+//! compiler
+pub mod error;
+pub mod import;
+pub mod quantize;
