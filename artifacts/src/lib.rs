@@ -36,7 +36,7 @@ pub use error::ParseError;
 pub use kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
-pub use plan::{ActivationPlan, KvGroupPlan, Plan, SlicePlan, Tier, WeightPlan};
+pub use plan::{ActivationPlan, BufferPlan, KvGroupPlan, Plan, SlicePlan, Tier, WeightPlan};
 pub use tokenizer::TokenizerSection;
 pub use view::ArtifactView;
 #[cfg(feature = "write")]

@@ -45,6 +45,8 @@ pub struct Plan {
     /// f32 logits, `logits_rows * logits_stride` elements; read back by the host on request.
     pub logits_rows: u32,
     pub logits_stride: u32,
+    /// What the runtime makes besides: step, logits, read-back and staging buffers.
+    pub buffers: Vec<BufferPlan>,
     /// Context the sizes shown to people are worked out for, in tokens.
     pub planned_context_tokens: u32,
 }
@@ -96,6 +98,15 @@ impl KvGroupPlan {
     pub fn bytes(&self, pages: u32) -> u64 {
         2 * self.page_bytes * u64::from(self.n_layers) * u64::from(pages)
     }
+}
+
+/// A buffer of the runtime's own, for the account.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BufferPlan {
+    pub name: String,
+    pub bytes: u64,
+    pub tier: Tier,
+    pub reason: String,
 }
 
 /// One activation in the arena and the dispatches (of the program it was worked out for) between which it lives.

@@ -24,8 +24,6 @@ pub enum CompileError {
     Plan(String),
     #[error("kernel {kernel} for target {target}: {what}")]
     Kernel { kernel: String, target: String, what: String },
-    #[error("interrupted")]
-    Interrupted,
 }
 
 pub type Result<T> = std::result::Result<T, CompileError>;

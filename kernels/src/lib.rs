@@ -1,1 +1,23 @@
-//! kernels
+//! What each kernel means: its parameters, its bindings, its WGSL and a plain CPU twin to check it by.
+//!
+//! In: a [`KernelSpec`], in which every shape is a number. Out: WGSL text and the list of bindings it expects; or, from
+//! the twin, the same result by loops that are written to be read. This crate does not know model files, placement,
+//! SPIR-V or devices; what a device likes arrives as numbers in a spec (tile sizes, subgroup size).
+//!
+//! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `artifacts::step`).
+//! Activations are f32, row-major, one row a token.
+
+pub mod layout;
+pub mod spec;
+pub mod template;
+
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod heads;
+pub mod matmul;
+pub mod norm;
+pub mod sample;
+
+pub use layout::{WeightFormat, WeightLayout};
+pub use spec::{Activation, BindingSpec, KernelSpec, Role};

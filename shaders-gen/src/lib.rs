@@ -1,1 +1,35 @@
-//! shaders-gen
+//! How kernels become code: a [`KernelSpec`] and a [`Target`] in, a SPIR-V module out.
+//!
+//! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
+//!
+//! One route today: the spec's WGSL through naga (`wgsl`), then a pass with rspirv that drops names and checks that the
+//! words ask for what the spec and the target say, and nothing else (`check`).
+
+pub mod check;
+pub mod error;
+pub mod target;
+pub mod wgsl;
+
+pub use error::EmitError;
+pub use target::Target;
+
+use kernels::KernelSpec;
+
+/// One compiled kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelBinary {
+    /// SPIR-V, entry point `main`.
+    pub words: Vec<u32>,
+    /// Storage buffers of descriptor set 0.
+    pub bindings: u32,
+}
+
+/// SPIR-V for `spec` on `target`.
+///
+/// # Errors
+/// [`EmitError`] when the WGSL does not validate or the words ask for more than the target has: a mistake of ours, or a
+/// shape that no kernel can be made for.
+pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
+    let module = check::strip_and_check(&wgsl::compile(&spec.wgsl())?, spec, target)?;
+    Ok(KernelBinary { words: module, bindings: spec.bindings().len() as u32 })
+}

@@ -1,0 +1,220 @@
+//! `--export-dequantized`: a Hugging Face folder with exactly the weights that the GPU will see, so that anyone can check
+//! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use artifacts::{ArtifactView, MappedFile, WeightPlan};
+use safetensors::tensor::{Dtype, View};
+use serde_json::{Value, json};
+
+use crate::error::{CompileError, Result};
+use crate::fuse::{self, FusedGraph};
+use crate::graph;
+use crate::import::{Checkpoint, Family};
+use crate::weights::{FormatPolicy, PackedSource, PackedWeights};
+
+/// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `checkpoint` with these
+/// options: `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files.
+///
+/// # Errors
+/// When the artifact does not read back, or the folder cannot be written.
+pub fn export(
+    checkpoint: &Checkpoint,
+    artifact: &Path,
+    policy: FormatPolicy,
+    fused: bool,
+    folder: &Path,
+) -> Result<()> {
+    let plain = graph::build(&checkpoint.config);
+    let n_kv_heads = checkpoint.config.n_kv_heads;
+    let graph = if fused { fuse::fuse(&plain, n_kv_heads) } else { fuse::plain(&plain, n_kv_heads) };
+    let weights = PackedWeights::of(&graph, &checkpoint.config, policy);
+    let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
+    let view = ArtifactView::parse(file.bytes())
+        .map_err(|error| CompileError::Malformed { path: artifact.to_owned(), what: error.to_string() })?;
+    let packed = Packed { view: &view, graph: &graph, weights: &weights };
+
+    std::fs::create_dir_all(folder).map_err(CompileError::io(folder))?;
+    let tensors = exported(checkpoint, &packed);
+    let path = folder.join("model.safetensors");
+    safetensors::serialize_to_file(&tensors, None, &path)
+        .map_err(|error| CompileError::malformed(&path, error.to_string()))?;
+    write_json(&folder.join("config.json"), &text_config(checkpoint))?;
+    write_tokenizer(checkpoint, folder)
+}
+
+/// The artifact's weights by canonical tensor name.
+struct Packed<'a> {
+    view: &'a ArtifactView<'a>,
+    graph: &'a FusedGraph,
+    weights: &'a PackedWeights,
+}
+
+/// One exported tensor: canonical tensors below one another, decoded when the writer asks for its bytes.
+struct Exported<'a> {
+    packed: &'a Packed<'a>,
+    parts: Vec<&'a str>,
+    shape: Vec<usize>,
+}
+
+impl View for &Exported<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let values: Vec<f32> = self.parts.iter().flat_map(|name| self.packed.decode(name)).collect();
+        Cow::Owned(bytemuck::cast_slice(&values).to_vec())
+    }
+
+    fn data_len(&self) -> usize {
+        4 * self.shape.iter().product::<usize>()
+    }
+}
+
+impl Packed<'_> {
+    /// A tensor as f32, in the checkpoint's own row order and without norm offsets.
+    fn decode(&self, tensor: &str) -> Vec<f32> {
+        for (weight, plan) in self.weights.list.iter().filter_map(|weight| Some((weight, self.plan(&weight.name)?))) {
+            let bytes = self.bytes(plan);
+            match &weight.source {
+                PackedSource::Vector(id) => {
+                    let parts = &self.graph.vectors[id.0].parts;
+                    if let [only] = &parts[..] && only.tensor == tensor {
+                        return floats(bytes).map(|value| value - only.offset).collect();
+                    }
+                    if let Some(values) = self.vector_part(parts, tensor, bytes) {
+                        return values;
+                    }
+                }
+                PackedSource::Matrix { id, .. } => {
+                    if self.graph.matrices[id.0].parts.iter().any(|part| part.tensor == tensor) {
+                        return self.matrix(tensor, *id);
+                    }
+                }
+                PackedSource::Rope(_) => {}
+            }
+        }
+        panic!("{tensor} is packed")
+    }
+
+    /// A part of a vector that was joined from several, by its length in the checkpoint.
+    fn vector_part(&self, parts: &[graph::VectorRef], tensor: &str, bytes: &[u8]) -> Option<Vec<f32>> {
+        let index = parts.iter().position(|part| part.tensor == tensor)?;
+        let rows_of = |name: &str| {
+            let matrix = name.replace(".bias", ".weight");
+            let parts = self.graph.matrices.iter().flat_map(|matrix| &matrix.parts);
+            parts.into_iter().find(|part| part.tensor == matrix).map_or(0, |part| part.rows)
+        };
+        let first: usize = parts[..index].iter().map(|part| rows_of(&part.tensor)).sum();
+        Some(floats(bytes).skip(first).take(rows_of(tensor)).collect())
+    }
+
+    fn matrix(&self, tensor: &str, id: fuse::MatrixId) -> Vec<f32> {
+        let matrix = &self.graph.matrices[id.0];
+        let part = matrix.parts.iter().find(|part| part.tensor == tensor).expect("the caller found it");
+        let mut values = vec![0f32; part.rows * part.cols];
+        for &packed in self.weights.matrix(id) {
+            let weight = self.weights.get(packed);
+            let PackedSource::Matrix { first_row, layout, .. } = weight.source else { continue };
+            let bytes = self.bytes(self.plan(&weight.name).expect("every weight is planned"));
+            for row in 0..layout.rows {
+                let (source, source_row) = matrix.source_row(first_row + row);
+                if source.tensor == tensor {
+                    layout.decode_row(bytes, row, &mut values[source_row * part.cols..][..part.cols]);
+                }
+            }
+        }
+        values
+    }
+
+    fn plan(&self, name: &str) -> Option<&WeightPlan> {
+        self.view.plan.weights.iter().find(|plan| plan.name == name)
+    }
+
+    fn bytes(&self, plan: &WeightPlan) -> &[u8] {
+        let slice = self.view.weights()[plan.slice as usize].bytes;
+        &slice[plan.offset_bytes as usize..][..plan.len_bytes as usize]
+    }
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("4 bytes")))
+}
+
+/// transformers' names: `model.` before all but the head; Phi-3's projections joined again.
+fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<String, Exported<'a>> {
+    let fused = checkpoint.config.family == Family::Phi3;
+    // Projections in the order in which Phi-3 stacks them, which is not that of their names.
+    let rank = |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
+    let mut names: Vec<&String> = checkpoint.tensors.keys().collect();
+    names.sort_by_key(|name| rank(name));
+    let mut out: BTreeMap<String, Exported> = BTreeMap::new();
+    for name in names {
+        let tensor = &checkpoint.tensors[name];
+        let mut target = if name.starts_with("lm_head") { name.clone() } else { format!("model.{name}") };
+        if fused {
+            for (part, whole) in [
+                ("self_attn.q_proj", "self_attn.qkv_proj"),
+                ("self_attn.k_proj", "self_attn.qkv_proj"),
+                ("self_attn.v_proj", "self_attn.qkv_proj"),
+                ("mlp.gate_proj", "mlp.gate_up_proj"),
+                ("mlp.up_proj", "mlp.gate_up_proj"),
+            ] {
+                target = target.replace(part, whole);
+            }
+        }
+        let is_vector = tensor.source_shape.len() == 1;
+        let entry = out.entry(target).or_insert_with(|| Exported {
+            packed,
+            parts: Vec::new(),
+            shape: if is_vector { vec![0] } else { vec![0, tensor.cols] },
+        });
+        entry.shape[0] += if is_vector { tensor.cols } else { tensor.rows };
+        entry.parts.push(name);
+    }
+    out
+}
+
+/// The source's config, or the text part of a multimodal one, in f32.
+fn text_config(checkpoint: &Checkpoint) -> Value {
+    let mut config = checkpoint.config_json.clone();
+    if let Some(text) = config.get("text_config") {
+        let mut text = text.clone();
+        text["architectures"] = json!(["Gemma3ForCausalLM"]);
+        text["model_type"] = json!("gemma3_text");
+        text["tie_word_embeddings"] = json!(checkpoint.config.tied_embeddings);
+        config = text;
+    }
+    for key in ["dtype", "torch_dtype"] {
+        config[key] = json!("float32");
+    }
+    config
+}
+
+fn write_tokenizer(checkpoint: &Checkpoint, folder: &Path) -> Result<()> {
+    let files = &checkpoint.tokenizer;
+    if files.tokenizer_json.is_empty() {
+        return Ok(());
+    }
+    let path = folder.join("tokenizer.json");
+    std::fs::write(&path, &files.tokenizer_json).map_err(CompileError::io(&path))?;
+    let config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": files.bos_token,
+        "eos_token": files.eos_token,
+        "chat_template": files.chat_template,
+    });
+    write_json(&folder.join("tokenizer_config.json"), &config)?;
+    write_json(&folder.join("generation_config.json"), &json!({ "eos_token_id": files.stop_ids }))
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<()> {
+    std::fs::write(path, format!("{value:#}\n")).map_err(CompileError::io(path))
+}

@@ -1,0 +1,540 @@
+//! [`FusedGraph`]: the same model in as few operations as our kernels allow. Each fused operation is one kernel.
+//!
+//! What is merged, in the order of a layer: residual sum, post norm and norm into one `norm` (which a step of one row does
+//! inside the next matmul); q, k and v into one matmul with their biases; QK norm, RoPE, query scale and cache writes
+//! into one `heads`; gate, up, activation and product into one matmul; soft cap into the output head.
+//!
+//! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
+
+use std::fmt::{self, Display};
+
+use kernels::Activation;
+use kernels::elementwise::ElementwiseOp;
+use kernels::heads::{Destination, HeadsPart, NormOf};
+use kernels::spec::Number;
+
+use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef};
+
+/// Index into [`FusedGraph::matrices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MatrixId(pub usize);
+
+/// Index into [`FusedGraph::vectors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VectorId(pub usize);
+
+/// One packed matrix: source tensors below one another, or two of them with their tiles in turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    pub name: String,
+    pub parts: Vec<MatrixRef>,
+    /// Tiles of 8 rows alternate between the two parts (gate and up).
+    pub interleaved: bool,
+    pub layer: Option<usize>,
+    /// Rows are looked up by token; the same matrix may be the output head as well.
+    pub is_table: bool,
+    pub is_head: bool,
+    /// The norm weight that multiplies every input of this matrix, if one does.
+    pub input_norm: Option<VectorId>,
+}
+
+/// One packed vector of f32: source tensors one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vector {
+    pub parts: Vec<VectorRef>,
+    pub layer: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct FusedNode {
+    pub layer: Option<usize>,
+    pub op: FusedOp,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FusedOp {
+    Embed { table: MatrixId, scale: f32, out: ValueId },
+    Norm(NormStep),
+    MatMul { input: ValueId, matrix: MatrixId, bias: Option<VectorId>, act_mul: Option<Activation>, softcap: Option<f32>, out: ValueId },
+    Heads(HeadsStep),
+    Attention { query: ValueId, out: ValueId },
+    Elementwise { op: ElementwiseOp, input: ValueId, second: Option<ValueId>, bias: Option<VectorId>, out: ValueId },
+}
+
+/// `sum = residual + [post norm](input)`, `out = norm(sum)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormStep {
+    pub input: ValueId,
+    pub residual: Option<ValueId>,
+    pub post_weight: Option<VectorId>,
+    pub weight: VectorId,
+    /// Present with `residual`.
+    pub sum: Option<ValueId>,
+    pub out: ValueId,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadsStep {
+    pub input: ValueId,
+    pub parts: Vec<HeadsPart>,
+    pub query_norm: Option<VectorId>,
+    pub key_norm: Option<VectorId>,
+    pub rope: Option<usize>,
+    pub out: Option<ValueId>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct FusedGraph {
+    pub values: Vec<Value>,
+    pub matrices: Vec<Matrix>,
+    pub vectors: Vec<Vector>,
+    pub nodes: Vec<FusedNode>,
+    pub logits: ValueId,
+}
+
+/// Merges what our kernels can do in one dispatch.
+pub fn fuse(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
+    let mut fuser = Fuser::new(graph, n_kv_heads);
+    for index in 0..graph.nodes.len() {
+        if !fuser.done[index] {
+            fuser.fuse_from(index);
+        }
+    }
+    fuser.finish()
+}
+
+/// One fused operation for each plain one.
+pub fn plain(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
+    let mut fuser = Fuser::new(graph, n_kv_heads);
+    for index in 0..graph.nodes.len() {
+        fuser.keep(index);
+    }
+    fuser.finish()
+}
+
+struct Fuser<'a> {
+    graph: &'a ModelGraph,
+    n_kv_heads: usize,
+    /// Nodes that read each value.
+    consumers: Vec<Vec<usize>>,
+    producer: Vec<Option<usize>>,
+    done: Vec<bool>,
+    out: FusedGraph,
+}
+
+impl<'a> Fuser<'a> {
+    fn new(graph: &'a ModelGraph, n_kv_heads: usize) -> Fuser<'a> {
+        let mut consumers = vec![Vec::new(); graph.values.len()];
+        let mut producer = vec![None; graph.values.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for input in node.op.inputs() {
+                consumers[input.0].push(index);
+            }
+            if let Some(out) = node.op.out() {
+                producer[out.0] = Some(index);
+            }
+        }
+        let out = FusedGraph {
+            values: graph.values.clone(),
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            nodes: Vec::new(),
+            logits: graph.logits,
+        };
+        Fuser { graph, n_kv_heads, consumers, producer, done: vec![false; graph.nodes.len()], out }
+    }
+
+    fn finish(mut self) -> FusedGraph {
+        let norm_of = |value: ValueId, nodes: &[FusedNode]| {
+            nodes.iter().find_map(|node| match &node.op {
+                FusedOp::Norm(step) if step.out == value => Some(step.weight),
+                _ => None,
+            })
+        };
+        for node in &self.out.nodes {
+            if let FusedOp::MatMul { input, matrix, .. } = node.op {
+                self.out.matrices[matrix.0].input_norm = norm_of(input, &self.out.nodes);
+            }
+        }
+        self.out
+    }
+
+    fn fuse_from(&mut self, index: usize) {
+        let node = &self.graph.nodes[index];
+        let merged = match node.op {
+            Op::MatMul { input, .. } => self.gate_up(input) || self.qkv(input) || self.matmul_with_tail(index),
+            Op::Add { .. } => self.add_norm(index),
+            // A post norm waits for the sum that takes it.
+            Op::Norm { out, .. } => self.is_post_norm(out),
+            _ => false,
+        };
+        if !merged {
+            self.keep(index);
+        }
+    }
+
+    /// gate and up of one input, multiplied: one matmul.
+    fn gate_up(&mut self, input: ValueId) -> bool {
+        let [gate, up] = self.consumers[input.0][..] else { return false };
+        let (Some(gate_tail), Some(up_tail)) = (self.linear_tail(gate), self.linear_tail(up)) else { return false };
+        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(gate_tail.value) else {
+            return false;
+        };
+        // Tiles of gate and up alternate, so a part's last tile must be whole.
+        if (*a, *b) != (gate_tail.value, up_tail.value) || gate_tail.matrix.rows % kernels::layout::TILE_ROWS != 0 {
+            return false;
+        }
+        // Biases would have to alternate as well; no family we know has them here without q, k, v biases.
+        if gate_tail.bias.is_some() || up_tail.bias.is_some() {
+            return false;
+        }
+        let layer = self.graph.nodes[gate].layer;
+        let matrix = self.matrix(vec![gate_tail.matrix, up_tail.matrix], true, layer);
+        let (act_mul, out) = (Some(*activation), *out);
+        self.emit(layer, FusedOp::MatMul { input, matrix, bias: None, act_mul, softcap: None, out });
+        self.mark(&gate_tail.nodes);
+        self.mark(&up_tail.nodes);
+        self.mark(&[product]);
+        true
+    }
+
+    /// q, k and v of one input and all that happens to their heads: one matmul and one heads step.
+    fn qkv(&mut self, input: ValueId) -> bool {
+        let [q, k, v] = self.consumers[input.0][..] else { return false };
+        let tails = [q, k, v].map(|node| self.linear_tail(node));
+        let [Some(q), Some(k), Some(v)] = tails else { return false };
+        let chains = [&q, &k, &v].map(|tail| self.head_chain(tail));
+        let [Some(query), Some(key), Some(value)] = chains else { return false };
+        let layer = self.graph.nodes[q.nodes[0]].layer;
+        let matrices = vec![q.matrix.clone(), k.matrix.clone(), v.matrix.clone()];
+        let width = matrices.iter().map(|matrix| matrix.rows).sum();
+        let matrix = self.matrix(matrices, false, layer);
+        let biases: Option<Vec<VectorRef>> = [&q, &k, &v].iter().map(|tail| tail.bias.clone()).collect();
+        let bias = biases.map(|parts| self.vector(parts, layer));
+        let qkv = ValueId(self.out.values.len());
+        self.out.values.push(Value { name: format!("qkv.{}", layer.unwrap_or_default()), width });
+        self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap: None, out: qkv });
+        let query_norm = query.norm.clone().map(|weight| self.vector(vec![weight], layer));
+        let key_norm = key.norm.clone().map(|weight| self.vector(vec![weight], layer));
+        self.emit(
+            layer,
+            FusedOp::Heads(HeadsStep {
+                input: qkv,
+                parts: [&query, &key, &value].map(|chain| chain.part).to_vec(),
+                query_norm,
+                key_norm,
+                rope: query.rope,
+                out: query.out,
+            }),
+        );
+        for nodes in [q.nodes, k.nodes, v.nodes, query.nodes, key.nodes, value.nodes] {
+            self.mark(&nodes);
+        }
+        true
+    }
+
+    /// A matmul with the bias and soft cap that follow it.
+    fn matmul_with_tail(&mut self, index: usize) -> bool {
+        let Op::MatMul { input, .. } = self.graph.nodes[index].op else { return false };
+        let Some(mut tail) = self.linear_tail(index) else { return false };
+        let layer = self.graph.nodes[index].layer;
+        let mut softcap = None;
+        if let Some((node, Op::SoftCap { cap, out, .. })) = self.sole_consumer(tail.value) {
+            softcap = Some(*cap);
+            tail.value = *out;
+            tail.nodes.push(node);
+        }
+        let bias = tail.bias.clone().map(|bias| self.vector(vec![bias], layer));
+        let matrix = self.matrix(vec![tail.matrix], false, layer);
+        self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap, out: tail.value });
+        self.mark(&tail.nodes);
+        true
+    }
+
+    /// A residual sum with the norm that reads it and the post norm before it.
+    fn add_norm(&mut self, index: usize) -> bool {
+        let node = &self.graph.nodes[index];
+        let Op::Add { left, right, out: sum } = node.op else { return false };
+        let norm = self.consumers[sum.0].iter().find_map(|&consumer| match &self.graph.nodes[consumer].op {
+            Op::Norm { weight, out, .. } => Some((consumer, weight.clone(), *out)),
+            _ => None,
+        });
+        let Some((norm_node, weight, out)) = norm else { return false };
+        let post = self.producer[right.0].and_then(|producer| match &self.graph.nodes[producer].op {
+            Op::Norm { input, weight, .. } if self.is_post_norm(right) => Some((producer, *input, weight.clone())),
+            _ => None,
+        });
+        let layer = node.layer;
+        let (input, post_weight) = match post {
+            Some((post_node, input, weight)) => {
+                self.mark(&[post_node]);
+                (input, Some(self.vector(vec![weight], layer)))
+            }
+            None => (right, None),
+        };
+        let weight = self.vector(vec![weight], self.graph.nodes[norm_node].layer);
+        let step = NormStep { input, residual: Some(left), post_weight, weight, sum: Some(sum), out };
+        self.emit(self.graph.nodes[norm_node].layer, FusedOp::Norm(step));
+        self.mark(&[index, norm_node]);
+        true
+    }
+
+    /// Whether `value` is a norm's output that only the right side of a normed sum reads.
+    fn is_post_norm(&self, value: ValueId) -> bool {
+        matches!(self.sole_consumer(value), Some((_, Op::Add { right, out, .. }))
+            if *right == value && self.consumers[out.0].iter().any(|&c| matches!(self.graph.nodes[c].op, Op::Norm { .. })))
+    }
+
+    fn sole_consumer(&self, value: ValueId) -> Option<(usize, &'a Op)> {
+        match self.consumers[value.0][..] {
+            [only] => Some((only, &self.graph.nodes[only].op)),
+            _ => None,
+        }
+    }
+
+    /// A matmul and, if one follows, its bias.
+    fn linear_tail(&self, index: usize) -> Option<LinearTail> {
+        let Op::MatMul { matrix, out, .. } = &self.graph.nodes[index].op else { return None };
+        let mut tail = LinearTail { matrix: matrix.clone(), bias: None, value: *out, nodes: vec![index] };
+        if let Some((node, Op::Bias { bias, out, .. })) = self.sole_consumer(tail.value) {
+            tail.bias = Some(bias.clone());
+            tail.value = *out;
+            tail.nodes.push(node);
+        }
+        Some(tail)
+    }
+
+    /// Norm, RoPE and the end (cache or attention) of one projection.
+    fn head_chain(&self, tail: &LinearTail) -> Option<HeadChain> {
+        let n_kv_heads = self.n_kv_heads;
+        let mut chain = HeadChain {
+            part: HeadsPart { n_heads: n_kv_heads, norm: None, rope: false, scale: Number::new(1.0), to: Destination::Values },
+            norm: None,
+            rope: None,
+            out: None,
+            nodes: Vec::new(),
+        };
+        let mut value = tail.value;
+        loop {
+            let (node, op) = self.sole_consumer(value)?;
+            match op {
+                Op::HeadNorm { of, weight, n_heads, out, .. } => {
+                    chain.part.norm = Some(*of);
+                    chain.part.n_heads = *n_heads;
+                    chain.norm = Some(weight.clone());
+                    value = *out;
+                }
+                Op::Rope { n_heads, rope, scale, out, .. } => {
+                    chain.part.rope = true;
+                    chain.part.n_heads = *n_heads;
+                    chain.part.scale = Number::new(*scale);
+                    chain.rope = Some(*rope);
+                    value = *out;
+                }
+                Op::CacheWrite { part, .. } => {
+                    chain.part.to = destination(*part);
+                    chain.nodes.push(node);
+                    return Some(chain);
+                }
+                Op::Attention { .. } => {
+                    chain.part.to = Destination::Output;
+                    chain.out = Some(value);
+                    return Some(chain);
+                }
+                _ => return None,
+            }
+            chain.nodes.push(node);
+        }
+    }
+
+    /// The node as it is.
+    fn keep(&mut self, index: usize) {
+        let Node { layer, op } = &self.graph.nodes[index];
+        let layer = *layer;
+        let heads = |n_heads, norm, rope, scale, to| {
+            vec![HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to }]
+        };
+        let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
+        let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
+        let fused = match op.clone() {
+            Op::Embed { table, scale, out } => {
+                let table = self.matrix(vec![table], false, layer);
+                self.out.matrices[table.0].is_table = true;
+                FusedOp::Embed { table, scale, out }
+            }
+            Op::Norm { input, weight, out } => {
+                let weight = self.vector(vec![weight], layer);
+                FusedOp::Norm(NormStep { input, residual: None, post_weight: None, weight, sum: None, out })
+            }
+            Op::MatMul { input, matrix, out } => {
+                let matrix = self.matrix(vec![matrix], false, layer);
+                FusedOp::MatMul { input, matrix, bias: None, act_mul: None, softcap: None, out }
+            }
+            Op::Bias { input, bias, out } => {
+                let bias = Some(self.vector(vec![bias], layer));
+                FusedOp::Elementwise { op: ElementwiseOp::Bias, input, second: None, bias, out }
+            }
+            Op::HeadNorm { input, of, weight, n_heads, out } => {
+                let weight = Some(self.vector(vec![weight], layer));
+                let mut norm = step(input, heads(n_heads, Some(of), false, 1.0, Destination::Output), None, Some(out));
+                match of {
+                    NormOf::Query => norm.query_norm = weight,
+                    NormOf::Key => norm.key_norm = weight,
+                }
+                FusedOp::Heads(norm)
+            }
+            Op::Rope { input, n_heads, rope, scale, out } => {
+                FusedOp::Heads(step(input, heads(n_heads, None, true, scale, Destination::Output), Some(rope), Some(out)))
+            }
+            Op::CacheWrite { input, part } => {
+                FusedOp::Heads(step(input, heads(self.n_kv_heads, None, false, 1.0, destination(part)), None, None))
+            }
+            Op::Attention { query, out } => FusedOp::Attention { query, out },
+            Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
+            Op::ActMul { gate, up, activation, out } => {
+                elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
+            }
+            Op::SoftCap { input, cap, out } => {
+                elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out)
+            }
+        };
+        self.emit(layer, fused);
+        self.mark(&[index]);
+    }
+
+    /// The packed matrix of these parts; a tied head finds its table again.
+    fn matrix(&mut self, parts: Vec<MatrixRef>, interleaved: bool, layer: Option<usize>) -> MatrixId {
+        let is_head = layer.is_none();
+        if let Some(found) = self.out.matrices.iter().position(|matrix| matrix.parts == parts) {
+            self.out.matrices[found].is_head |= is_head;
+            return MatrixId(found);
+        }
+        let name = parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
+        let id = MatrixId(self.out.matrices.len());
+        self.out.matrices.push(Matrix { name, parts, interleaved, layer, is_table: false, is_head, input_norm: None });
+        id
+    }
+
+    fn vector(&mut self, parts: Vec<VectorRef>, layer: Option<usize>) -> VectorId {
+        let id = VectorId(self.out.vectors.len());
+        self.out.vectors.push(Vector { parts, layer });
+        id
+    }
+
+    fn emit(&mut self, layer: Option<usize>, op: FusedOp) {
+        self.out.nodes.push(FusedNode { layer, op });
+    }
+
+    fn mark(&mut self, nodes: &[usize]) {
+        for &node in nodes {
+            self.done[node] = true;
+        }
+    }
+}
+
+struct LinearTail {
+    matrix: MatrixRef,
+    bias: Option<VectorRef>,
+    value: ValueId,
+    nodes: Vec<usize>,
+}
+
+struct HeadChain {
+    part: HeadsPart,
+    norm: Option<VectorRef>,
+    rope: Option<usize>,
+    out: Option<ValueId>,
+    nodes: Vec<usize>,
+}
+
+fn destination(part: CachePart) -> Destination {
+    match part {
+        CachePart::Keys => Destination::Keys,
+        CachePart::Values => Destination::Values,
+    }
+}
+
+impl FusedOp {
+    /// Values written: the result, and the sum of a norm that adds.
+    pub fn outputs(&self) -> Vec<ValueId> {
+        match self {
+            FusedOp::Embed { out, .. }
+            | FusedOp::MatMul { out, .. }
+            | FusedOp::Attention { out, .. }
+            | FusedOp::Elementwise { out, .. } => vec![*out],
+            FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
+            FusedOp::Heads(step) => step.out.into_iter().collect(),
+        }
+    }
+
+    pub fn inputs(&self) -> Vec<ValueId> {
+        match self {
+            FusedOp::Embed { .. } => vec![],
+            FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
+            FusedOp::MatMul { input, .. } => vec![*input],
+            FusedOp::Heads(step) => vec![step.input],
+            FusedOp::Attention { query, .. } => vec![*query],
+            FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
+        }
+    }
+
+    /// Whether it changes the KV cache, which outlives the step.
+    pub fn writes_cache(&self) -> bool {
+        matches!(self, FusedOp::Heads(step) if step.parts.iter().any(|part| part.to != Destination::Output))
+    }
+}
+
+/// One line an operation, as the plain graph's.
+impl Display for FusedGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for node in &self.nodes {
+            for out in node.op.outputs() {
+                let value = &self.values[out.0];
+                write!(f, "%{} {}[{}] ", out.0, value.name, value.width)?;
+            }
+            write!(f, "= {}", self.describe(&node.op))?;
+            for input in node.op.inputs() {
+                write!(f, " %{}", input.0)?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f, "logits %{}", self.logits.0)
+    }
+}
+
+impl FusedGraph {
+    fn describe(&self, op: &FusedOp) -> String {
+        let vector = |id: &VectorId| {
+            let parts: Vec<String> = self.vectors[id.0].parts.iter().map(VectorRef::to_string).collect();
+            parts.join("+")
+        };
+        let optional = |name: &str, id: &Option<VectorId>| {
+            id.as_ref().map_or(String::new(), |id| format!(" {name}={}", vector(id)))
+        };
+        match op {
+            FusedOp::Embed { table, scale, .. } => format!("embed {} scale={scale}", self.matrices[table.0].name),
+            FusedOp::Norm(step) => {
+                let sum = if step.residual.is_some() { " add" } else { "" };
+                format!("norm{sum} {}{}", vector(&step.weight), optional("post", &step.post_weight))
+            }
+            FusedOp::MatMul { matrix, bias, act_mul, softcap, .. } => {
+                let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
+                let softcap = softcap.map_or(String::new(), |cap| format!(" cap={cap}"));
+                format!("matmul {}{}{act_mul}{softcap}", self.matrices[matrix.0].name, optional("bias", bias))
+            }
+            FusedOp::Heads(step) => {
+                let parts: Vec<String> = step.parts.iter().map(describe_part).collect();
+                let norms = optional("q_norm", &step.query_norm) + &optional("k_norm", &step.key_norm);
+                format!("heads {}{norms}", parts.join(" "))
+            }
+            FusedOp::Attention { .. } => "attention".into(),
+            FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
+        }
+    }
+}
+
+fn describe_part(part: &HeadsPart) -> String {
+    let norm = if part.norm.is_some() { "norm+" } else { "" };
+    let rope = if part.rope { "rope+" } else { "" };
+    format!("{}×{norm}{rope}scale({})→{:?}", part.n_heads, part.scale.get(), part.to)
+}

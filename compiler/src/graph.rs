@@ -1,0 +1,312 @@
+//! [`ModelGraph`]: the model as plain operations, one thing each. What fusion starts from, and the oracle it is held to.
+//!
+//! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
+//! weights by canonical tensor name. No format, tile or address is known here.
+
+use std::fmt::{self, Display};
+
+use kernels::Activation;
+use kernels::heads::NormOf;
+
+use crate::import::{self, ModelConfig};
+
+/// Index into [`ModelGraph::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub usize);
+
+/// An activation: `width` f32 a row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    pub name: String,
+    pub width: usize,
+}
+
+/// A weight matrix by canonical tensor name, (rows, cols).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixRef {
+    pub tensor: String,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+/// A vector of f32 by canonical tensor name; norm weights get `offset` added.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VectorRef {
+    pub tensor: String,
+    pub offset: f32,
+}
+
+/// Which half of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePart {
+    Keys,
+    Values,
+}
+
+/// One operation and the layer it belongs to (`None`: embedding and head).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub layer: Option<usize>,
+    pub op: Op,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Row of `table` for each token, times `scale`.
+    Embed { table: MatrixRef, scale: f32, out: ValueId },
+    /// RMS norm.
+    Norm { input: ValueId, weight: VectorRef, out: ValueId },
+    MatMul { input: ValueId, matrix: MatrixRef, out: ValueId },
+    Bias { input: ValueId, bias: VectorRef, out: ValueId },
+    /// RMS norm of each head.
+    HeadNorm { input: ValueId, of: NormOf, weight: VectorRef, n_heads: usize, out: ValueId },
+    /// Rotary embedding of each head, then times `scale` (the query's share of the attention scale).
+    Rope { input: ValueId, n_heads: usize, rope: usize, scale: f32, out: ValueId },
+    /// Appends each row to the layer's cache.
+    CacheWrite { input: ValueId, part: CachePart },
+    Attention { query: ValueId, out: ValueId },
+    Add { left: ValueId, right: ValueId, out: ValueId },
+    ActMul { gate: ValueId, up: ValueId, activation: Activation, out: ValueId },
+    SoftCap { input: ValueId, cap: f32, out: ValueId },
+}
+
+/// The whole model; the last operation's output is the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelGraph {
+    pub values: Vec<Value>,
+    pub nodes: Vec<Node>,
+    pub logits: ValueId,
+}
+
+/// The plain graph of a decoder-only transformer.
+pub fn build(config: &ModelConfig) -> ModelGraph {
+    let mut builder = Builder { config, values: Vec::new(), nodes: Vec::new(), layer: None };
+    let table = MatrixRef {
+        tensor: "embed_tokens.weight".into(),
+        rows: config.vocab_size,
+        cols: config.hidden_size,
+    };
+    let scale = config.embedding_scale;
+    let mut stream =
+        builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
+    for layer in 0..config.layers.len() {
+        builder.layer = Some(layer);
+        stream = builder.attention_block(stream);
+        stream = builder.mlp_block(stream);
+    }
+    builder.layer = None;
+    let normed = builder.norm(stream, "norm.weight");
+    let head = if config.tied_embeddings { table } else { MatrixRef { tensor: "lm_head.weight".into(), ..table } };
+    let mut logits =
+        builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head, out });
+    if let Some(cap) = config.final_softcap {
+        let input = logits;
+        logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
+    }
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits }
+}
+
+struct Builder<'a> {
+    config: &'a ModelConfig,
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    layer: Option<usize>,
+}
+
+impl Builder<'_> {
+    fn attention_block(&mut self, stream: ValueId) -> ValueId {
+        let config = self.config;
+        let layer = &config.layers[self.layer.expect("inside a layer")];
+        let normed = self.norm(stream, "input_layernorm.weight");
+        let q = self.projection(normed, "q", config.n_heads);
+        let k = self.projection(normed, "k", config.n_kv_heads);
+        let v = self.projection(normed, "v", config.n_kv_heads);
+        let q = self.head_norm(q, NormOf::Query, config.n_heads);
+        let k = self.head_norm(k, NormOf::Key, config.n_kv_heads);
+        let q = self.rope(q, config.n_heads, layer.rope, config.query_scale);
+        let k = self.rope(k, config.n_kv_heads, layer.rope, 1.0);
+        self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
+        self.node(Op::CacheWrite { input: v, part: CachePart::Values });
+        let width = config.n_heads * config.head_dim;
+        let mixed = self.push("attention", width, |out| Op::Attention { query: q, out });
+        let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
+        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
+    }
+
+    fn mlp_block(&mut self, stream: ValueId) -> ValueId {
+        let config = self.config;
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        // Two norms a layer are named after what precedes them; four, after their place.
+        let norm =
+            if config.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" };
+        let normed = self.norm(stream, norm);
+        let gate = self.linear(normed, "mlp.gate_proj", hidden, inner, config.mlp_bias);
+        let up = self.linear(normed, "mlp.up_proj", hidden, inner, config.mlp_bias);
+        let activation = match config.activation {
+            import::Activation::Silu => Activation::Silu,
+            import::Activation::GeluTanh => Activation::GeluTanh,
+        };
+        let product = self.push("product", inner, |out| Op::ActMul { gate, up, activation, out });
+        let out = self.linear(product, "mlp.down_proj", inner, hidden, config.mlp_bias);
+        self.add_to_stream(stream, out, "post_feedforward_layernorm.weight")
+    }
+
+    fn add_to_stream(&mut self, stream: ValueId, block: ValueId, post_norm: &str) -> ValueId {
+        let right = if self.config.post_norms { self.norm(block, post_norm) } else { block };
+        self.push("stream", self.config.hidden_size, |out| Op::Add { left: stream, right, out })
+    }
+
+    fn projection(&mut self, input: ValueId, which: &str, n_heads: usize) -> ValueId {
+        let config = self.config;
+        let name = format!("self_attn.{which}_proj");
+        self.linear(input, &name, config.hidden_size, n_heads * config.head_dim, config.qkv_bias)
+    }
+
+    fn linear(&mut self, input: ValueId, name: &str, cols: usize, rows: usize, bias: bool) -> ValueId {
+        let matrix = MatrixRef { tensor: self.tensor(&format!("{name}.weight")), rows, cols };
+        let short = name.rsplit_once('.').map_or(name, |(_, last)| last);
+        let product = self.push(short, rows, |out| Op::MatMul { input, matrix, out });
+        if !bias {
+            return product;
+        }
+        let bias = VectorRef { tensor: self.tensor(&format!("{name}.bias")), offset: 0.0 };
+        self.push(&format!("{short}_biased"), rows, |out| Op::Bias { input: product, bias, out })
+    }
+
+    fn norm(&mut self, input: ValueId, tensor: &str) -> ValueId {
+        let weight = VectorRef { tensor: self.tensor(tensor), offset: self.config.norm_offset };
+        self.push("normed", self.config.hidden_size, |out| Op::Norm { input, weight, out })
+    }
+
+    fn head_norm(&mut self, input: ValueId, of: NormOf, n_heads: usize) -> ValueId {
+        if !self.config.qk_norm {
+            return input;
+        }
+        let letter = if of == NormOf::Query { "q" } else { "k" };
+        let tensor = self.tensor(&format!("self_attn.{letter}_norm.weight"));
+        let weight = VectorRef { tensor, offset: self.config.norm_offset };
+        let width = n_heads * self.config.head_dim;
+        self.push(&format!("{letter}_normed"), width, |out| Op::HeadNorm { input, of, weight, n_heads, out })
+    }
+
+    fn rope(&mut self, input: ValueId, n_heads: usize, rope: usize, scale: f32) -> ValueId {
+        self.push("turned", n_heads * self.config.head_dim, |out| Op::Rope { input, n_heads, rope, scale, out })
+    }
+
+    fn tensor(&self, name: &str) -> String {
+        self.layer.map_or(name.to_owned(), |layer| format!("layers.{layer}.{name}"))
+    }
+
+    fn push(&mut self, name: &str, width: usize, op: impl FnOnce(ValueId) -> Op) -> ValueId {
+        let id = ValueId(self.values.len());
+        let name = self.layer.map_or(name.to_owned(), |layer| format!("{name}.{layer}"));
+        self.values.push(Value { name, width });
+        self.node(op(id));
+        id
+    }
+
+    fn node(&mut self, op: Op) {
+        self.nodes.push(Node { layer: self.layer, op });
+    }
+}
+
+impl Op {
+    /// The value that this operation makes; cache writes make none.
+    pub fn out(&self) -> Option<ValueId> {
+        match *self {
+            Op::Embed { out, .. }
+            | Op::Norm { out, .. }
+            | Op::MatMul { out, .. }
+            | Op::Bias { out, .. }
+            | Op::HeadNorm { out, .. }
+            | Op::Rope { out, .. }
+            | Op::Attention { out, .. }
+            | Op::Add { out, .. }
+            | Op::ActMul { out, .. }
+            | Op::SoftCap { out, .. } => Some(out),
+            Op::CacheWrite { .. } => None,
+        }
+    }
+
+    /// The values that it reads.
+    pub fn inputs(&self) -> Vec<ValueId> {
+        match *self {
+            Op::Embed { .. } => vec![],
+            Op::Norm { input, .. }
+            | Op::MatMul { input, .. }
+            | Op::Bias { input, .. }
+            | Op::HeadNorm { input, .. }
+            | Op::Rope { input, .. }
+            | Op::CacheWrite { input, .. }
+            | Op::SoftCap { input, .. } => vec![input],
+            Op::Attention { query, .. } => vec![query],
+            Op::Add { left, right, .. } => vec![left, right],
+            Op::ActMul { gate, up, .. } => vec![gate, up],
+        }
+    }
+}
+
+/// One line an operation: `%out name[width] = op %inputs weights`.
+impl Display for ModelGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for node in &self.nodes {
+            if let Some(out) = node.op.out() {
+                let value = &self.values[out.0];
+                write!(f, "%{} {}[{}] = ", out.0, value.name, value.width)?;
+            }
+            write!(f, "{}", node.op.verb())?;
+            for input in node.op.inputs() {
+                write!(f, " %{}", input.0)?;
+            }
+            writeln!(f, "{}", node.op.details())?;
+        }
+        writeln!(f, "logits %{}", self.logits.0)
+    }
+}
+
+impl Op {
+    fn verb(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Norm { .. } => "norm",
+            Op::MatMul { .. } => "matmul",
+            Op::Bias { .. } => "bias",
+            Op::HeadNorm { .. } => "head_norm",
+            Op::Rope { .. } => "rope",
+            Op::CacheWrite { part: CachePart::Keys, .. } => "write_keys",
+            Op::CacheWrite { part: CachePart::Values, .. } => "write_values",
+            Op::Attention { .. } => "attention",
+            Op::Add { .. } => "add",
+            Op::ActMul { .. } => "act_mul",
+            Op::SoftCap { .. } => "soft_cap",
+        }
+    }
+
+    fn details(&self) -> String {
+        match self {
+            Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
+            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => format!(" {weight}"),
+            Op::MatMul { matrix, .. } => format!(" {matrix}"),
+            Op::Bias { bias, .. } => format!(" {bias}"),
+            Op::Rope { rope, scale, .. } => format!(" rope={rope} scale={scale}"),
+            Op::ActMul { activation, .. } => format!(" {activation:?}"),
+            Op::SoftCap { cap, .. } => format!(" cap={cap}"),
+            Op::CacheWrite { .. } | Op::Attention { .. } | Op::Add { .. } => String::new(),
+        }
+    }
+}
+
+impl Display for MatrixRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({}, {})", self.tensor, self.rows, self.cols)
+    }
+}
+
+impl Display for VectorRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            0.0 => write!(f, "{}", self.tensor),
+            offset => write!(f, "{offset}+{}", self.tensor),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! [`Checkpoint`]: what every importer produces and every later stage reads.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+
+use super::config::ModelConfig;
+use super::{gguf, huggingface};
+use crate::error::{CompileError, Result};
+
+/// One model, opened but not read: tensors stay in the memory map until a row is asked for.
+pub struct Checkpoint {
+    pub config: ModelConfig,
+    /// By canonical name: `embed_tokens.weight`, `norm.weight`, `lm_head.weight` (absent when tied) and
+    /// `layers.{i}.` + `input_layernorm | post_attention_layernorm | pre_feedforward_layernorm |
+    /// post_feedforward_layernorm | self_attn.{q,k,v,o}_proj | self_attn.{q,k}_norm | mlp.{gate,up,down}_proj`,
+    /// each with `.weight` and, where the family has one, `.bias`. Fused projections of the source appear split.
+    /// Every tensor that the config calls for is present with the right shape, and no other.
+    pub tensors: BTreeMap<String, Tensor>,
+    pub tokenizer: TokenizerFiles,
+    pub skipped: Skipped,
+    /// The source's config.json (for GGUF: one made from its metadata), for `--export-dequantized`.
+    pub config_json: serde_json::Value,
+    /// BLAKE3 over config, weights and tokenizer files in a fixed order of names.
+    pub source_hash: [u8; 32],
+    /// Bytes of tensor data that the model uses.
+    pub source_bytes: u64,
+}
+
+impl Checkpoint {
+    /// Opens a Hugging Face folder or a GGUF file; which of the two is seen from the path itself.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        let file_kind = std::fs::metadata(path).map_err(CompileError::io(path))?;
+        if file_kind.is_dir() {
+            return huggingface::open(path);
+        }
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) || has_gguf_magic(path)? {
+            return gguf::open(path);
+        }
+        Err(CompileError::malformed(
+            path,
+            "model is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)",
+        ))
+    }
+}
+
+fn has_gguf_magic(path: &Path) -> Result<bool> {
+    let mut start = Vec::new();
+    File::open(path)
+        .map_err(CompileError::io(path))?
+        .take(4)
+        .read_to_end(&mut start)
+        .map_err(CompileError::io(path))?;
+    Ok(start == b"GGUF")
+}
+
+/// Tensors of a vision tower or projector that text generation does not need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    pub tensors: usize,
+    pub bytes: u64,
+}
+
+/// What `tokenizers` and the chat template need, as text.
+#[derive(Clone, Debug, Default)]
+pub struct TokenizerFiles {
+    /// `tokenizer.json`; empty when the model came without a tokenizer.
+    pub tokenizer_json: String,
+    pub chat_template: Option<String>,
+    pub bos_token: Option<String>,
+    pub eos_token: Option<String>,
+    /// Whether a plain prompt is preceded by BOS.
+    pub add_bos: bool,
+    pub bos_id: Option<u32>,
+    /// Tokens that end a text: generation_config.json's `eos_token_id` (one or many), else config.json's, and, for
+    /// GGUF, its eos/eot metadata.
+    pub stop_ids: Vec<u32>,
+}
+
+/// Element types a source tensor may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceDType {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+impl SourceDType {
+    /// Elements and bytes of the smallest piece that can be read by itself: 1 element for floats, a block otherwise.
+    pub fn block(self) -> (usize, usize) {
+        match self {
+            SourceDType::F32 => (1, 4),
+            SourceDType::F16 | SourceDType::Bf16 => (1, 2),
+            SourceDType::Q4_0 => (32, 18),
+            SourceDType::Q4_1 => (32, 20),
+            SourceDType::Q5_0 => (32, 22),
+            SourceDType::Q5_1 => (32, 24),
+            SourceDType::Q8_0 => (32, 34),
+            SourceDType::Q4K => (256, 144),
+            SourceDType::Q5K => (256, 176),
+            SourceDType::Q6K => (256, 210),
+        }
+    }
+
+    /// Bytes of a row; `None` when `cols` is not a whole number of blocks or the product overflows.
+    pub fn row_bytes(self, cols: usize) -> Option<usize> {
+        let (elements, bytes) = self.block();
+        cols.is_multiple_of(elements).then_some(cols / elements)?.checked_mul(bytes)
+    }
+}
+
+/// How the rows we speak of lie in the source. For a vector (a bias) it is its elements that are so ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    Plain,
+    /// llama.cpp's converter interleaves the two halves of each head of q and k for Llama: our row `h*d + i` of a head
+    /// is the source's `h*d + 2i` for `i < d/2`, else `h*d + 2(i - d/2) + 1`.
+    InterleavedHeads {
+        head_dim: usize,
+    },
+}
+
+/// One weight as the model means it: a row range of a source tensor, dequantised on reading.
+#[derive(Clone)]
+pub struct Tensor {
+    /// Name and shape in the source, and the first of its rows that is ours (not 0 for split fused projections).
+    pub source_name: String,
+    pub source_shape: Vec<usize>,
+    pub first_row: usize,
+    /// 1 for a vector; a vector of n is one row of n.
+    pub rows: usize,
+    pub cols: usize,
+    pub dtype: SourceDType,
+    pub row_order: RowOrder,
+    /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
+    /// checkpoint's.
+    pub add: f32,
+    pub(super) map: Arc<Mmap>,
+    /// Of the source tensor's first byte in the map.
+    pub(super) offset_bytes: usize,
+}
+
+impl Tensor {
+    /// Reads our rows `rows` as f32 into `out`, (rows.len(), cols). Any number of threads may read at once.
+    ///
+    /// # Panics
+    /// When `rows` goes beyond the tensor or `out` has another length: both are ours, not the file's.
+    pub fn read_rows(&self, rows: Range<usize>, out: &mut [f32]) {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of a tensor of {} rows", self.rows);
+        assert_eq!(out.len(), rows.len() * self.cols, "output length for rows {rows:?} of {} columns", self.cols);
+        match self.row_order {
+            RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
+            RowOrder::InterleavedHeads { head_dim } if self.source_shape.len() == 1 => {
+                let mut interleaved = vec![0.0; self.cols];
+                self.dequantize_rows(self.first_row, &mut interleaved);
+                for (element, value) in out.iter_mut().enumerate() {
+                    *value = interleaved[interleaved_index(element, head_dim)];
+                }
+            }
+            RowOrder::InterleavedHeads { head_dim } => {
+                for (row, out_row) in rows.zip(out.chunks_exact_mut(self.cols)) {
+                    self.dequantize_rows(self.first_row + interleaved_index(row, head_dim), out_row);
+                }
+            }
+        }
+        if self.add != 0.0 {
+            out.iter_mut().for_each(|value| *value += self.add);
+        }
+    }
+
+    /// Whole rows that follow each other in the source, from `source_row` on, until `out` is full.
+    fn dequantize_rows(&self, source_row: usize, out: &mut [f32]) {
+        let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
+        let start = self.offset_bytes + source_row * row_bytes;
+        let bytes = &self.map[start..start + out.len() / self.cols * row_bytes];
+        match self.dtype {
+            SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),
+            SourceDType::F16 => read_elements(bytes, out, |element| f16::from_le_bytes(element).to_f32()),
+            SourceDType::Bf16 => read_elements(bytes, out, |element| bf16::from_le_bytes(element).to_f32()),
+            block_type => gguf::dequantize(block_type, bytes, out),
+        }
+    }
+}
+
+/// Where the source keeps our row `row`, see [`RowOrder::InterleavedHeads`].
+fn interleaved_index(row: usize, head_dim: usize) -> usize {
+    let (head_start, in_head) = (row - row % head_dim, row % head_dim);
+    let half = head_dim / 2;
+    head_start + if in_head < half { 2 * in_head } else { 2 * (in_head - half) + 1 }
+}
+
+fn read_elements<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    let (elements, _) = bytes.as_chunks::<N>();
+    for (value, element) in out.iter_mut().zip(elements) {
+        *value = decode(*element);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memmap2::MmapMut;
+
+    use super::*;
+
+    fn tensor(source_shape: &[usize], dtype: SourceDType, bytes: &[u8]) -> Tensor {
+        let mut map = MmapMut::map_anon(bytes.len()).unwrap();
+        map.copy_from_slice(bytes);
+        let (rows, cols) = if let [rows, cols] = *source_shape { (rows, cols) } else { (1, source_shape[0]) };
+        Tensor {
+            source_name: "t".into(),
+            source_shape: source_shape.to_vec(),
+            first_row: 0,
+            rows,
+            cols,
+            dtype,
+            row_order: RowOrder::Plain,
+            add: 0.0,
+            map: Arc::new(map.make_read_only().unwrap()),
+            offset_bytes: 0,
+        }
+    }
+
+    fn f32_tensor(source_shape: &[usize], values: &[f32]) -> Tensor {
+        tensor(source_shape, SourceDType::F32, &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    fn all(tensor: &Tensor) -> Vec<f32> {
+        let mut out = vec![0.0; tensor.rows * tensor.cols];
+        tensor.read_rows(0..tensor.rows, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_split_projection_reads_from_its_first_row() {
+        let mut down = f32_tensor(&[4, 2], &[0., 1., 2., 3., 4., 5., 6., 7.]);
+        (down.first_row, down.rows) = (2, 2);
+        assert_eq!(all(&down), [4., 5., 6., 7.]);
+        let mut last = [0.0; 2];
+        down.read_rows(1..2, &mut last);
+        assert_eq!(last, [6., 7.]);
+    }
+
+    #[test]
+    fn interleaved_heads_come_back_as_two_halves() {
+        // Two heads of four; the source holds each head's dimensions as 0 2 1 3 of ours.
+        let mut q = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 6., 5., 7.]);
+        q.row_order = RowOrder::InterleavedHeads { head_dim: 4 };
+        assert_eq!(all(&q), [0., 1., 2., 3., 4., 5., 6., 7.]);
+        let mut bias = f32_tensor(&[8], &[0., 2., 1., 3., 4., 6., 5., 7.]);
+        bias.row_order = RowOrder::InterleavedHeads { head_dim: 4 };
+        assert_eq!(all(&bias), [0., 1., 2., 3., 4., 5., 6., 7.]);
+    }
+
+    #[test]
+    fn half_floats_widen_and_the_offset_is_added() {
+        let mut norm = tensor(&[2], SourceDType::Bf16, &[0x80, 0x3f, 0x00, 0xc0]);
+        norm.add = -1.0;
+        assert_eq!(all(&norm), [0.0, -3.0]);
+        assert_eq!(all(&tensor(&[2], SourceDType::F16, &[0x00, 0x3c, 0x00, 0xb8])), [1.0, -0.5]);
+    }
+
+    #[test]
+    fn a_row_of_blocks_is_whole_or_nothing() {
+        assert_eq!(SourceDType::Q4K.row_bytes(512), Some(288));
+        assert_eq!(SourceDType::Q4_0.row_bytes(48), None);
+        assert_eq!(SourceDType::F32.row_bytes(usize::MAX), None);
+    }
+
+    #[test]
+    fn a_path_that_is_no_model_says_what_was_expected() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let message = Checkpoint::open(file.path()).err().unwrap().to_string();
+        assert!(message.contains("neither a folder with config.json"), "{message}");
+    }
+}

@@ -1,0 +1,189 @@
+//! [`ModelConfig`]: what a decoder-only transformer is, in numbers. The rest of the compiler reads these fields and
+//! never a family's name.
+
+use std::collections::BTreeMap;
+
+/// The families we know. Used for messages and for reading configs, never to decide what a graph does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Gemma2,
+    Gemma3,
+    Phi3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU by its tanh approximation (`gelu_pytorch_tanh`).
+    GeluTanh,
+}
+
+/// Rotary embedding of one kind of layer. Angle of pair `i` at position `p` is `p * inv_freq[i]`; cos and sin are
+/// multiplied by `attention_factor`. Pair `i` is dimensions `i` and `i + rotary_dim/2` of a head; dimensions from
+/// `rotary_dim` on are not rotated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// rotary_dim / 2 values, computed in f64 as transformers' `rope_utils` does in f32.
+    pub inv_freq: Vec<f64>,
+    pub attention_factor: f64,
+    /// LongRoPE only: the frequencies for sequences longer than `long_above` tokens (original context), same length.
+    pub long: Option<LongRope>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    pub inv_freq: Vec<f64>,
+    pub above_tokens: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// Attention sees this many tokens, its own included; `None`: all.
+    pub window: Option<usize>,
+    /// Index into [`ModelConfig::ropes`].
+    pub rope: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    pub family: Family,
+    /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
+    pub architecture: String,
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub vocab_size: usize,
+    /// Longest context, in tokens.
+    pub max_positions: usize,
+    pub layers: Vec<LayerConfig>,
+    pub ropes: Vec<RopeConfig>,
+    pub rms_norm_eps: f32,
+    /// Every norm multiplies by `norm_offset + weight`: 1 for Gemma, else 0.
+    pub norm_offset: f32,
+    pub activation: Activation,
+    pub tied_embeddings: bool,
+    /// Embedding rows are multiplied by this: sqrt(hidden_size) for Gemma, else 1.
+    pub embedding_scale: f32,
+    /// q·k is multiplied by this: 1/sqrt(head_dim), or Gemma's 1/sqrt(query_pre_attn_scalar).
+    pub query_scale: f32,
+    /// Scores become `cap * tanh(score / cap)` before the mask.
+    pub attention_softcap: Option<f32>,
+    pub final_softcap: Option<f32>,
+    /// Norms after attention and after the MLP, before each residual sum (Gemma 2 and 3).
+    pub post_norms: bool,
+    /// An RMS norm over each head of q and k, before RoPE (Qwen 3, Gemma 3).
+    pub qk_norm: bool,
+    pub qkv_bias: bool,
+    pub o_bias: bool,
+    pub mlp_bias: bool,
+}
+
+/// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
+/// two of them overflows.
+pub(super) mod limits {
+    pub const HIDDEN_SIZE: usize = 1 << 20;
+    pub const INTERMEDIATE_SIZE: usize = 1 << 22;
+    pub const HEADS: usize = 1 << 12;
+    pub const HEAD_DIM: usize = 1 << 12;
+    pub const VOCAB_SIZE: usize = 1 << 24;
+    pub const LAYERS: usize = 1 << 12;
+    pub const POSITIONS: usize = 1 << 30;
+}
+
+impl ModelConfig {
+    /// Checks what single fields cannot show. Sizes are within [`limits`] already, because layers and ropes have been
+    /// allocated from them. The message leads with the field.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return Err(format!(
+                "num_attention_heads is {}, expected a multiple of num_key_value_heads, {}",
+                self.n_heads, self.n_kv_heads
+            ));
+        }
+        for (name, value) in [
+            ("rms_norm_eps", self.rms_norm_eps),
+            ("the scale of q·k", self.query_scale),
+            ("the soft cap of attention", self.attention_softcap.unwrap_or(1.0)),
+            ("the soft cap of the logits", self.final_softcap.unwrap_or(1.0)),
+        ] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(format!("{name} is {value}, expected a finite number above 0"));
+            }
+        }
+        for rope in &self.ropes {
+            rope.check(self.head_dim)?;
+        }
+        Ok(())
+    }
+
+    /// Canonical name to shape, outermost axis first, of every tensor of [`super::Checkpoint::tensors`].
+    pub fn tensor_shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        let (q_rows, kv_rows) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
+        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let mut shapes = BTreeMap::from([
+            ("embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden]),
+            ("norm.weight".to_owned(), vec![hidden]),
+        ]);
+        if !self.tied_embeddings {
+            shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
+        }
+        let projections = [
+            ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
+            ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
+            ("self_attn.v_proj", kv_rows, hidden, self.qkv_bias),
+            ("self_attn.o_proj", hidden, q_rows, self.o_bias),
+            ("mlp.gate_proj", intermediate, hidden, self.mlp_bias),
+            ("mlp.up_proj", intermediate, hidden, self.mlp_bias),
+            ("mlp.down_proj", hidden, intermediate, self.mlp_bias),
+        ];
+        let norms = [
+            ("input_layernorm", hidden, true),
+            ("post_attention_layernorm", hidden, true),
+            ("pre_feedforward_layernorm", hidden, self.post_norms),
+            ("post_feedforward_layernorm", hidden, self.post_norms),
+            ("self_attn.q_norm", self.head_dim, self.qk_norm),
+            ("self_attn.k_norm", self.head_dim, self.qk_norm),
+        ];
+        for layer in 0..self.layers.len() {
+            for (name, rows, cols, has_bias) in projections {
+                shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);
+                if has_bias {
+                    shapes.insert(format!("layers.{layer}.{name}.bias"), vec![rows]);
+                }
+            }
+            for (name, size, _) in norms.iter().filter(|(_, _, present)| *present) {
+                shapes.insert(format!("layers.{layer}.{name}.weight"), vec![*size]);
+            }
+        }
+        shapes
+    }
+}
+
+impl RopeConfig {
+    /// Dimensions of a head that are rotated.
+    pub fn rotary_dim(&self) -> usize {
+        2 * self.inv_freq.len()
+    }
+
+    fn check(&self, head_dim: usize) -> Result<(), String> {
+        if self.inv_freq.is_empty() || self.rotary_dim() > head_dim {
+            return Err(format!("rotary dimension is {}, expected 2 to head_dim, {head_dim}", self.rotary_dim()));
+        }
+        let long = self.long.iter().flat_map(|long| &long.inv_freq);
+        if let Some(frequency) = self.inv_freq.iter().chain(long).find(|f| !(f.is_finite() && **f >= 0.0)) {
+            return Err(format!(
+                "rotary frequency is {frequency}, expected a finite number from rope_theta and factors"
+            ));
+        }
+        if !(self.attention_factor.is_finite() && self.attention_factor > 0.0) {
+            return Err(format!("attention_factor is {}, expected a finite number above 0", self.attention_factor));
+        }
+        Ok(())
+    }
+}

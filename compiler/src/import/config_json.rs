@@ -1,0 +1,512 @@
+//! From a Hugging Face config.json to a [`ModelConfig`], in either dialect: what transformers 4 writes and what
+//! transformers 5 does. Fields that are missing take the family's defaults.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::config::{Activation, LayerConfig, ModelConfig, RopeConfig, limits};
+use super::families::{Bias, FamilyDefaults, Windows, family_of};
+use super::json::Fields;
+use super::rope_json::{FULL_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope};
+use crate::error::{CompileError, Result};
+
+/// Reads the whole model from config.json's parsed `config`; `path` is for messages.
+pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
+    let root = Fields::root(path, config)?;
+    let defaults = family_of(&root)?;
+    let text = if defaults.multimodal {
+        root.object("text_config")?.ok_or_else(|| root.error("text_config", "is missing, expected an object"))?
+    } else {
+        Fields::root(path, config)?
+    };
+    refuse_what_we_do_not_do(&root)?;
+    refuse_what_we_do_not_do(&text)?;
+
+    let size = |name: &str, max: usize, default: usize| Ok(text.size(name, max)?.unwrap_or(default));
+    let hidden_size = size("hidden_size", limits::HIDDEN_SIZE, defaults.hidden_size)?;
+    let n_heads = size("num_attention_heads", limits::HEADS, defaults.heads)?;
+    let n_kv_heads = match text.size("num_key_value_heads", limits::HEADS)? {
+        Some(n_kv_heads) => n_kv_heads,
+        None if text.is_written("num_key_value_heads") => n_heads,
+        None => defaults.kv_heads.unwrap_or(n_heads),
+    };
+    let head_dim = head_dim(&text, defaults, hidden_size, n_heads)?;
+    let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
+    let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
+
+    let windows = layer_windows(&text, defaults, n_layers)?;
+    let Layers { layers, ropes, max_positions } = layers(&text, defaults, &windows, head_dim, max_positions)?;
+
+    let gemma = defaults.gemma.as_ref();
+    let query_pre_attn_scalar = match gemma {
+        Some(gemma) => text.number("query_pre_attn_scalar")?.unwrap_or(gemma.query_pre_attn_scalar),
+        None => head_dim as f64,
+    };
+    let softcap = |name: &str, default: Option<f64>| {
+        let cap = if text.is_written(name) { text.number(name)? } else { default };
+        Ok(cap.map(|cap| cap as f32).filter(|_| gemma.is_some()))
+    };
+    let (qkv_bias, o_bias, mlp_bias) = match defaults.bias {
+        Bias::Never => (false, false, false),
+        Bias::Qkv => (true, false, false),
+        Bias::AsConfigured => {
+            let attention = text.flag("attention_bias")?.unwrap_or(false);
+            (attention, attention, text.flag("mlp_bias")?.unwrap_or(false))
+        }
+    };
+    let tied_embeddings = match text.flag("tie_word_embeddings")? {
+        Some(tied) => tied,
+        None => root.flag("tie_word_embeddings")?.unwrap_or(defaults.tied_embeddings),
+    };
+
+    let model = ModelConfig {
+        family: defaults.family,
+        architecture: defaults.architecture.to_owned(),
+        hidden_size,
+        intermediate_size: size("intermediate_size", limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        vocab_size: size("vocab_size", limits::VOCAB_SIZE, defaults.vocab_size)?,
+        max_positions,
+        layers,
+        ropes,
+        rms_norm_eps: text.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps) as f32,
+        norm_offset: if gemma.is_some() { 1.0 } else { 0.0 },
+        activation: activation(&text, defaults)?,
+        tied_embeddings,
+        embedding_scale: if gemma.is_some() { (hidden_size as f32).sqrt() } else { 1.0 },
+        query_scale: (1.0 / query_pre_attn_scalar.sqrt()) as f32,
+        attention_softcap: softcap("attn_logit_softcapping", gemma.and_then(|gemma| gemma.attention_softcap))?,
+        final_softcap: softcap("final_logit_softcapping", gemma.and_then(|gemma| gemma.final_softcap))?,
+        post_norms: gemma.is_some(),
+        qk_norm: defaults.qk_norm,
+        qkv_bias,
+        o_bias,
+        mlp_bias,
+    };
+    model.check().map_err(|what| CompileError::malformed(path, what))?;
+    Ok(model)
+}
+
+/// `eos_token_id` of config.json or, failing that, of its `text_config`.
+pub(super) fn stop_ids(path: &Path, config: &Value) -> Result<Option<Vec<u32>>> {
+    let root = Fields::root(path, config)?;
+    match (root.token_ids("eos_token_id")?, root.object("text_config")?) {
+        (None, Some(text)) => text.token_ids("eos_token_id"),
+        (stop_ids, _) => Ok(stop_ids),
+    }
+}
+
+fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
+    let unsupported =
+        |what: &str, detail: &str| Err(CompileError::Unsupported { what: what.to_owned(), detail: detail.to_owned() });
+    if let Some(quantization) = fields.object("quantization_config")? {
+        let method = quantization.text("quant_method")?.unwrap_or("without a name");
+        return unsupported(
+            &format!("quantization_config (method {method})"),
+            "weights are read as bf16, f16 or f32; take the model they were quantised from",
+        );
+    }
+    if fields.value("use_bidirectional_attention").is_some_and(|value| *value != Value::Bool(false)) {
+        return unsupported("use_bidirectional_attention", "text is generated with causal attention");
+    }
+    Ok(())
+}
+
+fn head_dim(text: &Fields, defaults: &FamilyDefaults, hidden_size: usize, n_heads: usize) -> Result<usize> {
+    let written = text.size("head_dim", limits::HEAD_DIM)?.or(defaults.head_dim);
+    let head_dim = match written {
+        Some(head_dim) => head_dim,
+        None if hidden_size.is_multiple_of(n_heads) => hidden_size / n_heads,
+        None => {
+            let what = format!("is {hidden_size}, expected a multiple of num_attention_heads, {n_heads}");
+            return Err(text.error("hidden_size", &what));
+        }
+    };
+    if !head_dim.is_multiple_of(2) || head_dim > limits::HEAD_DIM {
+        let what = format!("is {head_dim}, expected an even number up to {}", limits::HEAD_DIM);
+        return Err(text.error("head_dim", &what));
+    }
+    Ok(head_dim)
+}
+
+fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
+    match text.text(defaults.activation_field)? {
+        None => Ok(defaults.activation),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        Some(other) => Err(CompileError::Unsupported {
+            what: format!("{} {other}", defaults.activation_field),
+            detail: "supported are silu and gelu_pytorch_tanh".to_owned(),
+        }),
+    }
+}
+
+/// A layer's `layer_types` entry, and how many tokens it sees.
+#[derive(Clone, Copy)]
+struct LayerWindow {
+    layer_type: &'static str,
+    window: Option<usize>,
+}
+
+fn layer_windows(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerWindow>> {
+    let full = LayerWindow { layer_type: FULL_ATTENTION, window: None };
+    let sliding = |default| {
+        let is_written = text.is_written("sliding_window");
+        let window = text.size("sliding_window", limits::POSITIONS)?;
+        let window = if is_written { window } else { default };
+        Ok(LayerWindow { layer_type: SLIDING_ATTENTION, window })
+    };
+    // Read for every family, so that a type we do not know is refused even where transformers ignores the field.
+    let written_types = layer_types(text, n_layers)?;
+    let is_sliding = |layer: usize, default: &dyn Fn(usize) -> bool| match &written_types {
+        Some(types) => types[layer] == SLIDING_ATTENTION,
+        None => default(layer),
+    };
+    let pick = |sliding: LayerWindow, default: &dyn Fn(usize) -> bool| {
+        (0..n_layers).map(|layer| if is_sliding(layer, default) { sliding } else { full }).collect()
+    };
+    Ok(match defaults.windows {
+        Windows::Never => vec![full; n_layers],
+        Windows::EveryLayer(window) => vec![sliding(window)?; n_layers],
+        Windows::WhenAsked { .. } if !text.flag("use_sliding_window")?.unwrap_or(false) => vec![full; n_layers],
+        Windows::WhenAsked { window, max_window_layers } => {
+            // 0 is allowed here: every layer slides.
+            let first = text.number("max_window_layers")?.map_or(max_window_layers, |first| first as usize);
+            pick(sliding(Some(window))?, &|layer| layer >= first)
+        }
+        Windows::Alternating { window, pattern } => {
+            let pattern = match text.size("sliding_window_pattern", usize::MAX)? {
+                Some(pattern) => pattern,
+                None => text.size("_sliding_window_pattern", usize::MAX)?.unwrap_or(pattern),
+            };
+            pick(sliding(Some(window))?, &|layer| !(layer + 1).is_multiple_of(pattern))
+        }
+    })
+}
+
+fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str>>> {
+    let Some(written) = text.texts("layer_types")? else { return Ok(None) };
+    if written.len() != n_layers {
+        let what = format!("has {} entries, expected num_hidden_layers, {n_layers}", written.len());
+        return Err(text.error("layer_types", &what));
+    }
+    let known = |written: &str| match written {
+        FULL_ATTENTION | "attention" => Ok(FULL_ATTENTION),
+        SLIDING_ATTENTION => Ok(SLIDING_ATTENTION),
+        other => Err(CompileError::Unsupported {
+            what: format!("layer type {other}"),
+            detail: format!("supported are {FULL_ATTENTION} and {SLIDING_ATTENTION}"),
+        }),
+    };
+    written.into_iter().map(known).collect::<Result<_>>().map(Some)
+}
+
+struct Layers {
+    layers: Vec<LayerConfig>,
+    ropes: Vec<RopeConfig>,
+    max_positions: usize,
+}
+
+/// Gives each layer its rotary embedding; equal ones are kept once.
+fn layers(
+    text: &Fields,
+    defaults: &FamilyDefaults,
+    windows: &[LayerWindow],
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Layers> {
+    let mut ropes: Vec<RopeConfig> = Vec::new();
+    let mut longest = max_positions;
+    let mut index_of = |layer_type: &str| -> Result<usize> {
+        let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
+        longest = longest.max(max_positions);
+        Ok(ropes.iter().position(|known| *known == rope).unwrap_or_else(|| {
+            ropes.push(rope);
+            ropes.len() - 1
+        }))
+    };
+    let has = |layer_type: &str| windows.iter().any(|window| window.layer_type == layer_type);
+    let sliding_rope = if has(SLIDING_ATTENTION) { index_of(SLIDING_ATTENTION)? } else { 0 };
+    let full_rope = if has(FULL_ATTENTION) { index_of(FULL_ATTENTION)? } else { 0 };
+    let layer = |window: &LayerWindow| LayerConfig {
+        window: window.window,
+        rope: if window.layer_type == SLIDING_ATTENTION { sliding_rope } else { full_rope },
+    };
+    Ok(Layers { layers: windows.iter().map(layer).collect(), ropes, max_positions: longest })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::config::Family;
+    use super::*;
+
+    fn read(config: &Value) -> Result<ModelConfig> {
+        model_config(Path::new("config.json"), config)
+    }
+
+    fn ok(config: Value) -> ModelConfig {
+        read(&config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn refusal(config: Value) -> String {
+        read(&config).expect_err("this config is refused").to_string()
+    }
+
+    /// `base` with fields replaced; a field that is `null` in `changes` is written as `null`.
+    fn with(mut base: Value, changes: Value) -> Value {
+        let Value::Object(changes) = changes else { panic!("changes are an object") };
+        base.as_object_mut().unwrap().extend(changes);
+        base
+    }
+
+    fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
+        config.layers.iter().map(|layer| layer.window).collect()
+    }
+
+    fn ropes(config: &ModelConfig) -> Vec<usize> {
+        config.layers.iter().map(|layer| layer.rope).collect()
+    }
+
+    fn small(architecture: &str) -> Value {
+        json!({
+            "architectures": [architecture], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 512,
+        })
+    }
+
+    /// The second frequency of a rotary embedding shows its base: `base^(-2/dim)`.
+    fn theta(config: &ModelConfig, rope: usize) -> f64 {
+        let rope = &config.ropes[rope];
+        rope.inv_freq[1].powf(-(rope.rotary_dim() as f64) / 2.0).round()
+    }
+
+    #[test]
+    fn llama_3_2_1b_reads_the_same_in_both_dialects() {
+        let sizes = json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": false, "head_dim": 64,
+            "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072,
+            "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05, "tie_word_embeddings": true, "vocab_size": 128256,
+        });
+        let scaling = json!({ "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3" });
+        let v4 = ok(with(
+            sizes.clone(),
+            json!({ "rope_theta": 500000.0, "rope_scaling": scaling, "torch_dtype": "bfloat16" }),
+        ));
+        let v5 = ok(with(
+            sizes,
+            json!({ "rope_parameters": with(scaling, json!({ "rope_theta": 500000.0 })), "dtype": "bfloat16" }),
+        ));
+        assert_eq!(v4.ropes, v5.ropes);
+        assert_eq!((v4.family, v4.n_heads, v4.n_kv_heads, v4.head_dim), (Family::Llama, 32, 8, 64));
+        assert_eq!((v4.query_scale, v4.norm_offset, v4.embedding_scale), (0.125, 0.0, 1.0));
+        assert!(v4.tied_embeddings && !v4.qkv_bias && !v4.o_bias && !v4.mlp_bias && !v4.qk_norm && !v4.post_norms);
+        assert_eq!(theta(&v4, 0), 500000.0);
+    }
+
+    #[test]
+    fn an_almost_empty_llama_takes_the_defaults() {
+        let config = ok(json!({ "model_type": "llama" }));
+        assert_eq!((config.hidden_size, config.intermediate_size, config.layers.len()), (4096, 11008, 32));
+        assert_eq!((config.n_kv_heads, config.head_dim, config.max_positions), (32, 128, 2048));
+        assert_eq!((config.rms_norm_eps, config.tied_embeddings), (1e-6, false));
+        assert_eq!(theta(&config, 0), 10000.0);
+    }
+
+    #[test]
+    fn llama_biases_are_as_configured() {
+        let config = ok(with(small("LlamaForCausalLM"), json!({ "attention_bias": true, "mlp_bias": true })));
+        assert!(config.qkv_bias && config.o_bias && config.mlp_bias);
+    }
+
+    #[test]
+    fn mistral_slides_everywhere_unless_its_window_is_null() {
+        assert_eq!(windows(&ok(small("MistralForCausalLM"))), [Some(4096); 3]);
+        assert_eq!(windows(&ok(with(small("MistralForCausalLM"), json!({ "sliding_window": null })))), [None; 3]);
+        let config = ok(with(small("MistralForCausalLM"), json!({ "sliding_window": 16, "head_dim": 32 })));
+        assert_eq!((windows(&config), config.head_dim), (vec![Some(16); 3], 32));
+    }
+
+    #[test]
+    fn qwen2_slides_only_when_asked() {
+        let qwen2 = small("Qwen2ForCausalLM");
+        let config = ok(with(qwen2.clone(), json!({ "sliding_window": 32, "max_window_layers": 1 })));
+        assert_eq!(windows(&config), [None; 3]);
+        assert!(config.qkv_bias && !config.o_bias);
+        let asked = with(qwen2, json!({ "use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1 }));
+        assert_eq!(windows(&ok(asked.clone())), [None, Some(32), Some(32)]);
+        let typed = json!({ "layer_types": ["sliding_attention", "full_attention", "full_attention"] });
+        assert_eq!(windows(&ok(with(asked, typed))), [Some(32), None, None]);
+    }
+
+    #[test]
+    fn qwen3_heads_have_128_dimensions_and_a_norm() {
+        let config = ok(with(small("Qwen3ForCausalLM"), json!({ "rope_theta": 1000000 })));
+        assert_eq!((config.head_dim, config.qk_norm, config.qkv_bias), (128, true, false));
+        assert_eq!(theta(&config, 0), 1000000.0);
+    }
+
+    #[test]
+    fn yarn_stretches_the_context_that_the_config_forgot_to() {
+        let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512 });
+        let config = ok(with(small("Qwen3ForCausalLM"), json!({ "rope_scaling": yarn })));
+        assert_eq!(config.max_positions, 2048);
+        assert!((config.ropes[0].attention_factor - 1.138629436111989).abs() < 1e-12);
+    }
+
+    #[test]
+    fn gemma2_alternates_from_a_sliding_layer_and_caps() {
+        let config = ok(with(small("Gemma2ForCausalLM"), json!({ "query_pre_attn_scalar": 64, "hidden_act": "gelu" })));
+        assert_eq!(windows(&config), [Some(4096), None, Some(4096)]);
+        assert_eq!((config.attention_softcap, config.final_softcap), (Some(50.0), Some(30.0)));
+        assert_eq!((config.query_scale, config.embedding_scale, config.norm_offset), (0.125, 8.0, 1.0));
+        assert_eq!((config.activation, config.head_dim), (Activation::GeluTanh, 256));
+        assert!(config.tied_embeddings && config.post_norms && !config.qk_norm);
+        assert_eq!(config.ropes.len(), 1);
+        let uncapped = json!({ "attn_logit_softcapping": null, "final_logit_softcapping": null });
+        let config = ok(with(small("Gemma2ForCausalLM"), uncapped));
+        assert_eq!((config.attention_softcap, config.final_softcap), (None, None));
+    }
+
+    /// config.json of google/gemma-3-4b-it as published, less its vision part.
+    fn gemma_3_4b() -> Value {
+        json!({
+            "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                "num_hidden_layers": 34, "rope_scaling": { "factor": 8.0, "rope_type": "linear" },
+                "sliding_window": 1024
+            },
+            "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "vision_config": {}
+        })
+    }
+
+    #[test]
+    fn gemma_3_4b_reads_from_its_sparse_config() {
+        let config = ok(gemma_3_4b());
+        assert_eq!((config.hidden_size, config.n_heads, config.n_kv_heads, config.head_dim), (2560, 8, 4, 256));
+        assert_eq!((config.vocab_size, config.max_positions), (262208, 131072));
+        assert!(config.tied_embeddings && config.qk_norm && config.post_norms);
+        assert_eq!((config.attention_softcap, config.final_softcap, config.query_scale), (None, None, 1.0 / 16.0));
+        let full: Vec<usize> = (0..34).filter(|layer| config.layers[*layer].window.is_none()).collect();
+        assert_eq!(full, [5, 11, 17, 23, 29]);
+        assert_eq!(config.layers[0].window, Some(1024));
+        // Sliding layers keep their own base, and are not stretched.
+        assert_eq!((config.layers[0].rope, config.layers[5].rope), (0, 1));
+        assert_eq!((config.ropes[0].inv_freq[0], theta(&config, 0)), (1.0, 10000.0));
+        assert_eq!(config.ropes[1].inv_freq[0], 0.125);
+        assert_eq!(stop_ids(Path::new("config.json"), &gemma_3_4b()).unwrap(), Some(vec![1, 106]));
+    }
+
+    #[test]
+    fn gemma3_text_reads_the_same_in_both_dialects() {
+        let gemma3 = with(small("Gemma3ForCausalLM"), json!({ "sliding_window": 16, "head_dim": 32 }));
+        let v4 = json!({ "sliding_window_pattern": 3, "rope_theta": 500000.0, "rope_local_base_freq": 5000.0,
+            "rope_scaling": { "type": "linear", "factor": 4.0 } });
+        let v5 = json!({
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": { "rope_theta": 500000.0, "rope_type": "linear", "factor": 4.0 },
+                "sliding_attention": { "rope_theta": 5000.0, "rope_type": "default" }
+            }
+        });
+        let (v4, v5) = (ok(with(gemma3.clone(), v4)), ok(with(gemma3, v5)));
+        assert_eq!((&v4.ropes, &v4.layers), (&v5.ropes, &v5.layers));
+        assert_eq!((windows(&v4), ropes(&v4)), (vec![Some(16), Some(16), None], vec![0, 0, 1]));
+        assert_eq!(theta(&v4, 0), 5000.0);
+    }
+
+    #[test]
+    fn phi3_rotates_a_part_of_the_head_with_two_sets_of_factors() {
+        let phi3 = with(
+            small("Phi3ForCausalLM"),
+            json!({ "partial_rotary_factor": 0.75, "rope_scaling": {
+            "type": "su", "short_factor": [1, 1, 1, 1, 1, 1], "long_factor": [1, 2, 3, 4, 5, 6] },
+            "original_max_position_embeddings": 64 }),
+        );
+        let config = ok(phi3.clone());
+        assert_eq!((config.head_dim, config.ropes[0].rotary_dim(), config.rms_norm_eps), (16, 12, 1e-5));
+        let long = config.ropes[0].long.as_ref().unwrap();
+        assert_eq!((long.above_tokens, long.inv_freq[1] * 2.0), (64, config.ropes[0].inv_freq[1]));
+        // sqrt(1 + ln(512 / 64) / ln(64))
+        assert!((config.ropes[0].attention_factor - 1.5f64.sqrt()).abs() < 1e-12);
+        assert_eq!(windows(&config), [None; 3]);
+        assert_eq!(windows(&ok(with(phi3.clone(), json!({ "sliding_window": 8 })))), [Some(8); 3]);
+
+        let v5 = json!({ "partial_rotary_factor": null, "rope_scaling": null, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+            "short_factor": [1, 1, 1, 1, 1, 1], "long_factor": [1, 2, 3, 4, 5, 6] } });
+        assert_eq!(ok(with(phi3.clone(), v5)).ropes, config.ropes);
+        let message = refusal(with(phi3, json!({ "partial_rotary_factor": 1.0 })));
+        assert!(message.contains("rope_scaling.short_factor has 6 numbers, expected 8"), "{message}");
+    }
+
+    #[test]
+    fn what_we_do_not_do_is_refused_by_name() {
+        let llama = |changes| refusal(with(small("LlamaForCausalLM"), changes));
+        for (changes, expected) in [
+            (
+                json!({ "architectures": ["MixtralForCausalLM"] }),
+                "architecture MixtralForCausalLM is not supported; supported are: LlamaForCausalLM, Mistral",
+            ),
+            (json!({ "architectures": [] }), "config.json: architectures is missing, expected a list of one name"),
+            (
+                json!({ "quantization_config": { "quant_method": "gptq" } }),
+                "quantization_config (method gptq) is not supported",
+            ),
+            (
+                json!({ "hidden_act": "gelu" }),
+                "hidden_act gelu is not supported: supported are silu and gelu_pytorch_tanh",
+            ),
+            (
+                json!({ "layer_types": ["chunked_attention", "full_attention", "full_attention"] }),
+                "layer type chunked_attention is not supported",
+            ),
+            (json!({ "layer_types": ["full_attention"] }), "layer_types has 1 entries, expected num_hidden_layers, 3"),
+            (json!({ "use_bidirectional_attention": true }), "use_bidirectional_attention is not supported"),
+            (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor 0.5 is not supported"),
+            (
+                json!({ "rope_scaling": { "rope_type": "proportional" } }),
+                "rope_type proportional of LlamaForCausalLM is not supported",
+            ),
+            (json!({ "rope_scaling": { "type": "linear" } }), "rope_scaling.factor is missing, expected a number"),
+        ] {
+            let message = llama(changes);
+            assert!(message.contains(expected), "{message}\nhas not: {expected}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_make_no_model_are_refused() {
+        let llama = |changes| refusal(with(small("LlamaForCausalLM"), changes));
+        for (changes, expected) in [
+            (
+                json!({ "hidden_size": 1u64 << 60 }),
+                "hidden_size is 1152921504606846976, expected an integer from 1 to 1048576",
+            ),
+            (json!({ "num_hidden_layers": u64::MAX }), "num_hidden_layers is 18446744073709551615"),
+            (json!({ "num_attention_heads": 0 }), "num_attention_heads is 0, expected an integer from 1"),
+            (json!({ "vocab_size": -1 }), "vocab_size is -1"),
+            (json!({ "vocab_size": "many" }), "vocab_size is \"many\""),
+            (json!({ "hidden_size": 66 }), "hidden_size is 66, expected a multiple of num_attention_heads, 4"),
+            (json!({ "head_dim": 15 }), "head_dim is 15, expected an even number"),
+            (
+                json!({ "num_key_value_heads": 3 }),
+                "num_attention_heads is 4, expected a multiple of num_key_value_heads, 3",
+            ),
+            (json!({ "rms_norm_eps": 0 }), "rms_norm_eps is 0, expected a finite number above 0"),
+            (json!({ "rope_theta": 0 }), "rotary frequency is inf"),
+            (json!({ "rope_theta": -5.5 }), "rotary frequency is NaN"),
+            (json!({ "rope_scaling": { "type": "linear", "factor": 0 } }), "rotary frequency is inf"),
+        ] {
+            let message = llama(changes);
+            assert!(message.contains(expected), "{message}\nhas not: {expected}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A GGUF file as a [`Checkpoint`].
+//!
+//! ```text
+//!   bytes ─ reader ─► Gguf { metadata, tensors } ┬─ tokenizer ─► TokenizerFiles
+//!                                                ├─ config ────► config.json ─► ModelConfig
+//!                                                └─ tensors ───► canonical name → place in the file
+//! ```
+//!
+//! Everything is checked by [`parse`], which sees bytes only; [`open`] adds the memory map. blocks.rs is used later,
+//! when a tensor is read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use self::config::Architecture;
+use self::reader::Gguf;
+use self::tensors::TensorPlace;
+use super::config::ModelConfig;
+use super::{Checkpoint, Skipped, Tensor, TokenizerFiles, config_json};
+use crate::error::{CompileError, Result};
+
+mod reader;
+
+mod cursor;
+mod tensor_type;
+mod value;
+
+mod config;
+mod rope;
+
+mod tensors;
+
+mod tokenizer;
+
+mod blocks;
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod test_file;
+
+pub use self::blocks::dequantize;
+
+/// Opens the GGUF file at `path`; weights stay in the memory map until they are read.
+pub fn open(path: &Path) -> Result<Checkpoint> {
+    let file = File::open(path).map_err(CompileError::io(path))?;
+    // SAFETY: the map is private to this process and never written through. A file that another process cuts while we
+    // read it ends ours with SIGBUS, as with every mapped model; one that is rewritten gives other floats, never an
+    // index, because every offset is taken from `parsed` and not read again.
+    let map = unsafe { Mmap::map(&file) }.map_err(CompileError::io(path))?;
+    let parsed = parse(path, &map)?;
+    let source_hash = blake3::Hasher::new().update_rayon(&map).finalize().into();
+    let map = Arc::new(map);
+    let with_map = |place: TensorPlace| Tensor {
+        source_name: place.source_name,
+        source_shape: place.source.shape,
+        first_row: place.first_row,
+        rows: place.rows,
+        cols: place.cols,
+        dtype: place.source.dtype,
+        row_order: place.row_order,
+        add: place.add,
+        map: Arc::clone(&map),
+        offset_bytes: place.source.offset_bytes,
+    };
+    Ok(Checkpoint {
+        source_bytes: parsed.source_bytes(),
+        config: parsed.config,
+        tensors: parsed.tensors.into_iter().map(|(name, place)| (name, with_map(place))).collect(),
+        tokenizer: parsed.tokenizer,
+        skipped: parsed.skipped,
+        config_json: parsed.config_json,
+        source_hash,
+    })
+}
+
+/// What a GGUF file holds, without the file.
+pub struct ParsedGguf {
+    pub config: ModelConfig,
+    pub config_json: serde_json::Value,
+    pub tokenizer: TokenizerFiles,
+    pub skipped: Skipped,
+    tensors: BTreeMap<String, TensorPlace>,
+}
+
+impl ParsedGguf {
+    /// Of the tensors that the model uses, each source counted once however many projections it holds.
+    fn source_bytes(&self) -> u64 {
+        let sources: BTreeMap<&str, u64> =
+            self.tensors.values().map(|place| (place.source_name.as_str(), place.source.len_bytes as u64)).collect();
+        sources.values().sum()
+    }
+}
+
+/// Checks every part of a GGUF file's `bytes`. A pure function: `path` only names the file in errors.
+///
+/// # Errors
+/// For every input that is not a model we can compile; there is no input for which it panics.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<ParsedGguf> {
+    let gguf = Gguf::read(path, bytes)?;
+    let architecture = Architecture::of(&gguf)?;
+    let tokenizer = tokenizer::read(&gguf)?;
+    let config_json = config::config_json(&gguf, architecture, &tokenizer)?;
+    let mut config = config_json::model_config(path, &config_json)?;
+    config.architecture = architecture.name().to_string();
+    for rope in &mut config.ropes {
+        // Llama 3's divisors came through config.json as a LongRoPE of twice the same list.
+        rope.long.take_if(|long| long.inv_freq == rope.inv_freq);
+    }
+    let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
+    Ok(ParsedGguf { config, config_json, tokenizer, skipped, tensors })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::test_file::{TestFile, TestValue};
+    use super::*;
+
+    fn opened(file: &TestFile) -> Checkpoint {
+        let mut on_disk = tempfile::NamedTempFile::new().unwrap();
+        on_disk.write_all(&file.bytes()).unwrap();
+        open(on_disk.path()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// First column of every row, by the row's place in the source: the test file's elements count up.
+    fn source_rows(tensor: &Tensor) -> Vec<usize> {
+        let mut elements = vec![0.0; tensor.rows * tensor.cols];
+        tensor.read_rows(0..tensor.rows, &mut elements);
+        elements.chunks(tensor.cols).map(|row| row[0] as usize / tensor.cols).collect()
+    }
+
+    #[test]
+    fn llama_comes_back_with_whole_heads() {
+        let mut file = TestFile::model("llama");
+        file.add_f32_tensor("v.patch_embd.weight", vec![4]);
+        let checkpoint = opened(&file);
+        assert_eq!(source_rows(&checkpoint.tensors["layers.0.self_attn.q_proj.weight"]), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(source_rows(&checkpoint.tensors["layers.0.self_attn.v_proj.weight"]), [0, 1, 2, 3]);
+        assert_eq!(checkpoint.config.architecture, "llama");
+        assert!(!checkpoint.config.tied_embeddings);
+        assert_eq!(checkpoint.skipped, Skipped { tensors: 1, bytes: 16 });
+        assert_eq!(checkpoint.tokenizer.tokenizer_json, "");
+        assert_eq!(checkpoint.config_json["rms_norm_eps"], 1e-5);
+        assert_eq!(checkpoint.config_json["eos_token_id"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn llama_3_divides_its_frequencies() {
+        let mut file = TestFile::model("llama");
+        file.add_f32_tensor("rope_freqs.weight", vec![2]);
+        file.tensor("rope_freqs.weight").data =
+            [1.0f32, 8.0].iter().flat_map(|divisor| divisor.to_le_bytes()).collect();
+        let [rope] = &opened(&file).config.ropes[..] else { panic!("one rotary embedding for all layers") };
+        assert_eq!(rope.inv_freq, [1.0, 0.01 / 8.0]);
+        assert_eq!((rope.attention_factor, rope.long.is_none()), (1.0, true));
+    }
+
+    #[test]
+    fn phi3_comes_apart() {
+        let mut file = TestFile::model("phi3");
+        for part in ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"] {
+            file.remove_tensor(&format!("blk.0.{part}.weight"));
+        }
+        file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 16]);
+        file.add_f32_tensor("blk.0.ffn_up.weight", vec![8, 32]);
+        let checkpoint = opened(&file);
+        for (part, first_row, rows) in [
+            ("self_attn.q_proj", 0, 8),
+            ("self_attn.k_proj", 8, 4),
+            ("self_attn.v_proj", 12, 4),
+            ("mlp.gate_proj", 0, 16),
+            ("mlp.up_proj", 16, 16),
+        ] {
+            let expected: Vec<usize> = (first_row..first_row + rows).collect();
+            assert_eq!(source_rows(&checkpoint.tensors[&format!("layers.0.{part}.weight")]), expected, "{part}");
+        }
+        let whole_file: u64 = file.tensors.iter().map(|tensor| tensor.data.len() as u64).sum();
+        assert_eq!(checkpoint.source_bytes, whole_file);
+    }
+
+    #[test]
+    fn gemma_3_has_windows_two_ropes_and_norms_without_their_one() {
+        let mut file = TestFile::model("gemma3");
+        file.set("gemma3.attention.sliding_window", TestValue::U32(16));
+        file.set("gemma3.rope.scaling.type", TestValue::String("linear"));
+        file.set("gemma3.rope.scaling.factor", TestValue::F32(8.0));
+        file.remove_tensor("output.weight");
+        for (norm, size) in [("post_attention_norm", 8), ("post_ffw_norm", 8), ("attn_q_norm", 4), ("attn_k_norm", 4)] {
+            file.add_f32_tensor(&format!("blk.0.{norm}.weight"), vec![size]);
+        }
+        let checkpoint = opened(&file);
+        let mut norm = [0.0; 8];
+        checkpoint.tensors["norm.weight"].read_rows(0..1, &mut norm);
+        assert_eq!(norm, [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let config = &checkpoint.config;
+        assert_eq!((config.norm_offset, config.tied_embeddings, config.query_scale), (1.0, true, 0.5));
+        assert_eq!(config.layers[0].window, Some(16));
+        // Sliding layers keep their own base and are not stretched.
+        assert_eq!(config.ropes[config.layers[0].rope].inv_freq, [1.0, 0.01]);
+        assert_eq!(checkpoint.config_json["rope_scaling"]["factor"], 8.0);
+    }
+}

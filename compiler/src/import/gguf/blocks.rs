@@ -1,0 +1,385 @@
+//! GGUF's block formats back to floats.
+//!
+//! A block is 32 elements with one scale, or (K) 256 elements in groups of 16 or 32 whose scales are quantised once
+//! more. Nibbles are packed by halves: byte `i` of a run of n bytes holds element `i` low and element `i + n` high.
+
+use half::f16;
+
+use crate::import::SourceDType;
+
+/// Writes the elements of whole blocks in `bytes` to `out`.
+///
+/// # Panics
+/// When `dtype` is a float type, which has no blocks, or when `out` is not as long as the blocks are.
+pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
+    let (block_elements, block_bytes) = dtype.block();
+    assert_eq!(bytes.len() / block_bytes, out.len() / block_elements, "blocks in and out");
+    let decode_block = match dtype {
+        SourceDType::Q4_0 => q4_0,
+        SourceDType::Q4_1 => q4_1,
+        SourceDType::Q5_0 => q5_0,
+        SourceDType::Q5_1 => q5_1,
+        SourceDType::Q8_0 => q8_0,
+        SourceDType::Q4K => q4_k,
+        SourceDType::Q5K => q5_k,
+        SourceDType::Q6K => q6_k,
+        SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 => unreachable!("{dtype:?} has no blocks"),
+    };
+    for (block, out_block) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_elements)) {
+        decode_block(block, out_block);
+    }
+}
+
+/// d f16 | 16 bytes of nibbles; element = d * (q - 8)
+fn q4_0(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 0);
+    for (i, packed) in block[2..18].iter().enumerate() {
+        out[i] = d * (f32::from(packed & 15) - 8.0);
+        out[i + 16] = d * (f32::from(packed >> 4) - 8.0);
+    }
+}
+
+/// d f16 | m f16 | 16 bytes of nibbles; element = d * q + m
+fn q4_1(block: &[u8], out: &mut [f32]) {
+    let (d, m) = (read_f16(block, 0), read_f16(block, 2));
+    for (i, packed) in block[4..20].iter().enumerate() {
+        out[i] = d * f32::from(packed & 15) + m;
+        out[i + 16] = d * f32::from(packed >> 4) + m;
+    }
+}
+
+/// d f16 | fifth bits u32, bit i for element i | 16 bytes of nibbles; element = d * (q - 16)
+fn q5_0(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 0);
+    let fifth_bits = read_u32(block, 2);
+    for (i, packed) in block[6..22].iter().enumerate() {
+        out[i] = d * (with_fifth_bit(packed & 15, fifth_bits >> i) - 16.0);
+        out[i + 16] = d * (with_fifth_bit(packed >> 4, fifth_bits >> (i + 16)) - 16.0);
+    }
+}
+
+/// d f16 | m f16 | fifth bits u32 | 16 bytes of nibbles; element = d * q + m
+fn q5_1(block: &[u8], out: &mut [f32]) {
+    let (d, m) = (read_f16(block, 0), read_f16(block, 2));
+    let fifth_bits = read_u32(block, 4);
+    for (i, packed) in block[8..24].iter().enumerate() {
+        out[i] = d * with_fifth_bit(packed & 15, fifth_bits >> i) + m;
+        out[i + 16] = d * with_fifth_bit(packed >> 4, fifth_bits >> (i + 16)) + m;
+    }
+}
+
+/// d f16 | 32 signed bytes; element = d * q
+fn q8_0(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 0);
+    for (value, &q) in out.iter_mut().zip(&block[2..34]) {
+        *value = d * f32::from(q as i8);
+    }
+}
+
+/// d f16 | dmin f16 | 12 bytes of scales and mins | 4 runs of 32 bytes of nibbles
+///
+/// A run holds two groups of 32, low nibbles then high; element = (d * scale) * q - (dmin * min).
+fn q4_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (read_f16(block, 0), read_f16(block, 2));
+    let packed_scales = &block[4..16];
+    for (group, out_group) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, min) = scale_and_min(packed_scales, group);
+        let (scale, min) = (d * scale, dmin * min);
+        let run = &block[16 + group / 2 * 32..][..32];
+        for (value, packed) in out_group.iter_mut().zip(run) {
+            *value = scale * f32::from(nibble(*packed, group)) - min;
+        }
+    }
+}
+
+/// As [`q4_k`], with 32 bytes of fifth bits before the nibbles: bit g of byte i is element i of group g's.
+fn q5_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (read_f16(block, 0), read_f16(block, 2));
+    let packed_scales = &block[4..16];
+    let fifth_bits = &block[16..48];
+    for (group, out_group) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, min) = scale_and_min(packed_scales, group);
+        let (scale, min) = (d * scale, dmin * min);
+        let run = &block[48 + group / 2 * 32..][..32];
+        for (i, value) in out_group.iter_mut().enumerate() {
+            let q = with_fifth_bit(nibble(run[i], group), u32::from(fifth_bits[i] >> group));
+            *value = scale * q - min;
+        }
+    }
+}
+
+/// 128 bytes of low nibbles | 64 bytes of upper bit pairs | 16 signed scales | d f16
+///
+/// In two halves of 128 elements. A quarter of 32 elements takes its nibbles from the half's first 32 bytes (quarters
+/// 0 and 2, low and high) or its last 32 (1 and 3), and bit pair `quarter` of the half's 32 bytes of pairs.
+/// Element = (d * scale) * (q - 32), one scale for 16 elements.
+fn q6_k(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 208);
+    let scales = &block[192..208];
+    for (quarter, out_quarter) in out.chunks_exact_mut(32).enumerate() {
+        let (half, quarter_of_half) = (quarter / 4, quarter % 4);
+        let nibbles = &block[64 * half + 32 * (quarter_of_half % 2)..][..32];
+        let upper_pairs = &block[128 + 32 * half..][..32];
+        for (i, value) in out_quarter.iter_mut().enumerate() {
+            let upper = upper_pairs[i] >> (2 * quarter_of_half) & 3;
+            let q = nibble(nibbles[i], quarter_of_half / 2) | upper << 4;
+            let scale = d * f32::from(scales[2 * quarter + i / 16] as i8);
+            *value = scale * (f32::from(q) - 32.0);
+        }
+    }
+}
+
+/// The 6-bit scale and min of one of the 8 groups of a K block.
+///
+/// The 12 bytes hold scales 0-3 and mins 0-3 in their low 6 bits (bytes 0-3 and 4-7), and in bytes 8-11 the low
+/// nibbles of scales 4-7 (low) and mins 4-7 (high), whose top 2 bits sit above scales and mins 0-3.
+fn scale_and_min(packed: &[u8], group: usize) -> (f32, f32) {
+    let (scale, min) = if group < 4 {
+        (packed[group] & 63, packed[group + 4] & 63)
+    } else {
+        let low_nibbles = packed[group + 4];
+        (low_nibbles & 15 | packed[group - 4] >> 6 << 4, low_nibbles >> 4 | packed[group] >> 6 << 4)
+    };
+    (f32::from(scale), f32::from(min))
+}
+
+/// The low nibble for an even `index`, the high one for an odd.
+fn nibble(packed: u8, index: usize) -> u8 {
+    if index.is_multiple_of(2) { packed & 15 } else { packed >> 4 }
+}
+
+/// `nibble` with the lowest bit of `bits` above it.
+fn with_fifth_bit(nibble: u8, bits: u32) -> f32 {
+    f32::from(nibble | ((bits & 1) as u8) << 4)
+}
+
+fn read_f16(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+fn read_u32(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    //! Blocks and their elements from the Python package gguf 0.19.0: the formats of 32 elements by
+    //! `gguf.quants.quantize` from normally distributed numbers (NumPy's default_rng(7)), the K formats from random
+    //! bytes with small scales; `gguf.quants.dequantize` gave the elements, of which each `step`-th is kept.
+
+    use super::*;
+
+    struct OracleBlock {
+        dtype: SourceDType,
+        /// Hexadecimal.
+        block: &'static str,
+        step: usize,
+        expected: &'static [f32],
+    }
+
+    #[test]
+    fn blocks_become_what_the_reference_makes_of_them() {
+        for oracle in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K] {
+            let OracleBlock { dtype, block, step, expected } = oracle;
+            let block: Vec<u8> =
+                (0..block.len()).step_by(2).map(|at| u8::from_str_radix(&block[at..at + 2], 16).unwrap()).collect();
+            let mut out = vec![0.0; dtype.block().0];
+            dequantize(dtype, &block, &mut out);
+            let found: Vec<f32> = out.iter().copied().step_by(step).collect();
+            assert_eq!(found, expected, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_follow_each_other() {
+        let block = [[0x00, 0x3c].as_slice(), &[0x21; 16]].concat();
+        let mut out = [0.0; 64];
+        dequantize(SourceDType::Q4_0, &[block.clone(), block].concat(), &mut out);
+        for half_block in out.chunks(32) {
+            assert_eq!(half_block[..16], [-7.0; 16]);
+            assert_eq!(half_block[16..], [-6.0; 16]);
+        }
+    }
+
+    const Q4_0: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q4_0,
+        block: "0935487927452775489c86760a698885386a",
+        step: 3,
+        expected: &[
+            0.0,
+            -0.9440918,
+            0.0,
+            -0.62939453,
+            0.0,
+            0.62939453,
+            -1.8881836,
+            -0.31469727,
+            0.0,
+            -0.62939453,
+            -1.5734863,
+        ],
+    };
+
+    const Q4_1: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q4_1,
+        block: "913330be42f3ab13769a64966797d1477c507a27",
+        step: 3,
+        expected: &[
+            -1.0739746,
+            -0.8375244,
+            -0.6010742,
+            0.10827637,
+            1.2905273,
+            0.10827637,
+            0.81762695,
+            0.58117676,
+            -0.12817383,
+            -0.6010742,
+            0.10827637,
+        ],
+    };
+
+    const Q5_0: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q5_0,
+        block: "f82f4c8c44efdbee37f9e57a05c09c5f0a56dd8d0e5c",
+        step: 3,
+        expected: &[
+            -0.6225586,
+            1.1206055,
+            0.6225586,
+            -0.12451172,
+            -0.37353516,
+            1.4941406,
+            0.37353516,
+            -1.1206055,
+            1.1206055,
+            0.6225586,
+            0.0,
+        ],
+    };
+
+    const Q5_1: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q5_1,
+        block: "843042c0c2ccd0a186f2f3811d99600f09bbe1137e2e0453",
+        step: 3,
+        expected: &[
+            -1.2822266,
+            -1.987793,
+            0.12890625,
+            -0.57666016,
+            -0.15332031,
+            0.5522461,
+            -0.012207031,
+            -0.8588867,
+            0.12890625,
+            -1.987793,
+            -2.1289062,
+        ],
+    };
+
+    const Q8_0: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q8_0,
+        block: "0a238137c3390a905b69fbecf4b950d9fcc6d2a35bf54601cde8d701e5ea9cc578cf",
+        step: 3,
+        expected: &[
+            -1.7460175,
+            0.78364563,
+            1.2510834,
+            -0.27496338,
+            1.0998535,
+            -0.7973938,
+            1.2510834,
+            0.013748169,
+            -0.5636749,
+            -0.30245972,
+            1.6497803,
+        ],
+    };
+
+    const Q4_K: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q4K,
+        block: "1914251ab84d15d704b6df97679fc61c2a4527bf1f43919a9622a5e8199fac7ab4b3532c86443d981aafc374303fc6a8\
+                6bd92e60843c814ee9b10320c6161bf6355049c1e34a41772dc9023cb637cba025aa8269e52e9ea289eb1d172060132f\
+                2a6828bc7b69d60faba177ada22a5969596dd200d37997c3cacb25b30760b2d073813de54e93e0ba771450d7f0fffa1c",
+        step: 15,
+        expected: &[
+            0.5482254,
+            0.5482254,
+            0.32413483,
+            -0.044966698,
+            -0.12299824,
+            -0.09300804,
+            -0.05099106,
+            0.18409634,
+            -0.022987366,
+            0.060029984,
+            0.21609306,
+            -0.060985565,
+            0.09407711,
+            -0.18001556,
+            -0.101984024,
+            0.261137,
+            0.32116127,
+            -0.0389843,
+        ],
+    };
+
+    const Q5_K: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q5K,
+        block: "1914251acb9fd1e915b4afb1e84452cd854fc5bda361b0e0de99ade3ce42f785840dfed0781567ea9662124cac66f10b\
+                559b922b4f02c1072c033e6f0ad92c0534f84a42b572b5404d84ebb4c644a23f660828f3f0370030163ec7f8f2912a91\
+                a6c9753ee0f9fa09b3c14c4ec8a82397f692ea1bf9b47f2ad872651da12189ad21138f16c631650543e4ab744787814f\
+                8136f091732237f0f0f488db5b58d489ae7893a42831c4cf9bc5f86fb46574a8",
+        step: 15,
+        expected: &[
+            0.16808796,
+            0.16808796,
+            0.13507462,
+            0.74335,
+            0.21613693,
+            -0.004957199,
+            0.0630703,
+            0.6323023,
+            0.30416965,
+            0.5182228,
+            0.23810959,
+            0.8643837,
+            0.90039825,
+            -0.06098938,
+            0.83937454,
+            0.051062584,
+            1.4546299,
+            0.47823524,
+        ],
+    };
+
+    const Q6_K: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q6K,
+        block: "992a6637da295a9cdd09ab3c86eff5307316edc2c2880b93836474609de3280ac9f4a43ce2e039cdf214d9772635c7f5\
+                a3da8ae6a756a0daf4b71604af4efb0cdfd723945e6db2567b0888d756a86851440f3a275105db1c2fad244dd7a169a0\
+                d2ea50200f3826ccfc55784de60c5050dccfa9a9e610e1dc147a816f658210cc63a4134e232f0f21a89119d4b6e150c4\
+                10e42ec0766ef3e17939897f491c8132ea0dc495f925da927dbfd362261e85a3426b5e437454fd9bcbd936cb858ea318\
+                9e702374f5d743a941891c0debc8c7a1251a",
+        step: 15,
+        expected: &[
+            -7.3506355,
+            9.408813,
+            -2.6882324,
+            -2.8352451,
+            5.2204514,
+            0.4290371,
+            3.075266,
+            0.20101738,
+            0.26102257,
+            1.1701012,
+            1.7851543,
+            -0.6720581,
+            -0.39003372,
+            0.44103813,
+            2.1841888,
+            3.0782661,
+            0.8550739,
+            5.700493,
+        ],
+    };
+}

@@ -1,0 +1,282 @@
+//! A GGUF file's metadata as a transformers config.json.
+//!
+//! The JSON serves twice: the importer reads its `ModelConfig` from it by the code that reads Hugging Face folders, and
+//! `--export-dequantized` writes it beside the weights, where transformers loads it.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::reader::Gguf;
+use super::rope::{self, RopeShape};
+use super::value::Value;
+use crate::error::{CompileError, Result};
+use crate::import::TokenizerFiles;
+
+/// The architectures of GGUF that we read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// Llama, and what shares its graph: Mistral, SmolLM and more are exported under this name.
+    Llama,
+    Qwen2,
+    Qwen3,
+    Gemma2,
+    Gemma3,
+    Phi3,
+}
+
+const ARCHITECTURES: [(&str, Architecture); 6] = [
+    ("llama", Architecture::Llama),
+    ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
+    ("gemma2", Architecture::Gemma2),
+    ("gemma3", Architecture::Gemma3),
+    ("phi3", Architecture::Phi3),
+];
+
+impl Architecture {
+    /// Reads `general.architecture`.
+    pub fn of(gguf: &Gguf) -> Result<Architecture> {
+        let key = "general.architecture";
+        let found = gguf.require(key, gguf.string(key)?)?;
+        let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
+        known.map(|(_, architecture)| *architecture).ok_or_else(|| CompileError::UnsupportedArchitecture {
+            found: found.to_string(),
+            supported: ARCHITECTURES.map(|(name, _)| name).join(", "),
+        })
+    }
+
+    /// As `general.architecture` says it; also the prefix of the architecture's keys.
+    pub fn name(self) -> &'static str {
+        ARCHITECTURES.iter().find(|(_, architecture)| *architecture == self).expect("every architecture is listed").0
+    }
+
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    }
+
+    /// `architectures[0]` and `model_type` in config.json.
+    fn transformers_names(self) -> (&'static str, &'static str) {
+        match self {
+            Architecture::Llama => ("LlamaForCausalLM", "llama"),
+            Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
+            Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
+        }
+    }
+
+    /// llama.cpp's value where the metadata has none.
+    fn default_rope_base(self) -> f64 {
+        if self == Architecture::Gemma3 { 1_000_000.0 } else { 10_000.0 }
+    }
+}
+
+/// Makes the config.json; `tokenizer` gives its token ids.
+///
+/// # Errors
+/// When a key is missing or has another type than it should, or when the metadata asks for what we do not do.
+pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &TokenizerFiles) -> Result<Json> {
+    let keys = Keys { gguf, architecture };
+    keys.refuse_unknown_graphs()?;
+    let embedding = gguf
+        .tensors
+        .get("token_embd.weight")
+        .ok_or_else(|| CompileError::MissingTensor { name: "token_embd.weight".to_string(), hint: String::new() })?;
+    let sizes = Sizes::read(&keys)?;
+    let (class, model_type) = architecture.transformers_names();
+    let mut config = object(json!({
+        "architectures": [class],
+        "model_type": model_type,
+        "vocab_size": embedding.shape[0],
+        "hidden_size": sizes.hidden,
+        "intermediate_size": keys.required_size("feed_forward_length")?,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "max_position_embeddings": sizes.positions,
+        "rms_norm_eps": keys.required_decimal("attention.layer_norm_rms_epsilon")?,
+        "tie_word_embeddings": !gguf.tensors.contains_key("output.weight"),
+        "attention_dropout": 0.0,
+        "use_cache": true,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": (!tokenizer.stop_ids.is_empty()).then_some(&tokenizer.stop_ids),
+        "pad_token_id": gguf.unsigned("tokenizer.ggml.padding_token_id")?,
+    }));
+    let shape = RopeShape {
+        base: keys.decimal("rope.freq_base")?.unwrap_or(architecture.default_rope_base()),
+        head_dim: sizes.head_dim,
+        positions: sizes.positions,
+    };
+    config.extend(rope::config_fields(&keys, shape)?);
+    config.extend(match architecture {
+        Architecture::Llama => llama_fields(gguf),
+        Architecture::Qwen2 => object(json!({ "hidden_act": "silu", "use_sliding_window": false })),
+        Architecture::Qwen3 => qwen3_fields(gguf),
+        Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
+        Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
+    });
+    Ok(Json::Object(config))
+}
+
+fn llama_fields(gguf: &Gguf) -> Map<String, Json> {
+    object(json!({
+        "hidden_act": "silu",
+        "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+        "mlp_bias": gguf.tensors.contains_key("blk.0.ffn_gate.bias"),
+    }))
+}
+
+fn qwen3_fields(gguf: &Gguf) -> Map<String, Json> {
+    object(json!({
+        "hidden_act": "silu",
+        "use_sliding_window": false,
+        "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+    }))
+}
+
+fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let is_gemma2 = keys.architecture == Architecture::Gemma2;
+    // GGUF has no key for the scale of q·k. The 27B models alone do not use the head's size, and llama.cpp knows them
+    // by their number of layers.
+    let is_27b = sizes.layers == if is_gemma2 { 46 } else { 62 };
+    let query_pre_attn_scalar = if is_27b { sizes.hidden / sizes.heads } else { sizes.head_dim };
+    let (default_window, default_period) = if is_gemma2 { (Some(4096), 2) } else { (None, 6) };
+    let window = keys.size("attention.sliding_window")?.or(default_window);
+    // Gemma 2 exports from before the keys existed mean the published caps.
+    let (default_attention_cap, default_final_cap) = if is_gemma2 { (Some(50.0), Some(30.0)) } else { (None, None) };
+    let mut fields = object(json!({
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": false,
+        "query_pre_attn_scalar": query_pre_attn_scalar,
+        "attn_logit_softcapping": keys.decimal("attn_logit_softcapping")?.or(default_attention_cap),
+        "final_logit_softcapping": keys.decimal("final_logit_softcapping")?.or(default_final_cap),
+        "sliding_window": window,
+        "layer_types": layer_types(keys, sizes.layers, window, default_period)?,
+    }));
+    if !is_gemma2 {
+        let local_base = keys.decimal("rope.freq_base_swa")?.unwrap_or(10_000.0);
+        fields.insert("rope_local_base_freq".to_string(), json!(local_base));
+    }
+    Ok(fields)
+}
+
+/// One name a layer. A pattern is a period, of which the last layer sees everything, or a bool a layer.
+fn layer_types(keys: &Keys, layers: usize, window: Option<usize>, default_period: usize) -> Result<Vec<&'static str>> {
+    let key = keys.name("attention.sliding_window_pattern");
+    let is_sliding: Vec<bool> = match keys.gguf.value(&key) {
+        Some(Value::Array(pattern)) => pattern.values().map(|value| value == Value::Bool(true)).collect(),
+        _ => {
+            let period = keys.gguf.unsigned(&key)?.unwrap_or(default_period);
+            (0..layers).map(|layer| period > 0 && layer % period < period - 1).collect()
+        }
+    };
+    if is_sliding.len() != layers {
+        let found = is_sliding.len();
+        return Err(keys
+            .gguf
+            .malformed(format!("{key} has {found} elements, expected one for each of {layers} layers")));
+    }
+    let name = |slides: bool| if slides && window.is_some() { "sliding_attention" } else { "full_attention" };
+    Ok(is_sliding.into_iter().map(name).collect())
+}
+
+/// The numbers that several fields are made from.
+struct Sizes {
+    hidden: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    positions: usize,
+}
+
+impl Sizes {
+    fn read(keys: &Keys) -> Result<Sizes> {
+        let hidden = keys.required_size("embedding_length")?;
+        let layers = keys.required_size("block_count")?;
+        // A layer has tensors of its own: this bounds what a lying count can make us build.
+        if layers > keys.gguf.tensors.len() {
+            let (key, tensors) = (keys.name("block_count"), keys.gguf.tensors.len());
+            return Err(keys.gguf.malformed(format!("{key} is {layers}, more than the file's {tensors} tensors")));
+        }
+        let heads = keys.required_size("attention.head_count")?;
+        let kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(heads);
+        let head_dim = keys.size("attention.key_length")?.unwrap_or(hidden / heads);
+        let value_dim = keys.size("attention.value_length")?.unwrap_or(head_dim);
+        if value_dim != head_dim {
+            return Err(CompileError::Unsupported {
+                what: format!("{} {value_dim}", keys.name("attention.value_length")),
+                detail: format!("expected the length of a key, {head_dim}"),
+            });
+        }
+        Ok(Sizes { hidden, layers, heads, kv_heads, head_dim, positions: keys.required_size("context_length")? })
+    }
+}
+
+/// The architecture's own keys, named without their prefix.
+pub struct Keys<'a> {
+    pub gguf: &'a Gguf<'a>,
+    pub architecture: Architecture,
+}
+
+impl Keys<'_> {
+    pub fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name())
+    }
+
+    /// A number above 0; 0 reads as absent, as llama.cpp takes it.
+    pub fn size(&self, key: &str) -> Result<Option<usize>> {
+        let key = self.name(key);
+        if let Some(Value::Array(_)) = self.gguf.value(&key) {
+            return Err(CompileError::Unsupported {
+                what: format!("an array for {key}"),
+                detail: "expected one number for all layers".to_string(),
+            });
+        }
+        Ok(self.gguf.unsigned(&key)?.filter(|size| *size > 0))
+    }
+
+    /// A float as people write it: 1e-5, not the 9.999999747378752e-6 that an f32 holds.
+    pub fn decimal(&self, key: &str) -> Result<Option<f64>> {
+        Ok(self.gguf.float(&self.name(key))?.map(shortest_decimal))
+    }
+
+    fn required_size(&self, key: &str) -> Result<usize> {
+        self.gguf.require(&self.name(key), self.size(key)?)
+    }
+
+    fn required_decimal(&self, key: &str) -> Result<f64> {
+        self.gguf.require(&self.name(key), self.decimal(key)?)
+    }
+
+    /// Keys that change the graph into one that we do not compile.
+    fn refuse_unknown_graphs(&self) -> Result<()> {
+        let unsupported = |key: &str, detail: &str| {
+            Err(CompileError::Unsupported { what: self.name(key), detail: detail.to_string() })
+        };
+        if self.size("expert_count")?.is_some() {
+            return unsupported("expert_count", "mixtures of experts are not compiled");
+        }
+        if self.gguf.bool(&self.name("attention.causal"))? == Some(false) {
+            return unsupported("attention.causal", "only causal attention generates text");
+        }
+        if self.decimal("attention.scale")?.is_some_and(|scale| scale != 0.0) {
+            return unsupported("attention.scale", "a scale of q·k of its own is not compiled");
+        }
+        Ok(())
+    }
+}
+
+/// The shortest decimal that reads back as the same f32; NaN and infinities as they are.
+pub fn shortest_decimal(value: f64) -> f64 {
+    (value as f32).to_string().parse().expect("a printed float parses")
+}
+
+/// The fields of a JSON object literal.
+pub fn object(json: Json) -> Map<String, Json> {
+    match json {
+        Json::Object(fields) => fields,
+        other => unreachable!("{other} is not an object"),
+    }
+}

@@ -1,0 +1,161 @@
+//! Where each weight of the model lies in the GGUF file, under its canonical name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::config::Architecture;
+use super::reader::{Gguf, TensorInfo};
+use super::rope::DIVISOR_TENSORS;
+use crate::error::{CompileError, Result};
+use crate::import::{ModelConfig, RowOrder, Skipped};
+
+/// A row range of a source tensor: what [`crate::import::Tensor`] is, before it has a memory map.
+#[derive(Clone, Debug)]
+pub struct TensorPlace {
+    pub source_name: String,
+    pub source: TensorInfo,
+    pub first_row: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub row_order: RowOrder,
+    pub add: f32,
+}
+
+/// Finds every tensor that `config` calls for. Returns them by canonical name, with what a vision tower takes.
+///
+/// # Errors
+/// When a tensor is missing, has another shape than the config gives it, or is there without us knowing its use.
+pub fn locate(
+    gguf: &Gguf,
+    architecture: Architecture,
+    config: &ModelConfig,
+) -> Result<(BTreeMap<String, TensorPlace>, Skipped)> {
+    let shapes = config.tensor_shapes();
+    let mut places = BTreeMap::new();
+    for (canonical, shape) in &shapes {
+        let wanted = source_of(gguf, config, canonical);
+        let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
+            return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
+        };
+        let mut expected = shape.clone();
+        expected[0] = wanted.source_rows.unwrap_or(expected[0]);
+        if source.shape != expected {
+            let found = source.shape.clone();
+            return Err(CompileError::TensorShape { name: wanted.name, expected, found });
+        }
+        let (rows, cols) = if let [rows, cols] = shape[..] { (rows, cols) } else { (1, shape[0]) };
+        let place = TensorPlace {
+            source_name: wanted.name,
+            source: source.clone(),
+            first_row: wanted.first_row,
+            rows,
+            cols,
+            row_order: row_order(architecture, config, canonical),
+            add: if architecture.is_gemma() && canonical.ends_with("norm.weight") { -1.0 } else { 0.0 },
+        };
+        places.insert(canonical.clone(), place);
+    }
+    let skipped = account_for_the_rest(gguf, architecture, &places)?;
+    Ok((places, skipped))
+}
+
+/// The source tensor of a canonical one, and which of its rows.
+struct Source {
+    name: String,
+    first_row: usize,
+    /// Where the source has other rows than the canonical tensor: a fused projection.
+    source_rows: Option<usize>,
+}
+
+fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
+    let whole = |name: String| Source { name, first_row: 0, source_rows: None };
+    let Some((layer, part, suffix)) = split_layer_name(canonical) else {
+        return whole(match canonical {
+            "embed_tokens.weight" => "token_embd.weight".to_string(),
+            "norm.weight" => "output_norm.weight".to_string(),
+            "lm_head.weight" => "output.weight".to_string(),
+            _ => unreachable!("{canonical} is no canonical name"),
+        });
+    };
+    let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
+    let (q_rows, kv_rows) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
+    let fused = |fused_part: &str, first_row: usize, source_rows: usize| {
+        let name = in_layer(fused_part);
+        // A range of rows cuts a matrix; of a fused bias, which is one row, we could read the whole only.
+        let is_fused = suffix == "weight" && gguf.tensors.contains_key(name.as_str());
+        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows) })
+    };
+    let fused_qkv = |first_row| fused("attn_qkv", first_row, q_rows + 2 * kv_rows);
+    // A file without a gate has it in the first half of ffn_up's rows.
+    let gate_is_fused = !gguf.tensors.contains_key(in_layer("ffn_gate").as_str());
+    let fused_up = |first_row| fused("ffn_up", first_row, 2 * config.intermediate_size).filter(|_| gate_is_fused);
+    let from_fused = match part {
+        "self_attn.q_proj" => fused_qkv(0),
+        "self_attn.k_proj" => fused_qkv(q_rows),
+        "self_attn.v_proj" => fused_qkv(q_rows + kv_rows),
+        "mlp.gate_proj" => fused_up(0),
+        "mlp.up_proj" => fused_up(config.intermediate_size),
+        _ => None,
+    };
+    from_fused.unwrap_or_else(|| whole(in_layer(source_part(config, part))))
+}
+
+fn source_part(config: &ModelConfig, part: &str) -> &'static str {
+    match part {
+        "post_attention_layernorm" if config.post_norms => "post_attention_norm",
+        "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
+        "input_layernorm" => "attn_norm",
+        "post_feedforward_layernorm" => "post_ffw_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        _ => unreachable!("{part} is no part of a layer"),
+    }
+}
+
+/// `layers.3.mlp.up_proj.weight` as `3`, `mlp.up_proj`, `weight`; `None` for names outside of the layers.
+fn split_layer_name(canonical: &str) -> Option<(&str, &str, &str)> {
+    let (layer, rest) = canonical.strip_prefix("layers.")?.split_once('.')?;
+    let (part, suffix) = rest.rsplit_once('.')?;
+    Some((layer, part, suffix))
+}
+
+fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) -> RowOrder {
+    let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
+    if architecture == Architecture::Llama && is_rotated {
+        RowOrder::InterleavedHeads { head_dim: config.head_dim }
+    } else {
+        RowOrder::Plain
+    }
+}
+
+/// A tensor that we would leave unread is part of a graph that we would get wrong, unless its use is known.
+fn account_for_the_rest(
+    gguf: &Gguf,
+    architecture: Architecture,
+    places: &BTreeMap<String, TensorPlace>,
+) -> Result<Skipped> {
+    /// Vision tower and projector, where they are in the same file.
+    const VISION_PREFIXES: [&str; 2] = ["v.", "mm."];
+    let used: BTreeSet<&str> = places.values().map(|place| place.source_name.as_str()).collect();
+    let mut skipped = Skipped::default();
+    for (name, info) in &gguf.tensors {
+        if used.contains(name) || DIVISOR_TENSORS.contains(name) {
+            continue;
+        }
+        if !VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(CompileError::Unsupported {
+                what: format!("tensor {name}"),
+                detail: format!("a {} model has no use for it that we know", architecture.name()),
+            });
+        }
+        skipped.tensors += 1;
+        skipped.bytes += info.len_bytes as u64;
+    }
+    Ok(skipped)
+}

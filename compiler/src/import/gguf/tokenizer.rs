@@ -1,0 +1,195 @@
+//! The tokenizer in a GGUF file's metadata as a tokenizer.json and what goes with it.
+
+use serde_json::{Value as Json, json};
+
+use self::vocabulary::{TokenKind, Vocabulary};
+use super::reader::Gguf;
+use crate::error::{CompileError, Result};
+use crate::import::TokenizerFiles;
+
+mod byte_level;
+mod pre_tokenizer;
+mod sentencepiece;
+mod vocabulary;
+
+/// Reads `tokenizer.*`. A file that says it has no tokenizer (`no_vocab`, `none`), or says nothing, gives an empty one.
+///
+/// # Errors
+/// For kinds of tokenizers and pre-tokenizers that we do not know, and for lists that contradict each other.
+pub fn read(gguf: &Gguf) -> Result<TokenizerFiles> {
+    let model_key = "tokenizer.ggml.model";
+    let model = match gguf.string(model_key)? {
+        None | Some("no_vocab" | "none") => return Ok(TokenizerFiles::default()),
+        Some(model) => model,
+    };
+    let vocabulary = Vocabulary::read(gguf)?;
+    check_rows(gguf, &vocabulary)?;
+    let parts = match model {
+        "gpt2" => byte_level::parts(gguf, &vocabulary)?,
+        "llama" => sentencepiece::parts(gguf, &vocabulary)?,
+        other => {
+            return Err(CompileError::Unsupported {
+                what: format!("{model_key} {other}"),
+                detail: "supported are gpt2 (byte-level BPE) and llama (SentencePiece BPE)".to_string(),
+            });
+        }
+    };
+    let bos_id = token_id(gguf, &vocabulary, "bos_token_id")?.or(parts.default_bos_id);
+    let eos_id = token_id(gguf, &vocabulary, "eos_token_id")?.or(parts.default_eos_id);
+    let bos_token = bos_id.map(|id| vocabulary.text(id).to_string());
+    let add_bos = gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.default_add_bos) && bos_id.is_some();
+    let mut tokenizer = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added_tokens(&vocabulary),
+        "normalizer": parts.normalizer,
+        "pre_tokenizer": parts.pre_tokenizer,
+        "post_processor": null,
+        "decoder": parts.decoder,
+        "model": parts.model,
+    });
+    if let (true, Some(id), Some(token)) = (add_bos, bos_id, &bos_token) {
+        tokenizer["post_processor"] = bos_template(token, id);
+    }
+    Ok(TokenizerFiles {
+        tokenizer_json: tokenizer.to_string(),
+        chat_template: gguf.string("tokenizer.chat_template")?.map(str::to_string),
+        bos_token,
+        eos_token: eos_id.map(|id| vocabulary.text(id).to_string()),
+        add_bos,
+        bos_id,
+        stop_ids: stop_ids(gguf, &vocabulary, eos_id)?,
+    })
+}
+
+/// What the two kinds of tokenizers differ in: parts of tokenizer.json, and llama.cpp's values for missing keys.
+struct TokenizerParts {
+    normalizer: Json,
+    pre_tokenizer: Json,
+    decoder: Json,
+    model: Json,
+    default_add_bos: bool,
+    default_bos_id: Option<u32>,
+    default_eos_id: Option<u32>,
+}
+
+/// Tokens that are found in the text before anything else is done with it.
+fn added_tokens(vocabulary: &Vocabulary) -> Vec<Json> {
+    let added = vocabulary.tokens().filter(|token| token.kind.is_matched_whole());
+    let entry = |token: vocabulary::Token| {
+        json!({
+            "id": token.id,
+            "content": token.text,
+            "single_word": false,
+            "lstrip": false,
+            "rstrip": false,
+            "normalized": false,
+            "special": token.kind != TokenKind::UserDefined,
+        })
+    };
+    added.map(entry).collect()
+}
+
+fn bos_template(token: &str, id: u32) -> Json {
+    let bos = json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+    let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+    json!({
+        "type": "TemplateProcessing",
+        "single": [bos, sequence("A")],
+        "pair": [bos, sequence("A"), sequence("B")],
+        "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } },
+    })
+}
+
+/// The end-of-text tokens of the metadata, then control tokens whose text says the same: many files name only one of
+/// the two that a chat model may end with, and llama.cpp stops at these as well.
+fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result<Vec<u32>> {
+    const END_TEXTS: [&str; 9] = [
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<eos>",
+        "</s>",
+    ];
+    let mut ids: Vec<u32> = eos_id.into_iter().collect();
+    for key in ["eot_token_id", "eom_token_id"] {
+        ids.extend(token_id(gguf, vocabulary, key)?);
+    }
+    let is_end = |token: &vocabulary::Token| token.kind == TokenKind::Control && END_TEXTS.contains(&token.text);
+    ids.extend(vocabulary.tokens().filter(is_end).map(|token| token.id));
+    let mut seen = std::collections::BTreeSet::new();
+    ids.retain(|id| seen.insert(*id));
+    Ok(ids)
+}
+
+/// A token without a row in the embedding could be typed and not be computed.
+fn check_rows(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<()> {
+    match gguf.tensors.get("token_embd.weight") {
+        Some(embedding) if vocabulary.len() > embedding.shape[0] => {
+            let (tokens, rows) = (vocabulary.len(), embedding.shape[0]);
+            Err(gguf.malformed(format!("vocabulary has {tokens} tokens, token_embd.weight has {rows} rows")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn token_id(gguf: &Gguf, vocabulary: &Vocabulary, name: &str) -> Result<Option<u32>> {
+    let key = format!("tokenizer.ggml.{name}");
+    let Some(id) = gguf.unsigned(&key)? else { return Ok(None) };
+    if id >= vocabulary.len() {
+        return Err(gguf.malformed(format!("{key} is {id}, the vocabulary has {} tokens", vocabulary.len())));
+    }
+    Ok(Some(id as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokenizers::Tokenizer;
+
+    use super::super::parse;
+    use super::super::test_file::{TestFile, TestValue};
+    use super::*;
+
+    pub fn parsed(file: &TestFile) -> TokenizerFiles {
+        parse(Path::new("model.gguf"), &file.bytes()).unwrap_or_else(|error| panic!("{error}")).tokenizer
+    }
+
+    pub fn tokenizer_of(file: &TestFile) -> Tokenizer {
+        parsed(file).tokenizer_json.parse().unwrap()
+    }
+
+    /// The tokens of a text, without BOS.
+    pub fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
+        tokenizer.encode(text, false).unwrap().get_tokens().to_vec()
+    }
+
+    #[test]
+    fn a_file_that_says_it_has_none_gives_none() {
+        let mut file = TestFile::model("llama");
+        file.set("tokenizer.ggml.model", TestValue::String("no_vocab"));
+        let files = parsed(&file);
+        assert_eq!((files.tokenizer_json.as_str(), files.stop_ids.len()), ("", 0));
+    }
+
+    #[test]
+    fn every_end_of_text_stops_and_the_metadata_comes_first() {
+        let tokens = [("<|end_of_text|>", 3), ("<|eot_id|>", 3), ("</s>", 1), ("x", 1)];
+        let mut file = TestFile::with_tokenizer("llama", &tokens);
+        file.set("tokenizer.ggml.scores", TestValue::Floats(&[0.0; 4]));
+        file.set("tokenizer.ggml.eos_token_id", TestValue::U32(3));
+        file.set("tokenizer.ggml.eot_token_id", TestValue::U32(1));
+        file.set("tokenizer.chat_template", TestValue::String("{{ bos_token }}"));
+        let files = parsed(&file);
+        // "</s>" is no control token here, so it is text.
+        assert_eq!(files.stop_ids, [3, 1, 0]);
+        assert_eq!(files.eos_token.as_deref(), Some("x"));
+        assert_eq!(files.chat_template.as_deref(), Some("{{ bos_token }}"));
+    }
+}

@@ -1,0 +1,166 @@
+//! `tokenizer.ggml.model` llama: SentencePiece's BPE, where a pair is merged when its whole is a token, best score
+//! first, and characters without a token become bytes.
+
+use serde_json::{Value as Json, json};
+
+use super::TokenizerParts;
+use super::vocabulary::Vocabulary;
+use crate::error::Result;
+use crate::import::gguf::reader::Gguf;
+
+pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
+    let adds_space = gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let escape_spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
+    let normalizer = if adds_space {
+        json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": SPACE }, escape_spaces] })
+    } else {
+        escape_spaces
+    };
+    let mut decoders = vec![
+        json!({ "type": "Replace", "pattern": { "String": SPACE }, "content": " " }),
+        json!({ "type": "ByteFallback" }),
+        json!({ "type": "Fuse" }),
+    ];
+    if adds_space {
+        decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+    }
+    let unknown_id = gguf.unsigned("tokenizer.ggml.unknown_token_id")?.unwrap_or(0);
+    let unknown = vocabulary.tokens().nth(unknown_id).map(|token| token.text);
+    let in_vocabulary = |id: u32| (vocabulary.len() > id as usize).then_some(id);
+    Ok(TokenizerParts {
+        normalizer,
+        pre_tokenizer: Json::Null,
+        decoder: json!({ "type": "Sequence", "decoders": decoders }),
+        model: json!({
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": unknown,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": true,
+            "byte_fallback": true,
+            "ignore_merges": false,
+            "vocab": vocabulary.to_json(),
+            "merges": merges(gguf, vocabulary)?,
+        }),
+        default_add_bos: true,
+        default_bos_id: in_vocabulary(1),
+        default_eos_id: in_vocabulary(2),
+    })
+}
+
+/// What SentencePiece writes for a space.
+const SPACE: &str = "▁";
+
+/// Every pair of tokens whose whole is a token. SentencePiece knows no list of merges: it merges the neighbours whose
+/// whole has the best score, and that is the order of this list. Pairs of equal score go by length, longest first.
+fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
+    let scores = vocabulary.scores(gguf)?;
+    let mut pairs = Vec::new();
+    for token in vocabulary.tokens() {
+        let mut splits: Vec<Split> = splits(token.text, scores[token.id as usize], vocabulary).collect();
+        splits.sort_by_key(|split| (split.left_id, split.right_id));
+        pairs.extend(splits);
+    }
+    pairs.sort_by(|a, b| {
+        let by_score = b.score.total_cmp(&a.score);
+        by_score.then(b.left_chars.cmp(&a.left_chars)).then(b.right_chars.cmp(&a.right_chars))
+    });
+    let text = |id| vocabulary.text(id);
+    Ok(pairs.iter().map(|pair| json!([text(pair.left_id), text(pair.right_id)])).collect())
+}
+
+/// A token as two others.
+struct Split {
+    score: f32,
+    left_id: u32,
+    right_id: u32,
+    left_chars: usize,
+    right_chars: usize,
+}
+
+fn splits(token: &str, score: f32, vocabulary: &Vocabulary) -> impl Iterator<Item = Split> {
+    let token_chars = token.chars().count();
+    token.char_indices().enumerate().skip(1).filter_map(move |(left_chars, (cut, _))| {
+        let (left, right) = token.split_at(cut);
+        Some(Split {
+            score,
+            left_id: vocabulary.id(left)?,
+            right_id: vocabulary.id(right)?,
+            left_chars,
+            right_chars: token_chars - left_chars,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{encode, parsed, tokenizer_of};
+    use crate::import::gguf::test_file::{TestFile, TestValue};
+
+    /// Tokens 0-2 unknown, bos, eos; 3-5 the bytes of é; then letters, words and a user-defined token.
+    fn file() -> TestFile {
+        let tokens = [
+            ("<unk>", 2),
+            ("<s>", 3),
+            ("</s>", 3),
+            ("<0xC3>", 6),
+            ("<0xA9>", 6),
+            ("<0x0A>", 6),
+            ("▁", 1),
+            ("a", 1),
+            ("b", 1),
+            ("c", 1),
+            ("ab", 1),
+            ("bc", 1),
+            ("▁a", 1),
+            ("▁ab", 1),
+            ("<b>", 4),
+        ];
+        let mut file = TestFile::with_tokenizer("llama", &tokens);
+        // "bc" before "ab" before "▁a"; scores of single characters do not matter.
+        let scores = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0, -4.0, 0.0];
+        file.set("tokenizer.ggml.scores", TestValue::Floats(&scores));
+        file
+    }
+
+    #[test]
+    fn the_best_score_merges_first() {
+        let tokenizer = tokenizer_of(&file());
+        assert_eq!(encode(&tokenizer, "abc"), ["▁a", "bc"]);
+        assert_eq!(encode(&tokenizer, "ab"), ["▁ab"]);
+    }
+
+    #[test]
+    fn characters_without_a_token_become_bytes_and_come_back() {
+        let tokenizer = tokenizer_of(&file());
+        assert_eq!(encode(&tokenizer, "aé\n"), ["▁a", "<0xC3>", "<0xA9>", "<0x0A>"]);
+        assert_eq!(tokenizer.decode(&[12, 3, 4, 5], false).unwrap(), "aé\n");
+        assert_eq!(encode(&tokenizer, "ü"), ["▁", "<unk>"]);
+    }
+
+    #[test]
+    fn user_defined_tokens_are_found_before_spaces_are_written_otherwise() {
+        assert_eq!(encode(&tokenizer_of(&file()), "a<b>a"), ["▁a", "<b>", "▁a"]);
+    }
+
+    #[test]
+    fn gemma_puts_no_space_before_a_text() {
+        let mut file = file();
+        file.set("tokenizer.ggml.add_space_prefix", TestValue::Bool(false));
+        let tokenizer = tokenizer_of(&file);
+        assert_eq!(encode(&tokenizer, "ab ab"), ["ab", "▁ab"]);
+        assert_eq!(tokenizer.decode(&[13, 10], false).unwrap(), " abab");
+    }
+
+    #[test]
+    fn bos_is_added_unless_the_file_says_otherwise() {
+        let mut file = file();
+        let files = parsed(&file);
+        assert_eq!((files.add_bos, files.bos_id, files.bos_token.as_deref()), (true, Some(1), Some("<s>")));
+        let encoding = tokenizer_of(&file).encode("ab", true).unwrap();
+        assert_eq!(encoding.get_ids(), [1, 13]);
+        file.set("tokenizer.ggml.add_bos_token", TestValue::Bool(false));
+        assert!(!parsed(&file).add_bos);
+    }
+}

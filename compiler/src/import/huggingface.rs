@@ -1,0 +1,526 @@
+//! From a Hugging Face folder to a [`Checkpoint`]: config.json, the weights that `model.safetensors` or its index
+//! names and no other file, the tokenizer's files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor};
+use super::config::ModelConfig;
+use super::config_json;
+use super::json::{Fields, parse_json};
+use super::safetensors::{SafetensorsFile, StoredTensor};
+use super::tokenizer;
+use crate::error::{CompileError, Result};
+
+/// Opens the folder. Everything that its files say is checked here; tensors are mapped and not read, except to hash
+/// them.
+pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
+    let mut files = SourceFiles::new(folder);
+    let config_path = folder.join("config.json");
+    let config_json = parse_json(&config_path, &files.required("config.json")?)?;
+    let config = config_json::model_config(&config_path, &config_json)?;
+    let weights = Weights::open(&mut files)?;
+    let FoundTensors { tensors, skipped } = find_tensors(&config, &weights)?;
+    let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
+    let source_bytes = tensors.values().map(bytes_of).sum();
+    let source_hash = files.hash(&weights);
+    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source_hash, source_bytes })
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    let row_bytes = tensor.dtype.row_bytes(tensor.cols).expect("rows of floats are whole");
+    tensor.rows as u64 * row_bytes as u64
+}
+
+/// The small files of a folder; keeps each that was read, for the hash of the source.
+pub(super) struct SourceFiles {
+    folder: PathBuf,
+    read: BTreeMap<String, Vec<u8>>,
+}
+
+impl SourceFiles {
+    pub fn new(folder: &Path) -> SourceFiles {
+        SourceFiles { folder: folder.to_owned(), read: BTreeMap::new() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub fn required(&mut self, name: &str) -> Result<Vec<u8>> {
+        let path = self.path(name);
+        let bytes = std::fs::read(&path).map_err(CompileError::io(&path))?;
+        self.read.insert(name.to_owned(), bytes.clone());
+        Ok(bytes)
+    }
+
+    /// `None` when there is no such file.
+    pub fn optional(&mut self, name: &str) -> Result<Option<Vec<u8>>> {
+        if self.path(name).exists() { self.required(name).map(Some) } else { Ok(None) }
+    }
+
+    /// `None` when there is no such file.
+    pub fn optional_json(&mut self, name: &str) -> Result<Option<Value>> {
+        let bytes = self.optional(name)?;
+        bytes.map(|bytes| parse_json(&self.path(name), &bytes)).transpose()
+    }
+
+    /// BLAKE3 over name, length and content of each small file and then each weight file, both by name.
+    fn hash(&self, weights: &Weights) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let mut begin_file = |name: &str, length_bytes: usize, content: &[u8]| {
+            hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+            hasher.update(&(length_bytes as u64).to_le_bytes()).update_rayon(content);
+        };
+        for (name, content) in &self.read {
+            begin_file(name, content.len(), content);
+        }
+        for (name, file) in &weights.files {
+            begin_file(name, file.map.len(), &file.map);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// The weight files, and which of them holds each tensor.
+struct Weights {
+    /// By file name.
+    files: BTreeMap<String, SafetensorsFile>,
+    /// Source name to file name.
+    file_of_tensor: BTreeMap<String, String>,
+}
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+impl Weights {
+    /// Like transformers, takes the single file where a folder has both that and an index.
+    fn open(files: &mut SourceFiles) -> Result<Weights> {
+        if files.path(SINGLE_FILE).exists() {
+            let file = SafetensorsFile::open(&files.path(SINGLE_FILE))?;
+            let file_of_tensor = file.tensors.keys().map(|name| (name.clone(), SINGLE_FILE.to_owned())).collect();
+            return Ok(Weights { files: BTreeMap::from([(SINGLE_FILE.to_owned(), file)]), file_of_tensor });
+        }
+        let Some(index) = files.optional_json(INDEX_FILE)? else {
+            let what = format!("folder has no weights, expected {SINGLE_FILE} or {INDEX_FILE}; no other file is read");
+            return Err(CompileError::malformed(&files.folder, what));
+        };
+        Weights::open_shards(files, &index)
+    }
+
+    fn open_shards(folder: &SourceFiles, index: &Value) -> Result<Weights> {
+        let index_path = folder.path(INDEX_FILE);
+        let root = Fields::root(&index_path, index)?;
+        let weight_map =
+            root.object("weight_map")?.ok_or_else(|| root.error("weight_map", "is missing, expected an object"))?;
+        let mut files = BTreeMap::new();
+        let mut file_of_tensor = BTreeMap::new();
+        for tensor in weight_map.names() {
+            let file_name =
+                weight_map.text(tensor)?.ok_or_else(|| weight_map.error(tensor, "is null, expected a file name"))?;
+            if Path::new(file_name).file_name() != Some(file_name.as_ref()) {
+                let what = format!("is in {file_name:?}, expected the name of a file beside {INDEX_FILE}");
+                return Err(weight_map.error(tensor, &what));
+            }
+            if !files.contains_key(file_name) {
+                let path = folder.path(file_name);
+                if !path.exists() {
+                    return Err(CompileError::malformed(
+                        &index_path,
+                        format!("file {file_name}, named for tensor {tensor}, is missing from the folder"),
+                    ));
+                }
+                files.insert(file_name.to_owned(), SafetensorsFile::open(&path)?);
+            }
+            if !files[file_name].tensors.contains_key(tensor) {
+                return Err(CompileError::MissingTensor {
+                    name: tensor.to_owned(),
+                    hint: format!(" from {file_name}, where {INDEX_FILE} says it is"),
+                });
+            }
+            file_of_tensor.insert(tensor.to_owned(), file_name.to_owned());
+        }
+        Ok(Weights { files, file_of_tensor })
+    }
+
+    fn searched(&self) -> String {
+        match self.files.keys().collect::<Vec<_>>()[..] {
+            [] => format!("{INDEX_FILE}, which names no file"),
+            [only] => only.clone(),
+            [first, .., last] => format!("the {} files {first} to {last}", self.files.len()),
+        }
+    }
+}
+
+struct FoundTensors {
+    tensors: BTreeMap<String, Tensor>,
+    skipped: Skipped,
+}
+
+/// Finds every tensor that the config calls for, splits fused projections, and refuses what belongs to nothing.
+fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors> {
+    let expected = config.tensor_shapes();
+    let mut found = FoundTensors { tensors: BTreeMap::new(), skipped: Skipped::default() };
+    for (source_name, file_name) in &weights.file_of_tensor {
+        let file = &weights.files[file_name];
+        let stored = &file.tensors[source_name];
+        let canonical = match role_of(source_name) {
+            Role::Text(canonical) => canonical,
+            Role::Vision => {
+                found.skipped.tensors += 1;
+                found.skipped.bytes += stored.bytes as u64;
+                continue;
+            }
+            Role::Buffer => continue,
+        };
+        if canonical == "lm_head.weight" && config.tied_embeddings {
+            continue;
+        }
+        let parts = parts_of(&canonical);
+        if !parts.iter().all(|part| expected.contains_key(part)) {
+            return Err(CompileError::Unsupported {
+                what: format!("tensor {source_name} of {file_name}"),
+                detail: format!("{} as config.json describes it has no such weight", config.architecture),
+            });
+        }
+        let source = SourceTensor { name: source_name, stored, file };
+        let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
+        let mut first_row = 0;
+        for part in parts {
+            let shape = &expected[&part];
+            let mut whole_shape = shape.clone();
+            whole_shape[0] = whole_rows;
+            let tensor = source.rows(&part, &whole_shape, first_row, shape[0])?;
+            first_row += shape[0];
+            if found.tensors.insert(part.clone(), tensor).is_some() {
+                return Err(CompileError::malformed(
+                    &file.path,
+                    format!("tensor {source_name} gives {part} a second time"),
+                ));
+            }
+        }
+    }
+    if let Some(missing) = expected.keys().find(|name| !found.tensors.contains_key(*name)) {
+        let hint = format!(": looked for it in {}", weights.searched());
+        return Err(CompileError::MissingTensor { name: missing.clone(), hint });
+    }
+    Ok(found)
+}
+
+struct SourceTensor<'a> {
+    name: &'a str,
+    stored: &'a StoredTensor,
+    file: &'a SafetensorsFile,
+}
+
+impl SourceTensor<'_> {
+    /// Rows `first_row..first_row + rows` as tensor `canonical`; of a vector, the whole.
+    fn rows(&self, canonical: &str, expected_shape: &[usize], first_row: usize, rows: usize) -> Result<Tensor> {
+        let file_name = self.file.file_name();
+        let shape = &self.stored.shape;
+        if shape != expected_shape {
+            return Err(CompileError::TensorShape {
+                name: format!("{canonical} ({} in {file_name})", self.name),
+                expected: expected_shape.to_vec(),
+                found: shape.clone(),
+            });
+        }
+        let dtype = self.stored.weight_dtype().ok_or_else(|| CompileError::Unsupported {
+            what: format!("element type {} of tensor {} in {file_name}", self.stored.dtype, self.name),
+            detail: "weights are read as BF16, F16 or F32".to_owned(),
+        })?;
+        let (rows, cols) = if let [_, cols] = shape[..] { (rows, cols) } else { (1, rows) };
+        Ok(Tensor {
+            source_name: self.name.to_owned(),
+            source_shape: shape.clone(),
+            first_row,
+            rows,
+            cols,
+            dtype,
+            row_order: RowOrder::Plain,
+            add: 0.0,
+            map: Arc::clone(&self.file.map),
+            offset_bytes: self.stored.offset_bytes,
+        })
+    }
+}
+
+/// What a source tensor is to text generation.
+#[derive(Debug, PartialEq)]
+enum Role {
+    /// Its canonical name, projections still fused.
+    Text(String),
+    Vision,
+    /// A buffer that old checkpoints store and the config determines.
+    Buffer,
+}
+
+fn role_of(source_name: &str) -> Role {
+    const VISION: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+    // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
+    const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
+    let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);
+    if VISION.iter().any(|prefix| without_model.starts_with(prefix)) {
+        return Role::Vision;
+    }
+    if source_name.ends_with("rotary_emb.inv_freq") {
+        return Role::Buffer;
+    }
+    let canonical = TEXT.iter().find_map(|prefix| source_name.strip_prefix(prefix)).unwrap_or(source_name);
+    Role::Text(canonical.to_owned())
+}
+
+/// The tensors that a source tensor holds, one below the other: several for Phi-3's fused projections.
+fn parts_of(canonical: &str) -> Vec<String> {
+    const FUSED: [(&str, &[&str]); 2] =
+        [("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj.weight", &["gate_proj", "up_proj"])];
+    for (fused, parts) in FUSED {
+        if let Some(block) = canonical.strip_suffix(fused) {
+            return parts.iter().map(|part| format!("{block}{part}.weight")).collect();
+        }
+    }
+    vec![canonical.to_owned()]
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::tensor::{Dtype, TensorView};
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A folder of one small model: tensors of zeros under their source names, F32 unless changed.
+    struct Folder {
+        dir: TempDir,
+        config: Value,
+        tensors: BTreeMap<String, (Dtype, Vec<usize>)>,
+    }
+
+    impl Folder {
+        /// `rename` makes a source name of a canonical one.
+        fn new(config: Value, rename: impl Fn(&str) -> String) -> Folder {
+            let shapes = config_json::model_config(Path::new("config.json"), &config).unwrap().tensor_shapes();
+            let tensors = shapes.into_iter().map(|(name, shape)| (rename(&name), (Dtype::F32, shape))).collect();
+            Folder { dir: tempfile::tempdir().unwrap(), config, tensors }
+        }
+
+        fn llama() -> Folder {
+            let config = json!({
+                "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10,
+                "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
+            });
+            Folder::new(config, |name| if name == "lm_head.weight" { name.into() } else { format!("model.{name}") })
+        }
+
+        fn add(&mut self, name: &str, dtype: Dtype, shape: &[usize]) {
+            self.tensors.insert(name.to_owned(), (dtype, shape.to_vec()));
+        }
+
+        fn path(&self) -> &Path {
+            self.dir.path()
+        }
+
+        fn write_json(&self, name: &str, value: &Value) {
+            std::fs::write(self.path().join(name), value.to_string()).unwrap();
+        }
+
+        /// Writes the tensors whose index `takes` as one file.
+        fn write_tensors(&self, file_name: &str, takes: impl Fn(usize) -> bool) -> Vec<&str> {
+            let taken: Vec<_> = self.tensors.iter().enumerate().filter(|(at, _)| takes(*at)).map(|(_, t)| t).collect();
+            let zeros = vec![0u8; 1 << 16];
+            let views = taken.iter().map(|(name, (dtype, shape))| {
+                let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+                (name.as_str(), TensorView::new(*dtype, shape.clone(), &zeros[..bytes]).unwrap())
+            });
+            std::fs::write(self.path().join(file_name), safetensors::serialize(views, None).unwrap()).unwrap();
+            taken.into_iter().map(|(name, _)| name.as_str()).collect()
+        }
+
+        fn open(&self) -> Result<Checkpoint> {
+            self.write_json("config.json", &self.config);
+            self.write_tensors("model.safetensors", |_| true);
+            open(self.path())
+        }
+
+        /// Writes even tensors to one shard and odd ones to another, and the index changed by `change`.
+        fn open_shards(&self, change: impl Fn(&mut serde_json::Map<String, Value>)) -> Result<Checkpoint> {
+            self.write_json("config.json", &self.config);
+            let mut weight_map = serde_json::Map::new();
+            for (parity, file_name) in ["even.safetensors", "odd.safetensors"].into_iter().enumerate() {
+                for name in self.write_tensors(file_name, |at| at % 2 == parity) {
+                    weight_map.insert(name.to_owned(), json!(file_name));
+                }
+            }
+            change(&mut weight_map);
+            self.write_json(INDEX_FILE, &json!({ "metadata": {}, "weight_map": weight_map }));
+            open(self.path())
+        }
+
+        fn refusal(&self) -> String {
+            self.open().err().expect("this folder is refused").to_string()
+        }
+    }
+
+    fn names(checkpoint: &Checkpoint) -> Vec<&str> {
+        checkpoint.tensors.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_folder_gives_every_tensor_by_its_canonical_name() {
+        let mut folder = Folder::llama();
+        folder.add("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::F32, &[2]);
+        let checkpoint = folder.open().unwrap();
+        assert_eq!(names(&checkpoint), checkpoint.config.tensor_shapes().keys().collect::<Vec<_>>());
+        assert_eq!(checkpoint.tensors["layers.0.mlp.up_proj.weight"].source_name, "model.layers.0.mlp.up_proj.weight");
+        let elements: usize = checkpoint.tensors.values().map(|tensor| tensor.rows * tensor.cols).sum();
+        assert_eq!(checkpoint.source_bytes, 4 * elements as u64);
+        assert_eq!(checkpoint.skipped, Skipped::default());
+    }
+
+    #[test]
+    fn shards_are_those_of_the_index_and_no_other_file_counts() {
+        let folder = Folder::llama();
+        let one = folder.open_shards(|_| ()).unwrap();
+        std::fs::write(folder.path().join("consolidated.safetensors"), b"junk").unwrap();
+        std::fs::write(folder.path().join("pytorch_model.bin"), b"junk").unwrap();
+        let other = folder.open_shards(|_| ()).unwrap();
+        assert_eq!((one.source_hash, one.tensors.len()), (other.source_hash, other.tensors.len()));
+    }
+
+    #[test]
+    fn an_index_that_does_not_hold_is_refused() {
+        let folder = Folder::llama();
+        for (file_name, expected) in [
+            (json!("lost.safetensors"), "file lost.safetensors, named for tensor lm_head.weight, is missing"),
+            (
+                json!("odd.safetensors"),
+                "tensor lm_head.weight is missing from odd.safetensors, where model.safetensors.index",
+            ),
+            (
+                json!("../even.safetensors"),
+                "weight_map.lm_head.weight is in \"../even.safetensors\", expected the name",
+            ),
+            (json!(7), "weight_map.lm_head.weight is 7, expected a string"),
+        ] {
+            let result = folder.open_shards(|map| _ = map.insert("lm_head.weight".into(), file_name.clone()));
+            let message = result.err().unwrap().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+        let message = folder.open_shards(|map| _ = map.remove("lm_head.weight")).err().unwrap().to_string();
+        let searched = "looked for it in the 2 files even.safetensors to odd.safetensors";
+        assert_eq!(message, format!("tensor lm_head.weight is missing: {searched}"));
+    }
+
+    #[test]
+    fn a_folder_without_weights_says_which_files_it_lacks() {
+        let folder = Folder::llama();
+        folder.write_json("config.json", &folder.config);
+        std::fs::write(folder.path().join("pytorch_model.bin"), b"").unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(message.contains("expected model.safetensors or model.safetensors.index.json"), "{message}");
+    }
+
+    #[test]
+    fn wrong_missing_and_unknown_tensors_are_refused_by_name() {
+        let mut folder = Folder::llama();
+        folder.add("model.norm.weight", Dtype::BF16, &[7]);
+        let shape = "tensor norm.weight (model.norm.weight in model.safetensors) has shape [7], expected [8]";
+        assert_eq!(folder.refusal(), shape);
+        folder.add("model.norm.weight", Dtype::I8, &[8]);
+        assert!(folder.refusal().contains("element type I8 of tensor model.norm.weight"));
+        folder.tensors.remove("model.norm.weight");
+        assert_eq!(folder.refusal(), "tensor norm.weight is missing: looked for it in model.safetensors");
+        folder.add("model.norm.weight", Dtype::F16, &[8]);
+        folder.add("model.layers.0.self_attn.q_proj.bias", Dtype::F16, &[8]);
+        assert!(folder.refusal().contains("tensor model.layers.0.self_attn.q_proj.bias of model.safetensors is not"));
+        folder.tensors.remove("model.layers.0.self_attn.q_proj.bias");
+        folder.add("norm.weight", Dtype::F16, &[8]);
+        assert!(folder.refusal().contains("tensor norm.weight gives norm.weight a second time"));
+    }
+
+    #[test]
+    fn tied_embeddings_leave_a_stored_head_alone_and_untied_ones_need_it() {
+        let mut folder = Folder::llama();
+        folder.config["tie_word_embeddings"] = json!(true);
+        assert!(!folder.open().unwrap().tensors.contains_key("lm_head.weight"));
+        folder.config["tie_word_embeddings"] = json!(false);
+        folder.tensors.remove("lm_head.weight");
+        assert!(folder.refusal().starts_with("tensor lm_head.weight is missing"));
+    }
+
+    #[test]
+    fn phi3_projections_are_split_by_rows() {
+        let config = json!({
+            "architectures": ["Phi3ForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
+        });
+        let mut folder = Folder::new(config, |name| format!("model.{name}"));
+        folder
+            .tensors
+            .retain(|name, _| !["q_proj", "k_proj", "v_proj", "gate", "up_"].iter().any(|p| name.contains(p)));
+        folder.add("model.layers.0.self_attn.qkv_proj.weight", Dtype::BF16, &[16, 8]);
+        folder.add("model.layers.0.mlp.gate_up_proj.weight", Dtype::BF16, &[24, 8]);
+        let checkpoint = folder.open().unwrap();
+        let rows = |name: &str| {
+            let tensor = &checkpoint.tensors[&format!("layers.0.{name}.weight")];
+            (tensor.first_row, tensor.rows, tensor.cols)
+        };
+        assert_eq!(rows("self_attn.q_proj"), (0, 8, 8));
+        assert_eq!(rows("self_attn.k_proj"), (8, 4, 8));
+        assert_eq!(rows("self_attn.v_proj"), (12, 4, 8));
+        assert_eq!(rows("mlp.gate_proj"), (0, 12, 8));
+        assert_eq!(rows("mlp.up_proj"), (12, 12, 8));
+        folder.add("model.layers.0.mlp.gate_up_proj.weight", Dtype::BF16, &[23, 8]);
+        assert!(folder.refusal().contains("has shape [23, 8], expected [24, 8]"));
+    }
+
+    #[test]
+    fn vision_tensors_are_skipped_and_counted_under_both_prefixes() {
+        let config = json!({
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "text_config": { "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4 },
+        });
+        for (text, vision) in [("language_model.model.", ""), ("model.language_model.", "model.")] {
+            let mut folder = Folder::new(config.clone(), |name| format!("{text}{name}"));
+            folder.add(&format!("{vision}vision_tower.patch.weight"), Dtype::U8, &[3, 5]);
+            folder.add(&format!("{vision}multi_modal_projector.norm.weight"), Dtype::F32, &[4]);
+            let checkpoint = folder.open().unwrap();
+            assert_eq!(checkpoint.skipped, Skipped { tensors: 2, bytes: 31 });
+            assert!(checkpoint.tensors.contains_key("layers.0.self_attn.q_norm.weight"));
+        }
+    }
+
+    #[test]
+    fn the_hash_follows_every_file_that_was_read() {
+        let folder = Folder::llama();
+        let hash = || folder.open().unwrap().source_hash;
+        let first = hash();
+        assert_eq!(first, hash());
+        folder.write_json("generation_config.json", &json!({ "eos_token_id": [3, 4] }));
+        assert_ne!(first, hash());
+    }
+
+    /// Every model of the tests' folder opens, and its tensors can be read.
+    #[test]
+    fn the_tiny_models_open() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny");
+        for entry in std::fs::read_dir(models).unwrap() {
+            let path = entry.unwrap().path();
+            let checkpoint = open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            for tensor in checkpoint.tensors.values() {
+                let mut last_row = vec![f32::NAN; tensor.cols];
+                tensor.read_rows(tensor.rows - 1..tensor.rows, &mut last_row);
+                assert!(last_row.iter().all(|value| value.is_finite()), "{}", tensor.source_name);
+            }
+            let vision = Skipped { tensors: 50, bytes: 97_536 };
+            let is_multimodal = path.ends_with("gemma3-multimodal");
+            assert_eq!(checkpoint.skipped, if is_multimodal { vision } else { Skipped::default() });
+            assert_eq!(checkpoint.tokenizer.bos_token.as_deref(), Some("<bos>"), "{}", path.display());
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! From a model on disk to a [`Checkpoint`]: one view of it, whatever format and family it came in.
+//!
+//! In: a Hugging Face folder or a `.gguf` file. Out: a [`ModelConfig`] without family names in its fields, tensors by
+//! canonical name, the tokenizer's files. Bytes from outside are checked here, once, and trusted after.
+
+mod checkpoint;
+mod config;
+
+mod huggingface;
+
+mod config_json;
+mod families;
+mod rope;
+mod rope_json;
+
+mod safetensors;
+mod tokenizer;
+
+mod gguf;
+
+mod json;
+
+pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor, TokenizerFiles};
+pub use config::{Activation, Family, LayerConfig, LongRope, ModelConfig, RopeConfig};
+pub use gguf::{ParsedGguf, parse as parse_gguf};

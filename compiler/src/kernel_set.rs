@@ -1,0 +1,125 @@
+//! All kernels and programs of an artifact: each distinct spec is compiled once a target, each distinct module stored once.
+
+use std::collections::BTreeMap;
+
+use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
+use kernels::KernelSpec;
+use rayon::prelude::*;
+use shaders_gen::Target;
+
+use crate::Progress;
+use crate::error::{CompileError, Result};
+use crate::import::ModelConfig;
+use crate::place::{self, WeightPlacement};
+use crate::select::{PROGRAMS, ProgramKind, Step, select};
+use crate::verify::VerifiedGraph;
+use crate::weights::PackedWeights;
+
+/// The kernels section and what the plan says of its programs.
+pub struct KernelSet {
+    pub kernels: Kernels,
+    /// Specs of each target's pipelines, for the text form.
+    pub specs: Vec<Vec<KernelSpec>>,
+    /// Enough for every program of every target.
+    pub arena_bytes: u64,
+    /// Of the program that needs the largest arena.
+    pub activations: Vec<ActivationPlan>,
+}
+
+impl KernelSet {
+    /// Rows of the logits buffer: those of the largest program that gives logits for all rows.
+    pub fn logits_rows(&self) -> usize {
+        let of_all = |kind: &&ProgramKind| kind.logits == LogitsRows::All;
+        PROGRAMS.iter().filter(of_all).map(|kind| kind.rows).max().unwrap_or(1)
+    }
+}
+
+/// Selects, compiles and places every program of every target.
+pub fn build(
+    graph: &VerifiedGraph,
+    config: &ModelConfig,
+    weights: &PackedWeights,
+    placement: &WeightPlacement,
+    targets: &[Target],
+    fold_norms: bool,
+    progress: &mut dyn Progress,
+) -> Result<KernelSet> {
+    let mut set =
+        KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
+    let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+    for target in targets {
+        let programs: Vec<(ProgramKind, Vec<Step>)> = PROGRAMS
+            .into_iter()
+            .map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms)))
+            .collect();
+        let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
+        let mut specs = Vec::new();
+        for step in programs.iter().flat_map(|(_, steps)| steps) {
+            pipeline_of_spec.entry(step.spec.clone()).or_insert_with(|| {
+                specs.push(step.spec.clone());
+                specs.len() as u32 - 1
+            });
+        }
+        let pipelines = compile(&specs, target)?
+            .into_iter()
+            .zip(&specs)
+            .map(|(words, spec)| {
+                let next = module_of_words.len() as u32;
+                let module = *module_of_words.entry(words).or_insert(next);
+                Pipeline { name: pipeline_name(spec), module, bindings: spec.bindings().len() as u32 }
+            })
+            .collect();
+        for (kind, steps) in &programs {
+            let activations = place::place_activations(graph.graph(), steps, kind.rows);
+            let arena_bytes = place::arena_bytes(&activations);
+            if arena_bytes > set.arena_bytes {
+                set.arena_bytes = arena_bytes;
+                set.activations = activations;
+            }
+        }
+        let programs = programs
+            .iter()
+            .map(|(kind, steps)| {
+                let pipelines: Vec<u32> = steps.iter().map(|step| pipeline_of_spec[&step.spec]).collect();
+                place::place_program(graph.graph(), placement, *kind, steps, &pipelines)
+            })
+            .collect();
+        set.kernels.targets.push(TargetKernels {
+            name: target.name.into(),
+            matches: target.matches(),
+            pipelines,
+            programs,
+        });
+        set.specs.push(specs);
+        progress.advance(1);
+    }
+    let mut modules: Vec<(Vec<u32>, u32)> = module_of_words.into_iter().collect();
+    modules.sort_by_key(|(_, index)| *index);
+    set.kernels.modules = modules.into_iter().map(|(words, _)| words).collect();
+    Ok(set)
+}
+
+/// SPIR-V of each spec, on all cores, in order.
+fn compile(specs: &[KernelSpec], target: &Target) -> Result<Vec<Vec<u32>>> {
+    let one = |spec: &KernelSpec| {
+        shaders_gen::emit(spec, target).map(|binary| binary.words).map_err(|error| CompileError::Kernel {
+            kernel: pipeline_name(spec),
+            target: target.name.into(),
+            what: error.to_string(),
+        })
+    };
+    specs.par_iter().map(one).collect()
+}
+
+/// Family and shape, short enough for a table.
+pub fn pipeline_name(spec: &KernelSpec) -> String {
+    match spec {
+        KernelSpec::MatMul(spec) => {
+            let layout = &spec.layout;
+            let norm = if spec.prologue.is_some() { "norm+" } else { "" };
+            format!("{norm}matmul {}×{} {} ×{}", layout.rows, layout.cols, layout.format.name(), spec.tile.columns)
+        }
+        KernelSpec::Attention(spec) => format!("attention ×{}", spec.rows_per_group),
+        other => other.name().into(),
+    }
+}

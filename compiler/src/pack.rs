@@ -1,0 +1,207 @@
+//! Weights from the checkpoint's rows to the bytes that kernels read, a bounded piece at a time on all cores.
+
+use std::collections::BTreeMap;
+
+use artifacts::int4::{INT4_PER_WORD, Int4Params, pack_int4};
+use half::f16;
+use kernels::heads::rope_table;
+use kernels::layout::{TILE_ROWS, WORD_BYTES};
+use kernels::{WeightFormat, WeightLayout};
+use rayon::prelude::*;
+
+use crate::error::{CompileError, Result};
+use crate::fuse::{FusedGraph, Matrix, Vector};
+use crate::import::{Checkpoint, RopeConfig};
+use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
+use crate::weights::{PackedSource, PackedWeight};
+
+/// Packed bytes that are in memory at a time.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// Error of each source tensor, summed over the rows packed so far.
+pub type Errors = BTreeMap<String, ErrorSum>;
+
+/// Packs one weight, handing its bytes to `sink` in order.
+///
+/// # Errors
+/// A weight that is not finite, naming tensor, row and column; and whatever `sink` returns.
+pub fn pack(
+    weight: &PackedWeight,
+    graph: &FusedGraph,
+    checkpoint: &Checkpoint,
+    errors: &mut Errors,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    match &weight.source {
+        PackedSource::Rope(index) => {
+            let table = packed_rope(&checkpoint.config.ropes[*index], checkpoint.config.max_positions);
+            sink(bytemuck::cast_slice(&table))
+        }
+        PackedSource::Vector(id) => {
+            let vector = &graph.vectors[id.0];
+            for part in &vector.parts {
+                errors.insert(part.tensor.clone(), ErrorSum::default());
+            }
+            sink(bytemuck::cast_slice(&packed_vector(vector, checkpoint)))
+        }
+        PackedSource::Matrix { id, first_row, layout } => {
+            let matrix = &graph.matrices[id.0];
+            let importance = matrix.input_norm.map(|norm| {
+                let scale = packed_vector(&graph.vectors[norm.0], checkpoint);
+                scale.iter().map(|weight| weight * weight).collect::<Vec<f32>>()
+            });
+            pack_matrix(matrix, *first_row, layout, importance.as_deref(), checkpoint, errors, sink)
+        }
+    }
+}
+
+/// The f32 values of a vector, offsets added.
+pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
+    let mut values = Vec::new();
+    for part in &vector.parts {
+        let tensor = &checkpoint.tensors[&part.tensor];
+        let start = values.len();
+        values.resize(start + tensor.rows * tensor.cols, 0.0);
+        tensor.read_rows(0..tensor.rows, &mut values[start..]);
+        values[start..].iter_mut().for_each(|value| *value += part.offset);
+    }
+    values
+}
+
+fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
+    let variants: Vec<&[f64]> =
+        [Some(&rope.inv_freq), rope.long.as_ref().map(|long| &long.inv_freq)].into_iter().flatten().map(Vec::as_slice).collect();
+    rope_table(&variants, rope.attention_factor, max_positions)
+}
+
+fn pack_matrix(
+    matrix: &Matrix,
+    first_row: usize,
+    layout: &WeightLayout,
+    importance: Option<&[f32]>,
+    checkpoint: &Checkpoint,
+    errors: &mut Errors,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let importance = importance.map(|weights| {
+        let mut padded = weights.to_vec();
+        padded.resize(layout.padded_cols(), 1.0);
+        padded
+    });
+    let tiles_per_piece = (PIECE_BYTES / layout.tile_bytes()).max(1);
+    let mut buffer = vec![0u8; tiles_per_piece.min(layout.tiles()) * layout.tile_bytes()];
+    for first_tile in (0..layout.tiles()).step_by(tiles_per_piece) {
+        let n_tiles = tiles_per_piece.min(layout.tiles() - first_tile);
+        let piece = &mut buffer[..n_tiles * layout.tile_bytes()];
+        piece.fill(0);
+        let sums: Vec<Result<Vec<(String, ErrorSum)>>> = piece
+            .par_chunks_mut(layout.tile_bytes())
+            .enumerate()
+            .map(|(index, tile)| {
+                let tile_row = (first_tile + index) * TILE_ROWS;
+                let mut packer = TilePacker::new(layout, importance.as_deref(), tile);
+                let mut sums = Vec::with_capacity(TILE_ROWS);
+                for row_in_tile in 0..TILE_ROWS.min(layout.rows - tile_row) {
+                    let (part, row) = matrix.source_row(first_row + tile_row + row_in_tile);
+                    let tensor = &checkpoint.tensors[&part.tensor];
+                    tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
+                    let error = packer.put(row_in_tile).map_err(|column| CompileError::Unsupported {
+                        what: format!("a weight that is not a finite number of the format ({})", packer.row[column]),
+                        detail: format!("tensor {}, row {row}, column {column}", part.tensor),
+                    })?;
+                    sums.push((part.tensor.clone(), error));
+                }
+                Ok(sums)
+            })
+            .collect();
+        for sum in sums {
+            for (tensor, error) in sum? {
+                errors.entry(tensor).or_default().merge(&error);
+            }
+        }
+        sink(piece)?;
+    }
+    Ok(())
+}
+
+/// Writes rows into one tile.
+struct TilePacker<'a> {
+    layout: &'a WeightLayout,
+    importance: Option<&'a [f32]>,
+    tile: &'a mut [u8],
+    /// The row to put, `padded_cols` long; padding stays zero.
+    row: Vec<f32>,
+    codes: Vec<u8>,
+    params: Vec<Int4Params>,
+    signed: Vec<i8>,
+    scales: Vec<f16>,
+}
+
+impl<'a> TilePacker<'a> {
+    fn new(layout: &'a WeightLayout, importance: Option<&'a [f32]>, tile: &'a mut [u8]) -> TilePacker<'a> {
+        let (cols, blocks) = (layout.padded_cols(), layout.blocks_per_tile());
+        TilePacker {
+            layout,
+            importance,
+            tile,
+            row: vec![0.0; cols],
+            codes: vec![0; cols],
+            params: vec![Int4Params::default(); blocks],
+            signed: vec![0; cols],
+            scales: vec![f16::ZERO; blocks],
+        }
+    }
+
+    /// Quantises `self.row` and writes it; an error is the column of a weight that the format cannot hold.
+    fn put(&mut self, row_in_tile: usize) -> std::result::Result<ErrorSum, usize> {
+        match self.layout.format {
+            WeightFormat::Int4 { group } => {
+                let group = group as usize;
+                let error =
+                    quantize_int4_row(&self.row, self.importance, group, &mut self.codes, &mut self.params)?;
+                for (chunk, codes) in self.codes.chunks_exact(32).enumerate() {
+                    let mut words = [0u32; 32 / INT4_PER_WORD];
+                    pack_int4(codes, &mut words);
+                    write_chunk(self.layout, self.tile, chunk, row_in_tile, words.map(u32::to_le_bytes).as_flattened());
+                }
+                for (block, params) in self.params.iter().enumerate() {
+                    let at = self.layout.param_offset(block, row_in_tile);
+                    self.tile[at..at + 2].copy_from_slice(&params.0.to_le_bytes());
+                }
+                Ok(error)
+            }
+            WeightFormat::Int8 => {
+                let error = quantize_int8_row(&self.row, &mut self.signed, &mut self.scales)?;
+                for (chunk, codes) in self.signed.chunks_exact(16).enumerate() {
+                    write_chunk(self.layout, self.tile, chunk, row_in_tile, bytemuck::cast_slice(codes));
+                }
+                for (block, scale) in self.scales.iter().enumerate() {
+                    let at = self.layout.param_offset(block, row_in_tile);
+                    self.tile[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                }
+                Ok(error)
+            }
+            WeightFormat::F16 => {
+                let mut error = ErrorSum::default();
+                for (chunk, weights) in self.row.chunks_exact(8).enumerate() {
+                    let halves: [f16; 8] = std::array::from_fn(|i| f16::from_f32(weights[i]));
+                    for (i, (weight, half)) in weights.iter().zip(halves).enumerate() {
+                        if !half.is_finite() {
+                            return Err(8 * chunk + i);
+                        }
+                        error.add(*weight, half.to_f32());
+                    }
+                    write_chunk(self.layout, self.tile, chunk, row_in_tile, bytemuck::cast_slice(&halves));
+                }
+                Ok(error)
+            }
+        }
+    }
+}
+
+/// `bytes` (16) as the `index`-th chunk of a row.
+fn write_chunk(layout: &WeightLayout, tile: &mut [u8], index: usize, row_in_tile: usize, bytes: &[u8]) {
+    let chunks_per_block = layout.format.chunks_per_block();
+    let at = layout.chunk_offset(index / chunks_per_block, index % chunks_per_block, row_in_tile);
+    tile[at..at + WORD_BYTES].copy_from_slice(bytes);
+}

@@ -1,0 +1,144 @@
+//! What a compile did, in figures that were measured in it.
+
+use std::fmt::{self, Display};
+
+use artifacts::{Meta, Plan, TensorReport};
+
+use crate::fuse::FusedGraph;
+use crate::import::Checkpoint;
+use crate::pack::Errors;
+use crate::quantize::ErrorSum;
+use crate::weights::FormatPolicy;
+
+/// What `unicorn-compile` prints when it is done; with `--json`, as one object.
+#[derive(Debug, serde::Serialize)]
+pub struct Report {
+    pub architecture: String,
+    pub parameters: u64,
+    pub source_bytes: u64,
+    pub skipped_tensors: usize,
+    pub skipped_bytes: u64,
+    pub artifact_bytes: u64,
+    /// Packed weights with scales, zero points and padding.
+    pub weight_bytes: u64,
+    /// `weight_bytes`, but for tables that exist only in the file (RoPE), over parameters.
+    pub bits_per_weight: f64,
+    pub weight_bytes_per_token: u64,
+    /// sqrt(Σ error² / Σ weight²) over all quantised tensors.
+    pub relative_error: f64,
+    /// Stage and seconds.
+    pub seconds: Vec<(&'static str, f64)>,
+    pub tensors: Vec<TensorFigures>,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub struct TensorFigures {
+    pub name: String,
+    pub format: String,
+    pub bits_per_weight: f32,
+    pub relative_error: f32,
+}
+
+impl Report {
+    pub fn new(
+        checkpoint: &Checkpoint,
+        meta: &Meta,
+        plan: &Plan,
+        errors: &Errors,
+        artifact_bytes: u64,
+        seconds: Vec<(&'static str, f64)>,
+    ) -> Report {
+        let is_rope = |name: &str| name.starts_with("rope.");
+        let weight_bytes =
+            plan.weights.iter().filter(|weight| !is_rope(&weight.name)).map(|weight| weight.len_bytes).sum();
+        let mut total_error = ErrorSum::default();
+        errors.values().for_each(|error| total_error.merge(error));
+        Report {
+            architecture: meta.model.architecture.clone(),
+            parameters: meta.model.parameters,
+            source_bytes: checkpoint.source_bytes,
+            skipped_tensors: checkpoint.skipped.tensors,
+            skipped_bytes: checkpoint.skipped.bytes,
+            artifact_bytes,
+            weight_bytes,
+            bits_per_weight: weight_bytes as f64 * 8.0 / meta.model.parameters as f64,
+            weight_bytes_per_token: meta.model.weight_bytes_per_token,
+            relative_error: total_error.relative(),
+            seconds,
+            tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
+        }
+    }
+}
+
+impl TensorFigures {
+    fn of(tensor: &TensorReport) -> TensorFigures {
+        TensorFigures {
+            name: tensor.name.clone(),
+            format: tensor.format.clone(),
+            bits_per_weight: tensor.bits_per_weight,
+            relative_error: tensor.relative_error,
+        }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        for tensor in &self.tensors {
+            if tensor.format != VECTOR_FORMAT {
+                let (bits, error) = (tensor.bits_per_weight, tensor.relative_error);
+                writeln!(f, "{:<48} {:>8} {bits:6.3} bits/weight, relative error {error:.5}", tensor.name, tensor.format)?;
+            }
+        }
+        writeln!(f, "{}: {} parameters, {:.1} MiB read", self.architecture, self.parameters, mib(self.source_bytes))?;
+        if self.skipped_tensors > 0 {
+            let bytes = mib(self.skipped_bytes);
+            writeln!(f, "skipped {} tensors of the vision tower and projector, {bytes:.1} MiB", self.skipped_tensors)?;
+        }
+        writeln!(
+            f,
+            "artifact {:.1} MiB, weights {:.1} MiB ({:.3} bits/weight), {:.1} MiB read per token, relative error {:.5}",
+            mib(self.artifact_bytes),
+            mib(self.weight_bytes),
+            self.bits_per_weight,
+            mib(self.weight_bytes_per_token),
+            self.relative_error,
+        )?;
+        let stages: Vec<String> = self.seconds.iter().map(|(name, s)| format!("{name} {s:.2} s")).collect();
+        let total: f64 = self.seconds.iter().map(|(_, s)| s).sum();
+        write!(f, "{total:.2} s: {}", stages.join(", "))
+    }
+}
+
+const VECTOR_FORMAT: &str = "f32";
+
+/// One report a source tensor, in the order of names.
+pub fn tensor_reports(
+    checkpoint: &Checkpoint,
+    graph: &FusedGraph,
+    policy: FormatPolicy,
+    errors: &Errors,
+) -> Vec<TensorReport> {
+    errors
+        .iter()
+        .map(|(name, error)| {
+            let tensor = &checkpoint.tensors[name];
+            let matrix = graph.matrices.iter().find(|matrix| matrix.parts.iter().any(|part| part.tensor == *name));
+            let (format, bits) = match matrix.map(|matrix| policy.format(matrix)) {
+                Some(format) => {
+                    let block_bits = (format.block_words() * 16 * 8) as f32;
+                    (format.name(), block_bits / (format.block_cols() * kernels::layout::TILE_ROWS) as f32)
+                }
+                None => (VECTOR_FORMAT.into(), 32.0),
+            };
+            TensorReport {
+                name: name.clone(),
+                rows: tensor.rows as u64,
+                cols: tensor.cols as u64,
+                format,
+                bits_per_weight: bits,
+                relative_error: error.relative() as f32,
+            }
+        })
+        .collect()
+}

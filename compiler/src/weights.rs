@@ -1,0 +1,198 @@
+//! Which packed weights a graph needs, in which format: the list that `place` gives addresses to and `pack` fills.
+
+use artifacts::plan::MAX_BINDING_BYTES;
+use kernels::heads::{ROPE_FINE, rope_coarse};
+use kernels::layout::TILE_ROWS;
+use kernels::{WeightFormat, WeightLayout};
+
+use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
+use crate::graph::MatrixRef;
+use crate::import::{ModelConfig, RopeConfig};
+
+/// `--weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WeightsOption {
+    Int4,
+    Int8,
+    F16,
+}
+
+/// Formats of matrices. Embeddings and the output head stay at INT8 under INT4: a table row is one token's only
+/// description, and the head's errors reach the logits with nothing after them to even them out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatPolicy {
+    pub weights: WeightsOption,
+    pub group: u32,
+}
+
+impl FormatPolicy {
+    pub fn format(&self, matrix: &Matrix) -> WeightFormat {
+        match self.weights {
+            WeightsOption::Int4 if matrix.is_table || matrix.is_head => WeightFormat::Int8,
+            WeightsOption::Int4 => WeightFormat::Int4 { group: self.group },
+            WeightsOption::Int8 => WeightFormat::Int8,
+            WeightsOption::F16 => WeightFormat::F16,
+        }
+    }
+}
+
+/// Index into [`PackedWeights::list`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackedId(pub usize);
+
+/// One range of a weight section, bound as one buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedWeight {
+    pub name: String,
+    pub source: PackedSource,
+    pub layer: Option<usize>,
+    pub len_bytes: u64,
+    /// Bytes that one decode step reads of it.
+    pub bytes_read_per_token: u64,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum PackedSource {
+    /// Rows from `first_row` on of a matrix, `layout.rows` of them.
+    Matrix { id: MatrixId, first_row: usize, layout: WeightLayout },
+    Vector(VectorId),
+    Rope(usize),
+}
+
+/// Everything that is packed, in the order in which a step reads it.
+pub struct PackedWeights {
+    pub list: Vec<PackedWeight>,
+    matrices: Vec<Vec<PackedId>>,
+    vectors: Vec<PackedId>,
+    ropes: Vec<PackedId>,
+}
+
+impl PackedWeights {
+    /// Lists the weights of `graph`: a matrix larger than one binding may see is cut by rows.
+    pub fn of(graph: &FusedGraph, config: &ModelConfig, policy: FormatPolicy) -> PackedWeights {
+        let mut weights =
+            PackedWeights { list: Vec::new(), matrices: Vec::new(), vectors: Vec::new(), ropes: Vec::new() };
+        for (index, rope) in config.ropes.iter().enumerate() {
+            let len_bytes = rope_table_entries(rope, config.max_positions) * 8;
+            let id = weights.push(PackedWeight {
+                name: format!("rope.{index}"),
+                source: PackedSource::Rope(index),
+                layer: None,
+                len_bytes: len_bytes as u64,
+                bytes_read_per_token: rope.inv_freq.len() as u64 * 16,
+                reason: "cos and sin by position, a few rows a token".into(),
+            });
+            weights.ropes.push(id);
+        }
+        let shapes = config.tensor_shapes();
+        for (index, vector) in graph.vectors.iter().enumerate() {
+            // A graph names only tensors that the config lists; a vector's shape is its length.
+            let elements: usize = vector.parts.iter().map(|part| shapes[&part.tensor][0]).sum();
+            let name = vector.parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
+            let id = weights.push(PackedWeight {
+                name,
+                source: PackedSource::Vector(VectorId(index)),
+                layer: vector.layer,
+                len_bytes: 4 * elements as u64,
+                bytes_read_per_token: 4 * elements as u64,
+                reason: "f32 vector, read whole".into(),
+            });
+            weights.vectors.push(id);
+        }
+        for (index, matrix) in graph.matrices.iter().enumerate() {
+            let format = policy.format(matrix);
+            let cuts = cut_rows(matrix, format);
+            let n_cuts = cuts.len();
+            let ids = cuts.into_iter().enumerate().map(|(cut, (first_row, rows))| {
+                let layout = WeightLayout { format, rows, cols: matrix.cols() };
+                let part = if n_cuts > 1 { format!("[{}/{n_cuts}]", cut + 1) } else { String::new() };
+                weights.push(PackedWeight {
+                    name: matrix.name.clone() + &part,
+                    source: PackedSource::Matrix { id: MatrixId(index), first_row, layout },
+                    layer: matrix.layer,
+                    len_bytes: layout.bytes() as u64,
+                    bytes_read_per_token: bytes_read(matrix, &layout, cut),
+                    reason: reason(matrix).into(),
+                })
+            });
+            let ids = ids.collect();
+            weights.matrices.push(ids);
+        }
+        weights
+    }
+
+    fn push(&mut self, weight: PackedWeight) -> PackedId {
+        self.list.push(weight);
+        PackedId(self.list.len() - 1)
+    }
+
+    /// The row ranges of a matrix, in order.
+    pub fn matrix(&self, id: MatrixId) -> &[PackedId] {
+        &self.matrices[id.0]
+    }
+
+    pub fn vector(&self, id: VectorId) -> PackedId {
+        self.vectors[id.0]
+    }
+
+    pub fn rope(&self, index: usize) -> PackedId {
+        self.ropes[index]
+    }
+
+    pub fn get(&self, id: PackedId) -> &PackedWeight {
+        &self.list[id.0]
+    }
+
+    pub fn bytes_read_per_token(&self) -> u64 {
+        self.list.iter().map(|weight| weight.bytes_read_per_token).sum()
+    }
+}
+
+impl Matrix {
+    /// Part and row of the part that packed row `row` holds.
+    pub fn source_row(&self, row: usize) -> (&MatrixRef, usize) {
+        if self.interleaved {
+            let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
+            return (&self.parts[tile % 2], tile / 2 * TILE_ROWS + row_in_tile);
+        }
+        let mut first_row = 0;
+        for part in &self.parts {
+            if row < first_row + part.rows {
+                return (part, row - first_row);
+            }
+            first_row += part.rows;
+        }
+        panic!("row {row} is inside {}", self.name);
+    }
+}
+
+/// Entries of a RoPE table: one variant, or two with LongRoPE.
+pub fn rope_table_entries(rope: &RopeConfig, max_positions: usize) -> usize {
+    let variants = if rope.long.is_some() { 2 } else { 1 };
+    variants * (rope_coarse(max_positions) + ROPE_FINE) * rope.inv_freq.len()
+}
+
+/// (first row, rows) of each part that fits one binding; whole pairs of tiles, so that gate and up stay together.
+fn cut_rows(matrix: &Matrix, format: WeightFormat) -> Vec<(usize, usize)> {
+    let layout = WeightLayout { format, rows: matrix.rows(), cols: matrix.cols() };
+    let step = (MAX_BINDING_BYTES as usize / layout.tile_bytes() / 2).max(1) * 2 * TILE_ROWS;
+    (0..matrix.rows()).step_by(step).map(|first| (first, step.min(matrix.rows() - first))).collect()
+}
+
+fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize) -> u64 {
+    match (matrix.is_head || !matrix.is_table, cut) {
+        (true, _) => layout.bytes() as u64,
+        // One row of the whole table, counted with its first part.
+        (false, 0) => (layout.tile_bytes() / TILE_ROWS) as u64,
+        (false, _) => 0,
+    }
+}
+
+fn reason(matrix: &Matrix) -> &'static str {
+    match (matrix.is_table, matrix.is_head) {
+        (true, false) => "one row read per token: slow memory costs little",
+        (true, true) => "output head: read whole for each token (and one row as embedding)",
+        _ => "read whole for each token",
+    }
+}

@@ -1,0 +1,77 @@
+//! Embedding lookup: `y[t] = E[token[t]] · scale`, E packed like any matrix (it is often the output head as well).
+//!
+//! Reads one row a token. A table larger than one binding is cut by rows; each part's kernel writes only the tokens
+//! that fall into it.
+
+use serde::{Deserialize, Serialize};
+
+use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
+
+use crate::layout::{WeightFormat, WeightLayout};
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one lookup.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EmbedSpec {
+    pub layout: WeightLayout,
+    /// Token of the layout's first row.
+    pub first_token: usize,
+    pub output_stride: usize,
+    pub scale: Number,
+}
+
+const WORKGROUP: usize = 64;
+
+impl EmbedSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::Weights, Role::Output])
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.chunks().div_ceil(WORKGROUP), rows, 1]
+    }
+
+    fn chunks(&self) -> usize {
+        self.layout.cols.div_ceil(self.layout.format.chunk_cols())
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let layout = &self.layout;
+        let values = Values::default()
+            .size("COLS", layout.cols)
+            .size("ROWS", layout.rows)
+            .size("BLOCKS", layout.blocks_per_tile())
+            .size("BLOCK_WORDS", layout.format.block_words())
+            .size("CHUNKS", self.chunks())
+            .size("CHUNKS_PER_BLOCK", layout.format.chunks_per_block())
+            .size("CHUNK_COLS", layout.format.chunk_cols())
+            .size("FIRST_TOKEN", self.first_token)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", WORKGROUP)
+            .number("SCALE", self.scale.get())
+            .flag("INT4", matches!(layout.format, WeightFormat::Int4 { .. }))
+            .flag("INT8", layout.format == WeightFormat::Int8)
+            .flag("F16", layout.format == WeightFormat::F16)
+            .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
+            .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
+            .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
+            .text("WORKGROUP_SIZE", WORKGROUP)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("wgsl/embed.wgsl"), &values)
+    }
+}
+
+/// The kernel in plain loops: `output` is (tokens, output_stride); rows of tokens outside the table stay as they are.
+pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], output: &mut [f32]) {
+    let mut weights = vec![0f32; spec.layout.cols];
+    for (row, &token) in tokens.iter().enumerate() {
+        let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows) else {
+            continue;
+        };
+        spec.layout.decode_row(packed, table_row, &mut weights);
+        for (out, weight) in output[row * spec.output_stride..].iter_mut().zip(&weights) {
+            *out = weight * spec.scale.get();
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Where each weight of a matrix lies: the one layout that every target's kernels read.
+//!
+//! ```text
+//! matrix (rows, cols) = tiles of 8 rows, each a run of blocks along the columns
+//!
+//! tile 0: [block 0][block 1] … [block n-1]   tile 1: [block 0] …
+//!
+//! block = 8 rows × block_cols weights, in words of 16 bytes (one vec4<u32>):
+//!         chunk 0 of rows 0..8, chunk 1 of rows 0..8, …, then 16 bytes of parameters: one u16 a row
+//!
+//! INT4  block_cols = group; a chunk is 32 weights; parameters are Int4Params
+//! INT8  block_cols = 32;    a chunk is 16 weights; parameters are f16 scales
+//! F16   block_cols = 32;    a chunk is 8 weights;  no parameters
+//! ```
+//!
+//! Eight lanes that take one row each read 128 consecutive bytes; a subgroup of 32 reads four blocks of one tile. Rows
+//! beyond `rows` and columns beyond `cols` hold weights of value 0.
+
+use artifacts::int4::{INT8_GROUP, Int4Params, unpack_int4};
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+/// Rows of a tile.
+pub const TILE_ROWS: usize = 8;
+/// Bytes of one vec4<u32>.
+pub const WORD_BYTES: usize = 16;
+
+/// Number format of a packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum WeightFormat {
+    Int4 { group: u32 },
+    Int8,
+    F16,
+}
+
+impl WeightFormat {
+    pub fn name(self) -> String {
+        match self {
+            WeightFormat::Int4 { group } => format!("int4/{group}"),
+            WeightFormat::Int8 => "int8".into(),
+            WeightFormat::F16 => "f16".into(),
+        }
+    }
+
+    /// Columns of one block.
+    pub fn block_cols(self) -> usize {
+        match self {
+            WeightFormat::Int4 { group } => group as usize,
+            WeightFormat::Int8 => INT8_GROUP,
+            WeightFormat::F16 => 32,
+        }
+    }
+
+    /// Weights of one row in one 16-byte word.
+    pub fn chunk_cols(self) -> usize {
+        match self {
+            WeightFormat::Int4 { .. } => 32,
+            WeightFormat::Int8 => 16,
+            WeightFormat::F16 => 8,
+        }
+    }
+
+    pub fn chunks_per_block(self) -> usize {
+        self.block_cols() / self.chunk_cols()
+    }
+
+    pub fn has_params(self) -> bool {
+        self != WeightFormat::F16
+    }
+
+    /// 16-byte words of one block, parameters included.
+    pub fn block_words(self) -> usize {
+        TILE_ROWS * self.chunks_per_block() + usize::from(self.has_params())
+    }
+}
+
+/// A packed matrix of `rows` outputs and `cols` inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WeightLayout {
+    pub format: WeightFormat,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl WeightLayout {
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE_ROWS)
+    }
+
+    pub fn blocks_per_tile(&self) -> usize {
+        self.cols.div_ceil(self.format.block_cols())
+    }
+
+    /// Columns with padding, as many as every row's codes number.
+    pub fn padded_cols(&self) -> usize {
+        self.blocks_per_tile() * self.format.block_cols()
+    }
+
+    pub fn tile_bytes(&self) -> usize {
+        self.blocks_per_tile() * self.format.block_words() * WORD_BYTES
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.tiles() * self.tile_bytes()
+    }
+
+    /// Byte offset, within a tile, of chunk `chunk` of `block` for row `row_in_tile`.
+    pub fn chunk_offset(&self, block: usize, chunk: usize, row_in_tile: usize) -> usize {
+        (block * self.format.block_words() + chunk * TILE_ROWS + row_in_tile) * WORD_BYTES
+    }
+
+    /// Byte offset, within a tile, of the u16 parameter of `block` for row `row_in_tile`.
+    pub fn param_offset(&self, block: usize, row_in_tile: usize) -> usize {
+        (block * self.format.block_words() + TILE_ROWS * self.format.chunks_per_block()) * WORD_BYTES + 2 * row_in_tile
+    }
+
+    /// Row `row` as f32, `cols` long: the plain reading of the layout that tests and exports use.
+    pub fn decode_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.cols);
+        let tile = &packed[row / TILE_ROWS * self.tile_bytes()..][..self.tile_bytes()];
+        let row_in_tile = row % TILE_ROWS;
+        let chunk_cols = self.format.chunk_cols();
+        let mut weights = [0f32; 32];
+        for (index, chunk_out) in out.chunks_mut(chunk_cols).enumerate() {
+            let (block, chunk) = (index / self.format.chunks_per_block(), index % self.format.chunks_per_block());
+            let bytes = &tile[self.chunk_offset(block, chunk, row_in_tile)..][..WORD_BYTES];
+            let param = self.format.has_params().then(|| {
+                let at = self.param_offset(block, row_in_tile);
+                u16::from_le_bytes([tile[at], tile[at + 1]])
+            });
+            self.decode_chunk(bytes, param.unwrap_or_default(), &mut weights);
+            chunk_out.copy_from_slice(&weights[..chunk_out.len()]);
+        }
+    }
+
+    fn decode_chunk(&self, bytes: &[u8], param: u16, out: &mut [f32; 32]) {
+        match self.format {
+            WeightFormat::Int4 { .. } => {
+                let words: [u32; 4] = std::array::from_fn(|w| {
+                    u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes"))
+                });
+                let mut codes = [0u8; 32];
+                unpack_int4(&words, &mut codes);
+                for (weight, code) in out.iter_mut().zip(codes) {
+                    *weight = Int4Params(param).decode(code);
+                }
+            }
+            WeightFormat::Int8 => {
+                let scale = f16::from_bits(param).to_f32();
+                for (weight, &byte) in out.iter_mut().zip(bytes) {
+                    *weight = f32::from(byte as i8) * scale;
+                }
+            }
+            WeightFormat::F16 => {
+                for (weight, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                    *weight = f16::from_le_bytes([pair[0], pair[1]]).to_f32();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Drawing the next token from one row of logits, on the GPU.
+//!
+//! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, draw. Each filter is a threshold on the
+//! logit, found without sorting: the k-th greatest by a radix search over the bits of the floats, the top-p threshold by
+//! bisection on the probability mass above it. Ties at a threshold all stay. Temperature 0 takes the greatest logit, the
+//! lowest token id among equals.
+//!
+//! The random number is PCG-RXS-M-XS-32 (O'Neill 2014) over seed and draw counter, so a seed gives the same text again.
+
+use serde::{Deserialize, Serialize};
+
+use artifacts::step::StepHeader;
+
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one sampler.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SampleSpec {
+    pub vocab: usize,
+    /// Lanes; each owns a run of consecutive tokens while drawing.
+    pub workgroup: usize,
+    pub subgroup_size: u32,
+}
+
+impl SampleSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        // The logits are rewritten with the penalties applied.
+        bindings([Role::Step, Role::Output, Role::Drawn])
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("VOCAB", self.vocab)
+            .size("WORKGROUP", self.workgroup)
+            .size("RUN", self.vocab.div_ceil(self.workgroup))
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("WORKGROUP_SIZE", self.workgroup)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("wgsl/sample.wgsl"), &values)
+    }
+}
+
+/// What the twin says of a draw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draw {
+    /// The token that the kernel should name, unless rounding of the cumulated mass decides otherwise.
+    pub token: u32,
+    /// Every token that top-k, top-p and min-p leave, in order of id.
+    pub candidates: Vec<u32>,
+}
+
+/// The kernel by sorting: applies penalties to `logits` (vocab) in place and draws.
+pub fn twin(header: &StepHeader, history: &[u32], logits: &mut [f32]) -> Draw {
+    for (index, &token) in history.iter().enumerate() {
+        if !history[..index].contains(&token) {
+            let logit = &mut logits[token as usize];
+            *logit = if *logit > 0.0 { *logit / header.repeat_penalty } else { *logit * header.repeat_penalty };
+        }
+    }
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+    let greatest = logits[order[0] as usize];
+    if header.temperature == 0.0 {
+        return Draw { token: order[0], candidates: vec![order[0]] };
+    }
+    let mut threshold = f32::NEG_INFINITY;
+    if header.top_k > 0 {
+        let kth = order[(header.top_k as usize).min(order.len()) - 1];
+        threshold = logits[kth as usize];
+    }
+    let mass = |token: u32| f64::from(logits[token as usize] - greatest).exp();
+    if header.top_p < 1.0 {
+        let kept: Vec<u32> = order.iter().copied().filter(|&token| logits[token as usize] >= threshold).collect();
+        let wanted = f64::from(header.top_p) * kept.iter().map(|&token| mass(token)).sum::<f64>();
+        let mut above = 0.0;
+        for token in kept {
+            threshold = logits[token as usize];
+            above += mass(token);
+            if above >= wanted {
+                break;
+            }
+        }
+    }
+    if header.min_p > 0.0 {
+        threshold = threshold.max(greatest + header.min_p.ln());
+    }
+    let candidates: Vec<u32> =
+        (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
+    let heat = |token: u32| f64::from((logits[token as usize] - greatest) / header.temperature).exp();
+    let total: f64 = candidates.iter().map(|&token| heat(token)).sum();
+    let mut left = f64::from(uniform(header)) * total;
+    let token = candidates.iter().copied().find(|&token| {
+        left -= heat(token);
+        left < 0.0
+    });
+    Draw { token: token.unwrap_or(*candidates.last().expect("the greatest always stays")), candidates }
+}
+
+/// The draw's random number in [0, 1).
+pub fn uniform(header: &StepHeader) -> f32 {
+    let state = pcg(header.draw ^ pcg(header.seed_low ^ pcg(header.seed_high)));
+    (state >> 8) as f32 / 16_777_216.0
+}
+
+fn pcg(input: u32) -> u32 {
+    let state = input.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+    let word = ((state >> ((state >> 28) + 4)) ^ state).wrapping_mul(277_803_737);
+    (word >> 22) ^ word
+}

@@ -1,0 +1,180 @@
+//! [`KernelSpec`]: which kernel, with which numbers. Equal specs are one pipeline.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attention::AttentionSpec;
+use crate::elementwise::ElementwiseSpec;
+use crate::embed::EmbedSpec;
+use crate::heads::HeadsSpec;
+use crate::matmul::MatMulSpec;
+use crate::norm::NormSpec;
+use crate::sample::SampleSpec;
+
+/// One specialised kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum KernelSpec {
+    Embed(EmbedSpec),
+    Norm(NormSpec),
+    MatMul(MatMulSpec),
+    Heads(HeadsSpec),
+    Attention(AttentionSpec),
+    Elementwise(ElementwiseSpec),
+    Sample(SampleSpec),
+}
+
+/// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingSpec {
+    pub role: Role,
+    pub writes: bool,
+}
+
+/// The roles that a kernel's buffers play, by which a dispatch is wired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Step,
+    /// The packed matrix.
+    Weights,
+    /// The activation that is read.
+    Input,
+    /// The same, read four elements at a time.
+    Columns,
+    /// A second activation: the residual, or the other operand.
+    Residual,
+    Output,
+    /// The residual stream after the sum.
+    Sum,
+    Bias,
+    /// Weight of the norm that is applied to the result.
+    NormWeight,
+    /// Weight of the norm on the input before it is added to the residual.
+    PostNormWeight,
+    QueryNorm,
+    KeyNorm,
+    RopeTable,
+    Keys,
+    Values,
+    /// `artifacts::step::Output`.
+    Drawn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Activation {
+    Silu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
+}
+
+/// An f32 that can be part of a key: compared by its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Number(u32);
+
+impl Number {
+    pub fn new(value: f32) -> Number {
+        Number(value.to_bits())
+    }
+
+    pub fn get(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+impl KernelSpec {
+    /// Short name of the family, for labels and profiles.
+    pub fn name(&self) -> &'static str {
+        match self {
+            KernelSpec::Embed(_) => "embed",
+            KernelSpec::Norm(_) => "norm",
+            KernelSpec::MatMul(_) => "matmul",
+            KernelSpec::Heads(_) => "heads",
+            KernelSpec::Attention(_) => "attention",
+            KernelSpec::Elementwise(_) => "elementwise",
+            KernelSpec::Sample(_) => "sample",
+        }
+    }
+
+    /// The buffers of descriptor set 0, in order.
+    pub fn bindings(&self) -> Vec<BindingSpec> {
+        match self {
+            KernelSpec::Embed(spec) => spec.bindings(),
+            KernelSpec::Norm(spec) => spec.bindings(),
+            KernelSpec::MatMul(spec) => spec.bindings(),
+            KernelSpec::Heads(spec) => spec.bindings(),
+            KernelSpec::Attention(spec) => spec.bindings(),
+            KernelSpec::Elementwise(spec) => spec.bindings(),
+            KernelSpec::Sample(spec) => spec.bindings(),
+        }
+    }
+
+    /// WGSL with entry point `main`.
+    pub fn wgsl(&self) -> String {
+        match self {
+            KernelSpec::Embed(spec) => spec.wgsl(),
+            KernelSpec::Norm(spec) => spec.wgsl(),
+            KernelSpec::MatMul(spec) => spec.wgsl(),
+            KernelSpec::Heads(spec) => spec.wgsl(),
+            KernelSpec::Attention(spec) => spec.wgsl(),
+            KernelSpec::Elementwise(spec) => spec.wgsl(),
+            KernelSpec::Sample(spec) => spec.wgsl(),
+        }
+    }
+
+    /// Workgroups for a program of at most `rows` rows.
+    pub fn workgroups(&self, rows: usize) -> [usize; 3] {
+        match self {
+            KernelSpec::Embed(spec) => spec.workgroups(rows),
+            KernelSpec::Norm(_) => [rows, 1, 1],
+            KernelSpec::MatMul(spec) => spec.workgroups(rows),
+            KernelSpec::Heads(spec) => spec.workgroups(rows),
+            KernelSpec::Attention(spec) => spec.workgroups(rows),
+            KernelSpec::Elementwise(spec) => spec.workgroups(rows),
+            KernelSpec::Sample(_) => [1, 1, 1],
+        }
+    }
+}
+
+/// A list of bindings from roles; `Output`, `Sum`, `Keys`, `Values` and `Drawn` are written, the others read.
+pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
+    let writes = |role| matches!(role, Role::Output | Role::Sum | Role::Keys | Role::Values | Role::Drawn);
+    roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
+}
+
+/// `var` declarations of `bindings` in WGSL: each role has one name and one element type everywhere.
+pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
+    let declare = |(number, binding): (usize, &BindingSpec)| {
+        let (name, kind) = match binding.role {
+            Role::Step => ("step", "Step"),
+            Role::Weights => ("weights", "array<vec4<u32>>"),
+            Role::Input => ("input", "array<f32>"),
+            Role::Columns => ("columns", "array<vec4<f32>>"),
+            Role::Residual => ("residual", "array<f32>"),
+            Role::Output => ("output", "array<f32>"),
+            Role::Sum => ("sum", "array<f32>"),
+            Role::Bias => ("bias", "array<f32>"),
+            Role::NormWeight => ("norm_weight", "array<f32>"),
+            Role::PostNormWeight => ("post_norm_weight", "array<f32>"),
+            Role::QueryNorm => ("query_norm", "array<f32>"),
+            Role::KeyNorm => ("key_norm", "array<f32>"),
+            Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
+            Role::Keys => ("keys", "array<u32>"),
+            Role::Values => ("values", "array<u32>"),
+            Role::Drawn => ("drawn", "Output"),
+        };
+        let access = if binding.writes { "read_write" } else { "read" };
+        format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")
+    };
+    bindings.iter().enumerate().map(declare).collect()
+}
+
+impl Activation {
+    /// The function itself, for twins.
+    pub fn apply(self, x: f32) -> f32 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh => {
+                let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                0.5 * x * (1.0 + inner.tanh())
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+// One lane an element.
+${DECLARATIONS}
+//#if ACTIVATION
+//#include activation
+//#endif
+//#if SOFTCAP
+//#include tanh
+//#endif
+
+@compute @workgroup_size(${WORKGROUP_SIZE})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y;
+    let column = group.x * WORKGROUP + lane;
+    if (row >= step.header.n_rows || column >= WIDTH) {
+        return;
+    }
+    let at = row * INPUT_STRIDE + column;
+    output[row * OUTPUT_STRIDE + column] = ${EXPRESSION};
+}

@@ -1,0 +1,210 @@
+// One workgroup over one row of logits.
+${DECLARATIONS}
+//#include reduce
+
+const LEAST: f32 = -3.4e38;
+
+var<workgroup> histogram: array<atomic<u32>, 256>;
+var<workgroup> chosen: u32;
+var<workgroup> seen_above: u32;
+var<workgroup> run_mass: array<f32, WORKGROUP>;
+var<workgroup> winner: atomic<u32>;
+
+// Order of floats as order of unsigned integers, and back.
+fn key_of(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    return select(bits | 0x80000000u, ~bits, (bits >> 31u) != 0u);
+}
+
+fn value_of(key: u32) -> f32 {
+    return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) != 0u));
+}
+
+fn pcg(input: u32) -> u32 {
+    let state = input * 747796405u + 2891336453u;
+    let word = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;
+    return (word >> 22u) ^ word;
+}
+
+fn uniform_number() -> f32 {
+    let state = pcg(step.header.draw ^ pcg(step.header.seed_low ^ pcg(step.header.seed_high)));
+    return f32(state >> 8u) / 16777216.0;
+}
+
+fn penalise(lane: u32) {
+    for (var i = lane; i < step.header.n_history; i += WORKGROUP) {
+        let token = step.history[i];
+        var repeated = token >= VOCAB;
+        for (var j = 0u; j < i; j++) {
+            repeated = repeated || step.history[j] == token;
+        }
+        if (!repeated) {
+            let logit = output[token];
+            output[token] = select(logit * step.header.repeat_penalty, logit / step.header.repeat_penalty, logit > 0.0);
+        }
+    }
+    storageBarrier();
+    workgroupBarrier();
+}
+
+// The k-th greatest logit, 8 bits of its key at a time.
+fn kth_greatest(lane: u32, k: u32) -> f32 {
+    var prefix = 0u;
+    var wanted = k;
+    for (var shift = 24i; shift >= 0i; shift -= 8i) {
+        for (var i = lane; i < 256u; i += WORKGROUP) {
+            atomicStore(&histogram[i], 0u);
+        }
+        workgroupBarrier();
+        for (var token = lane; token < VOCAB; token += WORKGROUP) {
+            let key = key_of(output[token]);
+            // Shifting by 32 is undefined: the first round has no prefix to compare.
+            let matches = shift == 24i || (key >> u32(min(shift + 8i, 31i))) == (prefix >> u32(min(shift + 8i, 31i)));
+            if (matches) {
+                atomicAdd(&histogram[(key >> u32(shift)) & 255u], 1u);
+            }
+        }
+        workgroupBarrier();
+        if (lane == 0u) {
+            var above = 0u;
+            var digit = 255u;
+            loop {
+                let here = atomicLoad(&histogram[digit]);
+                if (above + here >= wanted || digit == 0u) {
+                    break;
+                }
+                above += here;
+                digit -= 1u;
+            }
+            chosen = digit;
+            seen_above = above;
+        }
+        workgroupBarrier();
+        prefix |= chosen << u32(shift);
+        wanted -= seen_above;
+        workgroupBarrier();
+    }
+    return value_of(prefix);
+}
+
+fn mass_from(lane: u32, threshold: f32, greatest: f32) -> f32 {
+    var mass = 0.0;
+    for (var token = lane; token < VOCAB; token += WORKGROUP) {
+        let logit = output[token];
+        mass += select(0.0, exp(logit - greatest), logit >= threshold);
+    }
+    return workgroup_sum(mass, lane);
+}
+
+// The greatest threshold whose tokens hold the share `top_p` of the mass at or above `floor`, by bisection on its key.
+fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
+    let wanted = top_p * mass_from(lane, least, greatest);
+    var low = key_of(least);
+    var high = key_of(greatest);
+    while (low < high) {
+        let middle = low + (high - low + 1u) / 2u;
+        if (mass_from(lane, value_of(middle), greatest) >= wanted) {
+            low = middle;
+        } else {
+            high = middle - 1u;
+        }
+    }
+    return value_of(low);
+}
+
+@compute @workgroup_size(${WORKGROUP_SIZE})
+fn main(@builtin(local_invocation_index) lane: u32) {
+    if (step.header.repeat_penalty != 1.0) {
+        penalise(lane);
+    }
+    var most = LEAST;
+    for (var token = lane; token < VOCAB; token += WORKGROUP) {
+        most = max(most, output[token]);
+    }
+    let greatest = workgroup_max(most, lane);
+    if (lane == 0u) {
+        atomicStore(&winner, VOCAB);
+    }
+    workgroupBarrier();
+
+    if (step.header.temperature == 0.0) {
+        for (var token = lane; token < VOCAB; token += WORKGROUP) {
+            if (output[token] == greatest) {
+                atomicMin(&winner, token);
+                break;
+            }
+        }
+        workgroupBarrier();
+        if (lane == 0u) {
+            // Logits that are all NaN have no greatest: token 0, so that the host reads a valid id.
+            let token = atomicLoad(&winner);
+            drawn.token = select(0u, token, token < VOCAB);
+            drawn.logit = greatest;
+            drawn.candidates = 1u;
+        }
+        return;
+    }
+
+    var threshold = LEAST;
+    if (step.header.top_k > 0u) {
+        threshold = kth_greatest(lane, min(step.header.top_k, VOCAB));
+    }
+    if (step.header.top_p < 1.0) {
+        // Tokens 80 below the greatest have no mass in f32: a bisection need not look there.
+        threshold = mass_threshold(lane, max(threshold, greatest - 80.0), greatest, step.header.top_p);
+    }
+    if (step.header.min_p > 0.0) {
+        threshold = max(threshold, greatest + log(step.header.min_p));
+    }
+
+    let first = lane * RUN;
+    let end = min(first + RUN, VOCAB);
+    var mass = 0.0;
+    var candidates = 0.0;
+    for (var token = first; token < end; token++) {
+        let logit = output[token];
+        if (logit >= threshold) {
+            mass += exp((logit - greatest) / step.header.temperature);
+            candidates += 1.0;
+        }
+    }
+    run_mass[lane] = mass;
+    let n_candidates = workgroup_sum(candidates, lane);
+    var before = 0.0;
+    var all = 0.0;
+    for (var i = 0u; i < WORKGROUP; i++) {
+        before += select(0.0, run_mass[i], i < lane);
+        all += run_mass[i];
+    }
+    let target_mass = uniform_number() * all;
+    if (mass > 0.0 && target_mass >= before && target_mass < before + mass) {
+        var cumulated = before;
+        for (var token = first; token < end; token++) {
+            let logit = output[token];
+            if (logit >= threshold) {
+                cumulated += exp((logit - greatest) / step.header.temperature);
+                if (cumulated > target_mass || token + 1u == end) {
+                    atomicMin(&winner, token);
+                    break;
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+    // Rounding can leave the target past every run: then the greatest logit is as good a draw as any.
+    if (atomicLoad(&winner) == VOCAB) {
+        for (var token = first; token < end; token++) {
+            if (output[token] == greatest) {
+                atomicMin(&winner, token);
+                break;
+            }
+        }
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        let token = min(atomicLoad(&winner), VOCAB - 1u);
+        drawn.token = token;
+        drawn.logit = output[token];
+        drawn.candidates = u32(n_candidates);
+    }
+}

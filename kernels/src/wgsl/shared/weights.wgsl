@@ -1,0 +1,46 @@
+// Unpacking of packed weights; the layout is drawn in kernels/src/layout.rs, the numbers in artifacts/src/int4.rs.
+
+// The u16 parameter of row `row` of a tile from a block's parameter word.
+fn row_param(params: vec4<u32>, row: u32) -> u32 {
+    let low = select(params.x, params.y, (row & 2u) != 0u);
+    let high = select(params.z, params.w, (row & 2u) != 0u);
+    let pair = select(low, high, (row & 4u) != 0u);
+    return (pair >> (16u * (row & 1u))) & 0xffffu;
+}
+
+//#if INT4
+fn int4_scale(param: u32) -> f32 {
+    return unpack2x16float((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u).x;
+}
+
+fn int4_zero(param: u32) -> f32 {
+    return f32(param >> ${INT4_ZERO_SHIFT}u);
+}
+
+// Codes 0..4 of a word of eight.
+fn int4_low(word: u32) -> vec4<f32> {
+    return vec4<f32>(vec4<u32>(word, word >> 4u, word >> 8u, word >> 12u) & vec4<u32>(15u));
+}
+
+// Codes 4..8.
+fn int4_high(word: u32) -> vec4<f32> {
+    return vec4<f32>(vec4<u32>(word >> 16u, word >> 20u, word >> 24u, word >> 28u) & vec4<u32>(15u));
+}
+//#endif
+
+//#if INT8
+fn int8_scale(param: u32) -> f32 {
+    return unpack2x16float(param).x;
+}
+
+fn int8_codes(word: u32) -> vec4<f32> {
+    let lifted = bitcast<vec4<i32>>(vec4<u32>(word << 24u, word << 16u, word << 8u, word));
+    return vec4<f32>(lifted >> vec4<u32>(24u));
+}
+//#endif
+
+//#if F16
+fn f16_weights(low: u32, high: u32) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(low), unpack2x16float(high));
+}
+//#endif

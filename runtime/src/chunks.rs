@@ -1,0 +1,132 @@
+//! Which program runs the next rows: pure functions of the programs' sizes.
+
+use artifacts::LogitsRows;
+
+/// What a caller wants of the tokens that it feeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Nothing,
+    /// A token drawn after the last row.
+    Token,
+    /// Logits of every row.
+    AllLogits,
+}
+
+impl Wanted {
+    /// For errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wanted::Nothing => "nothing but the cache",
+            Wanted::Token => "a drawn token",
+            Wanted::AllLogits => "logits of every row",
+        }
+    }
+}
+
+/// A program's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramShape {
+    pub rows: u32,
+    pub logits: LogitsRows,
+    pub samples: bool,
+}
+
+/// A step: the program and how many rows it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Index into the programs.
+    pub program: usize,
+    pub n_rows: u32,
+}
+
+/// A program may run with this many times the rows in use: it reads the weights once either way, where several smaller
+/// programs read them several times.
+const MAX_ROWS_OVER_USED: u32 = 4;
+
+/// The next step for `remaining` tokens, in steps of at most `limit` rows. When a token is wanted, the last step is one
+/// that samples. `None`: no program gives what is wanted.
+pub fn next_chunk(programs: &[ProgramShape], wanted: Wanted, remaining: u32, limit: u32) -> Option<Chunk> {
+    let silent = |shape: &ProgramShape| shape.logits == LogitsRows::None;
+    let any_silent = programs.iter().any(silent);
+    // An artifact without silent programs has others whose logits can be left unread.
+    let quiet = |shape: &ProgramShape| silent(shape) || !any_silent;
+    match wanted {
+        Wanted::Nothing => best(programs, quiet, remaining.min(limit)),
+        Wanted::AllLogits => best(programs, |shape| shape.logits == LogitsRows::All, remaining.min(limit)),
+        Wanted::Token => {
+            let last = best(programs, |shape| shape.samples, remaining.min(limit))?;
+            if last.n_rows == remaining {
+                return Some(last);
+            }
+            best(programs, quiet, (remaining - 1).min(limit))
+        }
+    }
+}
+
+/// Of the programs that `fit`, the smallest with room for `n_rows` if it is not mostly empty, else the largest that is
+/// full, else the smallest.
+fn best(programs: &[ProgramShape], fit: impl Fn(&ProgramShape) -> bool, n_rows: u32) -> Option<Chunk> {
+    let candidates = || programs.iter().enumerate().filter(|(_, shape)| fit(shape));
+    let roomy = candidates()
+        .filter(|(_, shape)| shape.rows >= n_rows && shape.rows <= n_rows.saturating_mul(MAX_ROWS_OVER_USED))
+        .min_by_key(|(_, shape)| shape.rows);
+    let full = || candidates().filter(|(_, shape)| shape.rows <= n_rows).max_by_key(|(_, shape)| shape.rows);
+    let smallest = || candidates().min_by_key(|(_, shape)| shape.rows);
+    let (program, shape) = roomy.or_else(full).or_else(smallest)?;
+    Some(Chunk { program, n_rows: n_rows.min(shape.rows) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs() -> Vec<ProgramShape> {
+        let silent = [8, 64, 512].map(|rows| ProgramShape { rows, logits: LogitsRows::None, samples: false });
+        let one = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true };
+        let all = ProgramShape { rows: 64, logits: LogitsRows::All, samples: false };
+        silent.into_iter().chain([one, all]).collect()
+    }
+
+    /// Rows of each program in turn until `tokens` are fed, as (program rows, rows in use).
+    fn steps(wanted: Wanted, mut tokens: u32, limit: u32) -> Vec<(u32, u32)> {
+        let programs = programs();
+        let mut steps = Vec::new();
+        while tokens > 0 {
+            let chunk = next_chunk(&programs, wanted, tokens, limit).unwrap();
+            steps.push((programs[chunk.program].rows, chunk.n_rows));
+            tokens -= chunk.n_rows;
+        }
+        steps
+    }
+
+    #[test]
+    fn large_prompts_take_large_programs_and_the_rest_fits_snugly() {
+        assert_eq!(steps(Wanted::Nothing, 1100, u32::MAX), [(512, 512), (512, 512), (64, 64), (8, 8), (8, 4)]);
+        assert_eq!(steps(Wanted::Nothing, 130, u32::MAX), [(512, 130)]);
+        assert_eq!(steps(Wanted::Nothing, 3, u32::MAX), [(8, 3)]);
+        assert_eq!(steps(Wanted::Nothing, 1, u32::MAX), [(8, 1)]);
+    }
+
+    #[test]
+    fn a_token_comes_from_a_sampling_program_at_the_end() {
+        assert_eq!(steps(Wanted::Token, 1, u32::MAX), [(1, 1)]);
+        assert_eq!(steps(Wanted::Token, 41, u32::MAX), [(64, 40), (1, 1)]);
+    }
+
+    #[test]
+    fn limits_hold_and_logits_come_from_programs_that_give_all() {
+        assert_eq!(steps(Wanted::Nothing, 7, 3), [(8, 3), (8, 3), (8, 1)]);
+        assert_eq!(steps(Wanted::Token, 5, 2), [(8, 2), (8, 2), (1, 1)]);
+        assert_eq!(steps(Wanted::AllLogits, 70, u32::MAX), [(64, 64), (64, 6)]);
+    }
+
+    #[test]
+    fn without_a_fitting_program_there_is_no_chunk() {
+        let silent = &programs()[..3];
+        assert_eq!(next_chunk(silent, Wanted::Token, 4, u32::MAX), None);
+        assert_eq!(next_chunk(silent, Wanted::AllLogits, 4, u32::MAX), None);
+        // A sampling program alone serves for feeding, too.
+        let chunk = next_chunk(&programs()[3..4], Wanted::Nothing, 4, u32::MAX);
+        assert_eq!(chunk, Some(Chunk { program: 0, n_rows: 1 }));
+    }
+}

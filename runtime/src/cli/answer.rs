@@ -1,0 +1,147 @@
+//! One answer: a prompt goes in, tokens come out until something ends it. What the session still holds of the prompt is
+//! not computed again.
+
+use std::time::Instant;
+
+use super::error::CliError;
+use super::figures::Pace;
+use super::interrupt;
+use super::text::Text;
+use crate::{Model, RunError, Sampling, Session};
+
+/// What is fixed while a model answers.
+pub struct Answerer<'m> {
+    pub model: &'m Model,
+    pub text: &'m Text,
+    pub session: Session<'m>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model drew one of its stop tokens.
+    StopToken,
+    /// As many tokens as were asked for.
+    Length,
+    ContextFull,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl StopReason {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::StopToken => "stop_token",
+            StopReason::Length => "length",
+            StopReason::ContextFull => "context_full",
+            StopReason::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// What came out, and how long it took.
+pub struct Answer {
+    pub text: String,
+    /// Without the stop token.
+    pub tokens: Vec<u32>,
+    pub stop_reason: StopReason,
+    pub prefill: Pace,
+    pub decode: Pace,
+}
+
+impl Answerer<'_> {
+    /// Continues `prompt` by at most `max_tokens` tokens (`None`: until something else ends it). Text goes to `emit` as
+    /// soon as its characters are whole.
+    pub fn answer(
+        &mut self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        max_tokens: Option<u32>,
+        emit: &mut dyn FnMut(&str) -> Result<(), CliError>,
+    ) -> Result<Answer, CliError> {
+        interrupt::pressed();
+        let max_tokens = max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
+        let stop_ids = &self.model.tokenizer_section().stop_ids;
+        let mut stream = self.text.stream_after(prompt);
+        let mut answer = Answer {
+            text: String::new(),
+            tokens: Vec::new(),
+            stop_reason: StopReason::Length,
+            prefill: Pace::default(),
+            decode: Pace::default(),
+        };
+        let mut give = |answer: &mut Answer, text: String| {
+            answer.text += &text;
+            if text.is_empty() { Ok(()) } else { emit(&text) }
+        };
+
+        let started = Instant::now();
+        let new = self.keep_common_start(prompt)?;
+        let mut next = self.session.feed_and_sample(new, sampling)?.token;
+        answer.prefill = Pace { tokens: new.len() as u64, elapsed: started.elapsed() };
+
+        while answer.tokens.len() < max_tokens {
+            if stop_ids.contains(&next) {
+                answer.stop_reason = StopReason::StopToken;
+                break;
+            }
+            answer.tokens.push(next);
+            let text = stream.push(next)?;
+            give(&mut answer, text)?;
+            if answer.tokens.len() >= max_tokens {
+                break;
+            }
+            if interrupt::pressed() {
+                answer.stop_reason = StopReason::Interrupted;
+                break;
+            }
+            if self.session.len_tokens() >= self.model.context_tokens() {
+                answer.stop_reason = StopReason::ContextFull;
+                break;
+            }
+            let started = Instant::now();
+            next = self.session.feed_and_sample(&[next], sampling)?.token;
+            answer.decode.tokens += 1;
+            answer.decode.elapsed += started.elapsed();
+        }
+        let text = stream.finish()?;
+        give(&mut answer, text)?;
+        Ok(answer)
+    }
+
+    /// Cuts the session back to what it shares with `prompt`; returns the tokens that are still to be fed, at least one.
+    fn keep_common_start<'p>(&mut self, prompt: &'p [u32]) -> Result<&'p [u32], CliError> {
+        let mut kept = reusable_tokens(self.session.tokens(), prompt);
+        match self.session.truncate(kept as u32) {
+            Ok(()) => {}
+            Err(RunError::Forgotten { .. }) => {
+                self.session.clear();
+                kept = 0;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(&prompt[kept..])
+    }
+}
+
+/// How many of the `held` tokens a session can keep to go on with `prompt`. The last token of the prompt is always fed,
+/// because its logits are wanted.
+fn reusable_tokens(held: &[u32], prompt: &[u32]) -> usize {
+    let common = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    common.min(prompt.len().saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_start_is_kept_but_for_the_last_token() {
+        assert_eq!(reusable_tokens(&[], &[1, 2]), 0);
+        assert_eq!(reusable_tokens(&[1, 2, 3], &[1, 2, 4, 5]), 2);
+        assert_eq!(reusable_tokens(&[1, 2], &[1, 2, 3]), 2);
+        assert_eq!(reusable_tokens(&[1, 2, 3], &[1, 2]), 1);
+        assert_eq!(reusable_tokens(&[1, 2], &[]), 0);
+    }
+}

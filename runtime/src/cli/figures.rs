@@ -1,0 +1,198 @@
+//! The figures of a run: measured, with their units in their names. `--json` of every command that runs a model uses
+//! these keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::load::is_software;
+use crate::Model;
+use crate::error::size;
+
+/// What a run measured. A rate is `None` when nothing of its kind ran.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    pub device: String,
+    /// Name of the artifact's target that was used.
+    pub target: String,
+    /// Whether the device is a CPU that plays a Vulkan device.
+    pub software: bool,
+    pub load_s: f64,
+    /// Part of `load_s`: moving the weights.
+    pub load_weights_s: f64,
+    /// Part of `load_s`: making the pipelines.
+    pub load_pipelines_s: f64,
+    /// How the weights reached the device.
+    pub load_way: String,
+    /// What is resident, by tier.
+    pub memory_bytes: BTreeMap<&'static str, TierMemory>,
+    /// Weight and scale bytes that one decode step reads.
+    pub weight_bytes_per_token: u64,
+    /// Tokens of the prompt that were computed (not those still in the cache).
+    pub prefill_tokens: u64,
+    pub prefill_tokens_per_s: Option<f64>,
+    /// Steps of one token each.
+    pub decode_tokens: u64,
+    pub decode_tokens_per_s: Option<f64>,
+    /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
+    pub decode_gb_per_s: Option<f64>,
+}
+
+/// Bytes in one tier, by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TierMemory {
+    pub weights: u64,
+    pub kv: u64,
+    pub activations: u64,
+    pub other: u64,
+}
+
+/// Tokens and the time that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    pub tokens: u64,
+    pub elapsed: Duration,
+}
+
+impl Pace {
+    /// `None` if there were no tokens.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        (self.tokens > 0 && !self.elapsed.is_zero()).then(|| self.tokens as f64 / self.elapsed.as_secs_f64())
+    }
+}
+
+impl Figures {
+    pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
+        let report = model.report();
+        let tiers = report.memory.iter().map(|tier| {
+            let memory =
+                TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
+            (tier.tier.name(), memory)
+        });
+        Figures {
+            device: model.device().name.clone(),
+            target: report.target.clone(),
+            software: is_software(model),
+            load_s: report.seconds_total,
+            load_weights_s: report.seconds_weights,
+            load_pipelines_s: report.seconds_pipelines,
+            load_way: report.way.clone(),
+            memory_bytes: tiers.collect(),
+            weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
+            prefill_tokens: 0,
+            prefill_tokens_per_s: None,
+            decode_tokens: 0,
+            decode_tokens_per_s: None,
+            decode_gb_per_s: None,
+        }
+        .with_paces(prefill, decode)
+    }
+
+    fn with_paces(mut self, prefill: Pace, decode: Pace) -> Figures {
+        self.prefill_tokens = prefill.tokens;
+        self.prefill_tokens_per_s = prefill.tokens_per_s();
+        self.decode_tokens = decode.tokens;
+        self.decode_tokens_per_s = decode.tokens_per_s();
+        self.decode_gb_per_s = self.decode_tokens_per_s.map(|rate| rate * self.weight_bytes_per_token as f64 / 1e9);
+        self
+    }
+}
+
+/// A line a figure, for stderr.
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "device   {}, target {}", self.device, self.target)?;
+        writeln!(
+            f,
+            "load     {:.2} s: weights {:.2} s by {}, pipelines {:.2} s",
+            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines_s
+        )?;
+        for (tier, memory) in &self.memory_bytes {
+            let TierMemory { weights, kv, activations, other } = *memory;
+            writeln!(
+                f,
+                "memory   {tier} {}: weights {}, KV {}, activations {}, other {}",
+                size(weights + kv + activations + other),
+                size(weights),
+                size(kv),
+                size(activations),
+                size(other)
+            )?;
+        }
+        write!(f, "prefill  {} tokens", self.prefill_tokens)?;
+        if let Some(rate) = self.prefill_tokens_per_s {
+            write!(f, ", {rate:.2} tokens/s")?;
+        }
+        write!(f, "\ndecode   {} tokens", self.decode_tokens)?;
+        if let (Some(rate), Some(gb_per_s)) = (self.decode_tokens_per_s, self.decode_gb_per_s) {
+            write!(f, ", {rate:.2} tokens/s, {gb_per_s:.2} GB/s of weights")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn figures() -> Figures {
+        let memory = TierMemory { weights: 2_000_000_000, kv: 3, activations: 2, other: 1 };
+        Figures {
+            device: "Some GPU".into(),
+            target: "generic".into(),
+            software: false,
+            load_s: 1.5,
+            load_weights_s: 1.0,
+            load_pipelines_s: 0.25,
+            load_way: "staging copies".into(),
+            memory_bytes: BTreeMap::from([("vram", memory)]),
+            weight_bytes_per_token: 2_000_000_000,
+            prefill_tokens: 0,
+            prefill_tokens_per_s: None,
+            decode_tokens: 0,
+            decode_tokens_per_s: None,
+            decode_gb_per_s: None,
+        }
+        .with_paces(
+            Pace { tokens: 7, elapsed: Duration::from_millis(500) },
+            Pace { tokens: 10, elapsed: Duration::from_secs(1) },
+        )
+    }
+
+    #[test]
+    fn keys_carry_units() {
+        let json = serde_json::to_value(figures()).unwrap();
+        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            keys,
+            [
+                "device",
+                "target",
+                "software",
+                "load_s",
+                "load_weights_s",
+                "load_pipelines_s",
+                "load_way",
+                "memory_bytes",
+                "weight_bytes_per_token",
+                "prefill_tokens",
+                "prefill_tokens_per_s",
+                "decode_tokens",
+                "decode_tokens_per_s",
+                "decode_gb_per_s"
+            ]
+        );
+        assert_eq!(json["prefill_tokens_per_s"], 14.0);
+        assert_eq!(json["decode_gb_per_s"], 20.0);
+        assert_eq!(json["memory_bytes"]["vram"]["weights"], 2_000_000_000_u64);
+    }
+
+    #[test]
+    fn what_did_not_run_has_no_rate() {
+        let figures = figures().with_paces(Pace::default(), Pace::default());
+        assert_eq!((figures.prefill_tokens_per_s, figures.decode_gb_per_s), (None, None));
+        assert!(figures.to_string().ends_with("prefill  0 tokens\ndecode   0 tokens"));
+    }
+}

@@ -1,0 +1,43 @@
+//! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
+
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::LoadArgs;
+use super::error::CliError;
+use crate::{DeviceKind, LoadOptions, Model};
+
+/// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
+pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
+    let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
+    let options = LoadOptions {
+        device,
+        target: args.target.clone(),
+        context_tokens,
+        verify_weights: !args.no_verify,
+        ..LoadOptions::default()
+    };
+    let bar = ProgressBar::no_length().with_style(
+        ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
+            .expect("the template is a constant"),
+    );
+    let loaded = Model::load(artifact, &options, &mut |done_bytes, total_bytes| {
+        bar.set_length(total_bytes);
+        bar.set_position(done_bytes);
+    });
+    bar.finish_and_clear();
+    let model = loaded?;
+    if is_software(&model) {
+        eprintln!("software device: {}: every figure is that of a CPU", model.device().name);
+    }
+    if model.meta().model.synthetic {
+        eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
+    }
+    Ok(model)
+}
+
+/// Whether the model runs on a CPU that plays a Vulkan device.
+pub fn is_software(model: &Model) -> bool {
+    model.device().kind == DeviceKind::Cpu
+}

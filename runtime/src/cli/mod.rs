@@ -1,0 +1,65 @@
+//! `unicorn-run`: everything that a person or a shell needs around the core. Text, terminals, files of tokens and JSON
+//! are known here and nowhere else in the runtime; Vulkan is not known here.
+//!
+//! ```text
+//! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
+//!                      └────► bench, perplexity, logits
+//!          devices, inspect                                  (no model is loaded)
+//! ```
+
+mod answer;
+mod args;
+mod bench;
+mod chat;
+mod date;
+mod devices;
+mod error;
+mod figures;
+mod generate;
+mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod output;
+mod perplexity;
+mod table;
+mod template;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use error::CliError;
+
+/// Runs the command line: exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it does not
+/// understand. A closed stdout (`| head`) ends quietly.
+pub fn main() -> ExitCode {
+    match dispatch(Args::parse()).and_then(|()| check_validation()) {
+        Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
+        Err(CliError::Failed(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Under UNICORN_VALIDATE, whatever the validation layers found wrong makes the whole run wrong.
+fn check_validation() -> Result<(), CliError> {
+    match crate::validation_errors() {
+        0 => Ok(()),
+        count => Err(CliError::new(format!("Vulkan validation reported {count} errors, expected none"))),
+    }
+}
+
+fn dispatch(args: Args) -> Result<(), CliError> {
+    match args.command {
+        None => generate::run(&args.run),
+        Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Perplexity(args)) => perplexity::run(&args),
+        Some(Command::Logits(args)) => logits::run(&args),
+    }
+}

@@ -1,0 +1,185 @@
+//! What can go wrong while loading and while running: the things that a caller could not have known.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use artifacts::ParseError;
+
+use crate::device_plan::Heap;
+use crate::residency::TierBytes;
+
+/// Why a model could not be loaded.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The artifact could not be opened, mapped or read.
+    File { path: PathBuf, source: io::Error },
+    /// The artifact's bytes are not what they should be.
+    Artifact { path: PathBuf, source: ParseError },
+    /// No Vulkan loader on this machine.
+    NoLoader { detail: String },
+    /// UNICORN_VALIDATE asks for a layer that is not installed.
+    NoValidationLayer,
+    /// No device fits the choice; `found` says what there is, one line a device.
+    NoDevice { wanted: String, found: Vec<String> },
+    /// No target of the artifact fits the device; `reasons` says why, one a target.
+    NoTarget { device: String, reasons: Vec<String> },
+    /// The context asked for does not fit the model or the memory.
+    Context { detail: String },
+    /// A buffer is larger than the device lets a shader see.
+    BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
+    /// The device has no room for `what`; the sums of the whole model and what each heap offers.
+    OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
+    /// The artifact asks for more than this program can do.
+    Unsupported { what: String },
+    /// The driver refused a kernel.
+    Pipeline { name: String, source: Box<LoadError> },
+    /// A Vulkan call failed.
+    Vulkan { call: &'static str, code: String },
+    /// The device stopped answering while weights were copied.
+    DeviceLost,
+}
+
+/// Why a step could not run.
+#[derive(Debug)]
+pub enum RunError {
+    ContextFull {
+        context_tokens: u32,
+        needed_tokens: u64,
+    },
+    UnknownToken {
+        token: u32,
+        vocab_size: u32,
+    },
+    NoTokens,
+    NoFreeSlot {
+        slots: u32,
+    },
+    /// A sliding window has already given back what `truncate` would need.
+    Forgotten {
+        len_tokens: u32,
+        kept_from: u32,
+    },
+    /// The artifact holds no program that gives what was asked for.
+    NoProgram {
+        wanted: &'static str,
+    },
+    /// A sampling parameter outside its range.
+    Sampling {
+        what: &'static str,
+        expected: &'static str,
+        found: String,
+    },
+    /// The device was reset or did not finish in time; the model must be loaded again.
+    DeviceLost {
+        detail: String,
+    },
+    OutOfMemory {
+        what: String,
+    },
+    Vulkan {
+        call: &'static str,
+        code: String,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::File { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            LoadError::Artifact { path, source } => write!(f, "{}: {source}", path.display()),
+            LoadError::NoLoader { detail } => write!(
+                f,
+                "no Vulkan loader on this machine ({detail}); install libvulkan1 and a driver, for example \
+                 mesa-vulkan-drivers"
+            ),
+            LoadError::NoValidationLayer => write!(
+                f,
+                "UNICORN_VALIDATE is set, but the layer VK_LAYER_KHRONOS_validation is not installed; install \
+                 vulkan-validationlayers or unset the variable"
+            ),
+            LoadError::NoDevice { wanted, found } if found.is_empty() => {
+                write!(
+                    f,
+                    "no Vulkan device found, expected {wanted}; install a driver, for example mesa-vulkan-drivers"
+                )
+            }
+            LoadError::NoDevice { wanted, found } => write!(
+                f,
+                "no Vulkan device fits: expected {wanted}, found {}; a software device is used only when asked for by \
+                 --device or UNICORN_DEVICE",
+                found.join(", ")
+            ),
+            LoadError::NoTarget { device, reasons } => {
+                write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))
+            }
+            LoadError::Context { detail } => write!(f, "{detail}"),
+            LoadError::BindingTooLarge { what, bytes, limit_bytes } => {
+                write!(f, "{what} takes {}, the device binds at most {}", size(*bytes), size(*limit_bytes))
+            }
+            LoadError::OutOfMemory { what, wanted, heaps } => {
+                write!(f, "device memory is too small for {what}: the model needs ")?;
+                for (index, tier) in wanted.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{tier}")?;
+                }
+                let offers: Vec<String> = heaps.iter().map(Heap::to_string).collect();
+                write!(f, "; the device offers {}", offers.join(", "))
+            }
+            LoadError::Unsupported { what } => write!(f, "{what}"),
+            LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
+            LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
+            LoadError::DeviceLost => write!(f, "device was lost while the model was loading"),
+        }
+    }
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::ContextFull { context_tokens, needed_tokens } => write!(
+                f,
+                "context is full: {context_tokens} tokens, needs {needed_tokens}; load with a longer context or start \
+                 anew"
+            ),
+            RunError::UnknownToken { token, vocab_size } => {
+                write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
+            }
+            RunError::NoTokens => write!(f, "no tokens given: at least one is needed to get logits"),
+            RunError::NoFreeSlot { slots } => {
+                write!(f, "all sequence slots are taken: the model was loaded with {slots}")
+            }
+            RunError::Forgotten { len_tokens, kept_from } => write!(
+                f,
+                "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
+            ),
+            RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
+            RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
+            RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
+            RunError::OutOfMemory { what } => write!(f, "memory ran out: {what}"),
+            RunError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::File { source, .. } => Some(source),
+            LoadError::Artifact { source, .. } => Some(source),
+            LoadError::Pipeline { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// Bytes in the unit that a person would choose: `1.50 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.2} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}

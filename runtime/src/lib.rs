@@ -1,0 +1,47 @@
+//! The runtime: makes an artifact resident on a Vulkan device and runs its steps. Small on purpose.
+//!
+//! ```text
+//!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
+//!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
+//!                           ├─ model        follows both: buffers, weights, programs (pipelines, recorded lists)
+//!                           ├─ engine       one step: what the host writes, the submission, what the host reads
+//!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · record · submit
+//! ```
+//!
+//! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
+//! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
+//! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
+
+mod buffers;
+mod chunks;
+pub mod device_plan;
+mod engine;
+pub mod error;
+pub mod model;
+mod pages;
+mod programs;
+pub mod residency;
+pub mod session;
+mod vk;
+mod weights;
+
+#[cfg(feature = "cli")]
+pub mod cli;
+
+pub use device_plan::{
+    DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
+};
+pub use error::{LoadError, RunError};
+pub use model::{LoadOptions, LoadReport, Model};
+pub use residency::TierBytes;
+pub use session::{LogitsSink, Sampled, Sampling, Session};
+pub use vk::instance::{validation_errors, validation_messages};
+
+/// Facts of every Vulkan device, in the loader's order.
+///
+/// # Errors
+/// Without a Vulkan loader, or when the driver refuses to answer. No device at all is an empty list.
+pub fn devices() -> Result<Vec<DeviceFacts>, LoadError> {
+    vk::instance::Instance::create()?.devices()
+}

@@ -1,0 +1,7 @@
+//! `unicorn-run`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    runtime::cli::main()
+}

@@ -1,0 +1,228 @@
+//! A loaded model: the artifact followed step by step onto one device.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use artifacts::view::WeightSection;
+use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, TokenizerSection};
+
+use crate::buffers::{Allocated, Buffers};
+use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, choose_target};
+use crate::engine::Engine;
+use crate::error::{LoadError, RunError};
+use crate::pages::{BlockTable, PagePool};
+use crate::programs;
+use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
+use crate::session::Session;
+use crate::vk::device::Device;
+use crate::vk::instance::Instance;
+use crate::vk::submit::{Lane, Timer};
+use crate::weights::{self, Slice};
+
+/// An artifact, resident on a device and ready to run. Sessions share it.
+pub struct Model {
+    meta: Meta,
+    plan: Plan,
+    tokenizer: TokenizerSection,
+    facts: DeviceFacts,
+    request: ContextRequest,
+    context_tokens: u32,
+    report: LoadReport,
+    /// Its programs keep every buffer alive that they use.
+    engine: Mutex<Engine>,
+}
+
+/// What a caller may choose about loading.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub device: DeviceChoice,
+    /// Name of a target in the artifact; `None`: the first that fits.
+    pub target: Option<String>,
+    /// Longest sequence, in tokens; `None`: as many as the model was made for and memory holds.
+    pub context_tokens: Option<u32>,
+    /// Sequences that can exist at a time.
+    pub slots: u32,
+    /// Compares every weight section with its hash.
+    pub verify_weights: bool,
+    /// The device checks every access of a kernel against its binding's range.
+    pub robust_buffer_access: bool,
+}
+
+/// What loading took and where things are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadReport {
+    pub seconds_total: f64,
+    pub seconds_weights: f64,
+    /// Compiled while weights were loading.
+    pub seconds_pipelines: f64,
+    pub weight_bytes: u64,
+    /// How weights reached the device.
+    pub way: String,
+    pub target: String,
+    /// What is resident, by the tier that the driver really gave.
+    pub memory: Vec<TierBytes>,
+}
+
+/// No step of a healthy GPU takes this long.
+const GPU_TIMEOUT: Duration = Duration::from_secs(10);
+/// Software devices are slow, not lost.
+const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
+
+impl Model {
+    /// Maps the artifact, chooses device, target and context, makes the weights resident and records every program.
+    /// `progress` is told weight bytes done and in all.
+    ///
+    /// # Errors
+    /// [`LoadError`] says whether the file, the device or the room on it is to blame.
+    pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
+        let begin = Instant::now();
+        let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
+        let damaged = |source: ParseError| LoadError::Artifact { path: path.to_owned(), source };
+        let view = ArtifactView::parse(file.bytes()).map_err(damaged)?;
+
+        let instance = Instance::create()?;
+        let facts = choose_device(&instance.devices()?, &options.device)?.clone();
+        let target = choose_target(&view.kernels.targets, &facts, options.target.as_deref())?;
+        let request = ContextRequest {
+            asked_tokens: options.context_tokens,
+            max_positions: view.meta.model.max_positions,
+            slots: options.slots.max(1),
+            chunk_tokens: target.programs.iter().map(|program| program.rows).max().unwrap_or(1),
+        };
+        let context_tokens = choose_context(&view.plan, &facts, &request)?;
+
+        let device = Device::open(instance, &facts, options.robust_buffer_access)?;
+        let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
+        let mut lane = Lane::create(&device, timeout)?;
+        let Allocated { buffers, views, weights } = Buffers::allocate(&device, &view.plan, context_tokens, &request)?;
+        buffers.clear(&device, &mut lane)?;
+
+        let slices = slices(view.weights(), &buffers, weights);
+        let (filled, compiled) = thread::scope(|scope| {
+            let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
+            let compiled = scope.spawn(|| timed(|| programs::compile(&device, &view.kernels, target)));
+            let filled = timed(|| weights::fill(&device, &file, slices, timeout, progress));
+            if let Some(verified) = verified {
+                verified.join().expect("hashing does not panic").map_err(damaged)?;
+            }
+            Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
+        })?;
+        let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
+        let timer = Timer::create(&device)?;
+        let programs = programs::record(&device, &view.plan, target, &compiled?, &buffers, timer.as_ref())?;
+
+        let report = LoadReport {
+            seconds_total: begin.elapsed().as_secs_f64(),
+            seconds_weights,
+            seconds_pipelines,
+            weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
+            way: way?,
+            target: target.name.clone(),
+            memory: buffers.resident_bytes(),
+        };
+        let engine = Engine {
+            lane,
+            timer,
+            views,
+            programs,
+            pools: pools(&view.plan, context_tokens, &request),
+            free_slots: (0..request.slots).rev().collect(),
+            slots: request.slots,
+            table_stride: table_stride(&view.plan, context_tokens),
+            logits_stride: view.plan.logits_stride,
+        };
+        let ArtifactView { meta, plan, tokenizer, .. } = view;
+        Ok(Model { meta, plan, tokenizer, facts, request, context_tokens, report, engine: Mutex::new(engine) })
+    }
+
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn tokenizer_section(&self) -> &TokenizerSection {
+        &self.tokenizer
+    }
+
+    /// As it was before loading: heaps say what was free then.
+    pub fn device(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// Longest sequence, in tokens.
+    pub fn context_tokens(&self) -> u32 {
+        self.context_tokens
+    }
+
+    pub fn report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// A new, empty sequence.
+    ///
+    /// # Errors
+    /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
+    pub fn session(&self) -> Result<Session<'_>, RunError> {
+        let slots = self.request.slots;
+        let slot = self.engine().free_slots.pop().ok_or(RunError::NoFreeSlot { slots })?;
+        let table = |group| {
+            let pages = pool_pages(group, self.context_tokens, &ContextRequest { slots: 1, ..self.request });
+            BlockTable::new(group, pages as u32)
+        };
+        Ok(Session::new(self, slot, self.plan.kv_groups.iter().map(table).collect()))
+    }
+
+    /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions {
+            device: DeviceChoice::Auto,
+            target: None,
+            context_tokens: None,
+            slots: 1,
+            verify_weights: true,
+            robust_buffer_access: true,
+        }
+    }
+}
+
+fn slices(
+    sections: &[WeightSection<'_>],
+    buffers: &Buffers,
+    mappings: Vec<Option<crate::vk::memory::Mapping>>,
+) -> Vec<Slice> {
+    let both = sections.iter().zip(&buffers.weights).zip(mappings);
+    both.map(|((section, buffer), mapping)| Slice {
+        file_offset_bytes: section.offset_bytes,
+        len_bytes: section.bytes.len() as u64,
+        buffer: Arc::clone(buffer),
+        mapping,
+    })
+    .collect()
+}
+
+fn verify(sections: &[WeightSection<'_>]) -> Result<(), ParseError> {
+    sections.iter().try_for_each(WeightSection::verify)
+}
+
+fn pools(plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<PagePool> {
+    let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32);
+    plan.kv_groups.iter().map(pool).collect()
+}
+
+/// Runs `work` and says how many seconds it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let begin = Instant::now();
+    let done = work();
+    (done, begin.elapsed().as_secs_f64())
+}

@@ -1,0 +1,268 @@
+//! One sequence of tokens on a loaded model: feed tokens, draw the next one, go back, start anew.
+
+use artifacts::step::{MAX_HISTORY, StepHeader};
+
+use crate::chunks::{Chunk, Wanted, next_chunk};
+use crate::engine::{Engine, Step};
+use crate::error::RunError;
+use crate::model::Model;
+use crate::pages::BlockTable;
+
+/// One sequence: its tokens and its pages of the KV cache. Dropped, it gives back its slot.
+pub struct Session<'m> {
+    model: &'m Model,
+    slot: u32,
+    /// One a KV group.
+    tables: Vec<BlockTable>,
+    /// What is in the cache.
+    tokens: Vec<u32>,
+    chunk_limit: u32,
+    draws: u32,
+    gpu_seconds: Option<f64>,
+}
+
+/// How the next token is drawn from the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: all.
+    pub top_k: u32,
+    /// 1: all.
+    pub top_p: f32,
+    /// 0: all.
+    pub min_p: f32,
+    /// 1: none.
+    pub repeat_penalty: f32,
+    /// Most recent tokens that the penalty looks at, at most `step::MAX_HISTORY`.
+    pub repeat_last_n: u32,
+    pub seed: u64,
+}
+
+/// A drawn token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampled {
+    pub token: u32,
+    /// Its logit, after penalties and before temperature.
+    pub logit: f32,
+    /// Tokens that top-k, top-p and min-p left to draw from.
+    pub candidates: u32,
+}
+
+/// Takes each row's position and logits (vocab_size f32) in order.
+pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
+
+impl<'m> Session<'m> {
+    pub(crate) fn new(model: &'m Model, slot: u32, tables: Vec<BlockTable>) -> Session<'m> {
+        Session {
+            model,
+            slot,
+            tables,
+            tokens: Vec::with_capacity(model.context_tokens() as usize),
+            chunk_limit: u32::MAX,
+            draws: 0,
+            gpu_seconds: None,
+        }
+    }
+
+    pub fn len_tokens(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Tokens in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take.
+    pub fn set_chunk_tokens(&mut self, chunk_tokens: u32) {
+        self.chunk_limit = if chunk_tokens == 0 { u32::MAX } else { chunk_tokens };
+    }
+
+    /// Appends tokens to the cache without looking at their logits.
+    ///
+    /// # Errors
+    /// When the context is too short, a token unknown, or the device fails. Tokens whose step succeeded stay.
+    pub fn feed(&mut self, tokens: &[u32]) -> Result<(), RunError> {
+        self.feed_steps(tokens, Wanted::Nothing, &Sampling::default(), |_, _, _| Ok(()))
+    }
+
+    /// Appends tokens and draws the one that follows, which is not appended yet.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and for no tokens at all or a sampling parameter out of range.
+    pub fn feed_and_sample(&mut self, tokens: &[u32], sampling: &Sampling) -> Result<Sampled, RunError> {
+        sampling.check()?;
+        if tokens.is_empty() {
+            return Err(RunError::NoTokens);
+        }
+        let mut sampled = None;
+        self.feed_steps(tokens, Wanted::Token, sampling, |engine, chunk, _| {
+            if engine.programs.shapes[chunk.program].samples {
+                sampled = Some(engine.sampled()?);
+            }
+            Ok(())
+        })?;
+        self.draws = self.draws.wrapping_add(1);
+        Ok(sampled.expect("the last step of a feed that wants a token samples"))
+    }
+
+    /// Appends tokens and hands every row's logits to `sink`, in order.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
+        let vocab_size = self.model.meta().model.vocab_size;
+        let mut logits = Vec::new();
+        self.feed_steps(tokens, Wanted::AllLogits, &Sampling::default(), |engine, chunk, position| {
+            logits.clear();
+            engine.read_logits(chunk, vocab_size, &mut logits)?;
+            for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
+                sink(position, row);
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets tokens from `len_tokens` on; a longer length changes nothing.
+    ///
+    /// # Errors
+    /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to.
+    pub fn truncate(&mut self, len_tokens: u32) -> Result<(), RunError> {
+        if len_tokens >= self.len_tokens() {
+            return Ok(());
+        }
+        if let Some(table) = self.tables.iter().find(|table| !table.can_continue_at(len_tokens)) {
+            return Err(RunError::Forgotten { len_tokens, kept_from: table.kept_from() });
+        }
+        self.give_back_from(len_tokens);
+        Ok(())
+    }
+
+    /// Forgets everything, so that equal seeds draw equal tokens again.
+    pub fn clear(&mut self) {
+        self.give_back_from(0);
+        self.draws = 0;
+    }
+
+    /// Seconds that the device spent in the last step; `None`: it keeps no time, or there was none.
+    pub fn last_step_gpu_seconds(&self) -> Option<f64> {
+        self.gpu_seconds
+    }
+
+    /// Runs `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
+    fn feed_steps(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        sampling: &Sampling,
+        mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        self.check(tokens)?;
+        let mut header = sampling.header(self.draws);
+        // LongRoPE looks at the whole sequence as it will be after this call. Tokens that were fed while it was shorter
+        // keep the keys that they got, as in every implementation with a cache.
+        let len_after = (self.tokens.len() + tokens.len()) as u32;
+        let limit = self.model.meta().model.long_rope_above_tokens;
+        header.rope_variant = u32::from(limit.is_some_and(|limit| len_after > limit));
+
+        let mut engine = self.model.engine();
+        let mut rest = tokens;
+        while !rest.is_empty() {
+            let chunk = next_chunk(&engine.programs.shapes, wanted, rest.len() as u32, self.chunk_limit)
+                .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
+            let (now, later) = rest.split_at(chunk.n_rows as usize);
+            let position = self.tokens.len() as u32;
+            self.tokens.extend_from_slice(now);
+            let history = &self.tokens[self.tokens.len().saturating_sub(sampling.history_tokens())..];
+            let step = Step { chunk, slot: self.slot, position, tokens: now, history, header };
+            if let Err(failure) = engine.run(&step, &mut self.tables) {
+                self.tokens.truncate(position as usize);
+                return Err(failure.into());
+            }
+            self.gpu_seconds = engine.timer.as_ref().and_then(|timer| timer.seconds());
+            after_step(&mut engine, chunk, position)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), RunError> {
+        let vocab_size = self.model.meta().model.vocab_size;
+        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+            return Err(RunError::UnknownToken { token, vocab_size });
+        }
+        let needed_tokens = (self.tokens.len() + tokens.len()) as u64;
+        let context_tokens = self.model.context_tokens();
+        if needed_tokens > u64::from(context_tokens) {
+            return Err(RunError::ContextFull { context_tokens, needed_tokens });
+        }
+        Ok(())
+    }
+
+    fn give_back_from(&mut self, len_tokens: u32) {
+        let mut engine = self.model.engine();
+        for (table, pool) in self.tables.iter_mut().zip(&mut engine.pools) {
+            table.truncate(pool, len_tokens);
+        }
+        self.tokens.truncate(len_tokens as usize);
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.give_back_from(0);
+        self.model.engine().free_slots.push(self.slot);
+    }
+}
+
+impl Default for Sampling {
+    /// Greedy.
+    fn default() -> Sampling {
+        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, repeat_last_n: 64, seed: 0 }
+    }
+}
+
+impl Sampling {
+    fn check(&self) -> Result<(), RunError> {
+        let wrong = |what, expected, found: String| Err(RunError::Sampling { what, expected, found });
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return wrong("temperature", "0 or more", self.temperature.to_string());
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return wrong("top-p", "above 0 and at most 1", self.top_p.to_string());
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return wrong("min-p", "0 to 1", self.min_p.to_string());
+        }
+        if !(self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0) {
+            return wrong("repeat penalty", "above 0", self.repeat_penalty.to_string());
+        }
+        if self.repeat_last_n as usize > MAX_HISTORY {
+            return wrong("tokens of the repeat penalty", "at most 256", self.repeat_last_n.to_string());
+        }
+        Ok(())
+    }
+
+    /// Tokens that must be written down for the penalty.
+    fn history_tokens(&self) -> usize {
+        if self.repeat_penalty == 1.0 { 0 } else { self.repeat_last_n as usize }
+    }
+
+    fn header(&self, draw: u32) -> StepHeader {
+        StepHeader {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            seed_low: self.seed as u32,
+            seed_high: (self.seed >> 32) as u32,
+            draw,
+            ..StepHeader::default()
+        }
+    }
+}
+
+// The error above names the number.
+const _: () = assert!(MAX_HISTORY == 256);

@@ -1,0 +1,91 @@
+//! One logical device with one compute queue.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ash::vk;
+
+use crate::device_plan::DeviceFacts;
+use crate::error::LoadError;
+use crate::vk::Named;
+use crate::vk::features::{FeatureChain, extension_names};
+use crate::vk::instance::Instance;
+
+pub struct Device {
+    pub(super) raw: ash::Device,
+    /// Vulkan wants one thread at a time at a queue.
+    pub(super) queue: Mutex<vk::Queue>,
+    pub(super) queue_family: u32,
+    /// Nanoseconds of one tick and the bits that count; `None`: the queue keeps no time.
+    pub(super) clock: Option<(f64, u64)>,
+    facts: DeviceFacts,
+    stuck: AtomicBool,
+    /// Destroyed after the device, so it goes last.
+    _instance: Instance,
+}
+
+impl Device {
+    /// Opens the device that `facts` describe, with every optional feature in them turned on.
+    pub fn open(instance: Instance, facts: &DeviceFacts, robust_buffer_access: bool) -> Result<Arc<Device>, LoadError> {
+        let physical = instance.physical_devices()?[facts.index];
+        // SAFETY: the device belongs to the instance.
+        let families = unsafe { instance.raw.get_physical_device_queue_family_properties(physical) };
+        let queue_family = families
+            .iter()
+            .position(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE))
+            .ok_or_else(|| LoadError::Unsupported { what: format!("{} has no queue for compute", facts.name) })?;
+
+        let priorities = [1.0];
+        let queues = [vk::DeviceQueueCreateInfo::default()
+            .queue_family_index(queue_family as u32)
+            .queue_priorities(&priorities)];
+        let core_1_3 = (facts.api_version.0, facts.api_version.1) >= (1, 3);
+        let extensions = extension_names(&facts.features, core_1_3);
+        let mut features = FeatureChain::enable(&facts.features, robust_buffer_access);
+        let mut features = features.chain();
+        let request = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(&extensions)
+            .push_next(&mut features);
+        // SAFETY: queue family, extensions and features were all reported by this device.
+        let raw = unsafe { instance.raw.create_device(physical, &request, None) }.named("vkCreateDevice")?;
+        // SAFETY: the request above asked for queue 0 of this family.
+        let queue = unsafe { raw.get_device_queue(queue_family as u32, 0) };
+        // SAFETY: the device belongs to the instance.
+        let limits = unsafe { instance.raw.get_physical_device_properties(physical) }.limits;
+        let valid_bits = families[queue_family].timestamp_valid_bits;
+        let clock =
+            (valid_bits > 0).then(|| (f64::from(limits.timestamp_period), u64::MAX >> (64 - valid_bits.clamp(1, 64))));
+        Ok(Arc::new(Device {
+            raw,
+            queue: Mutex::new(queue),
+            queue_family: queue_family as u32,
+            clock,
+            facts: facts.clone(),
+            stuck: AtomicBool::new(false),
+            _instance: instance,
+        }))
+    }
+
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// A submission did not finish in time and may still run: nothing that it could touch may be destroyed.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_stuck(&self) {
+        self.stuck.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !self.is_stuck() {
+            // SAFETY: every object made from the device holds an Arc of it, so none is left.
+            unsafe { self.raw.destroy_device(None) };
+        }
+    }
+}

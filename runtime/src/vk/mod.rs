@@ -1,0 +1,78 @@
+//! Unsafe room B: Vulkan, wrapped so that what lies above it is safe code.
+//!
+//! Every wrapper owns its Vulkan object, keeps alive what that object refers to (`Arc`), and destroys it on drop. Ranges,
+//! offsets and lifetimes are checked here with `assert!`, because they come from a validated artifact and our own plan.
+//! Two rules are left to the callers, who all live in this crate:
+//!
+//! 1. A [`memory::Mapping`] is read or written only while no submission that uses its buffer is under way. Whoever owns
+//!    the mapping also owns the [`submit::Lane`] and waits on it.
+//! 2. SPIR-V is trusted as a program is: the artifact's hashes say that it is what the compiler wrote.
+//!
+//! Once a submission outran its timeout, nothing is destroyed any more ([`device::Device::is_stuck`]): the device may
+//! still be using it.
+
+pub mod device;
+pub mod facts;
+pub mod features;
+pub mod instance;
+pub mod memory;
+pub mod pipeline;
+pub mod record;
+pub mod submit;
+
+use ash::vk;
+
+use crate::error::{LoadError, RunError};
+
+/// A Vulkan call that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub call: &'static str,
+    code: vk::Result,
+}
+
+impl Failure {
+    pub fn is_out_of_memory(&self) -> bool {
+        [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY].contains(&self.code)
+    }
+
+    /// The device was reset, or did not finish within a lane's timeout.
+    pub fn is_device_lost(&self) -> bool {
+        [vk::Result::ERROR_DEVICE_LOST, vk::Result::TIMEOUT].contains(&self.code)
+    }
+}
+
+impl From<Failure> for LoadError {
+    fn from(failure: Failure) -> LoadError {
+        if failure.is_device_lost() {
+            return LoadError::DeviceLost;
+        }
+        LoadError::Vulkan { call: failure.call, code: failure.code.to_string() }
+    }
+}
+
+impl From<Failure> for RunError {
+    fn from(failure: Failure) -> RunError {
+        if failure.code == vk::Result::TIMEOUT {
+            return RunError::DeviceLost { detail: "a step did not finish in time".into() };
+        }
+        if failure.is_device_lost() {
+            return RunError::DeviceLost { detail: format!("{} failed; load the model again", failure.call) };
+        }
+        if failure.is_out_of_memory() {
+            return RunError::OutOfMemory { what: failure.call.into() };
+        }
+        RunError::Vulkan { call: failure.call, code: failure.code.to_string() }
+    }
+}
+
+/// Names the call whose result this is.
+trait Named<T> {
+    fn named(self, call: &'static str) -> Result<T, Failure>;
+}
+
+impl<T> Named<T> for Result<T, vk::Result> {
+    fn named(self, call: &'static str) -> Result<T, Failure> {
+        self.map_err(|code| Failure { call, code })
+    }
+}

@@ -1,0 +1,145 @@
+//! Submissions, one at a time a lane, and how long they took on the device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ash::vk;
+
+use crate::vk::device::Device;
+use crate::vk::record::CommandList;
+use crate::vk::{Failure, Named};
+
+/// Submits command lists and waits for them.
+pub struct Lane {
+    device: Arc<Device>,
+    fence: vk::Fence,
+    timeout: Duration,
+    /// The list under way, if `start` left one.
+    under_way: Option<CommandList>,
+}
+
+/// Two ticks of the device's clock around a command list.
+pub struct Timer {
+    device: Arc<Device>,
+    pool: vk::QueryPool,
+    nanoseconds_per_tick: f64,
+    valid_bits: u64,
+}
+
+impl Lane {
+    /// A submission that takes longer than `timeout` counts as lost.
+    pub fn create(device: &Arc<Device>, timeout: Duration) -> Result<Lane, Failure> {
+        // SAFETY: a plain request; destroyed by Drop.
+        let fence = unsafe { device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }.named("vkCreateFence")?;
+        Ok(Lane { device: device.clone(), fence, timeout, under_way: None })
+    }
+
+    /// Runs `list` to its end.
+    pub fn run(&mut self, list: &mut CommandList) -> Result<(), Failure> {
+        self.wait()?;
+        self.submit(list.raw)?;
+        self.wait_for_fence()
+    }
+
+    /// Starts `list` and keeps it until [`Lane::wait`].
+    pub fn start(&mut self, list: CommandList) -> Result<(), Failure> {
+        self.wait()?;
+        self.submit(list.raw)?;
+        self.under_way = Some(list);
+        Ok(())
+    }
+
+    /// Waits for what `start` started, if anything.
+    pub fn wait(&mut self) -> Result<(), Failure> {
+        if self.under_way.is_none() {
+            return Ok(());
+        }
+        let waited = self.wait_for_fence();
+        self.under_way = None;
+        waited
+    }
+
+    fn submit(&self, list: vk::CommandBuffer) -> Result<(), Failure> {
+        if self.device.is_stuck() {
+            return Err(Failure { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST });
+        }
+        let lists = [list];
+        let submission = vk::SubmitInfo::default().command_buffers(&lists);
+        let queue = self.device.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // SAFETY: the lock makes this thread the queue's only user; the fence is unsignalled because every wait resets
+        // it; the list is complete and not pending, because its owner lends or gives it to one lane until the wait.
+        unsafe { self.device.raw.queue_submit(*queue, &[submission], self.fence) }.named("vkQueueSubmit")
+    }
+
+    fn wait_for_fence(&self) -> Result<(), Failure> {
+        let timeout = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: the fence is alive and was submitted.
+        let waited = unsafe { self.device.raw.wait_for_fences(&[self.fence], true, timeout) }.named("vkWaitForFences");
+        if let Err(failure) = waited {
+            if failure.code == vk::Result::TIMEOUT {
+                self.device.set_stuck();
+            }
+            return Err(failure);
+        }
+        // SAFETY: signalled, so no submission uses it.
+        unsafe { self.device.raw.reset_fences(&[self.fence]) }.named("vkResetFences")
+    }
+}
+
+impl Timer {
+    /// `None` where the device keeps no time.
+    pub fn create(device: &Arc<Device>) -> Result<Option<Arc<Timer>>, Failure> {
+        let Some((nanoseconds_per_tick, valid_bits)) = device.clock else {
+            return Ok(None);
+        };
+        let request = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(2);
+        // SAFETY: a plain request; destroyed by Drop.
+        let pool = unsafe { device.raw.create_query_pool(&request, None) }.named("vkCreateQueryPool")?;
+        Ok(Some(Arc::new(Timer { device: device.clone(), pool, nanoseconds_per_tick, valid_bits })))
+    }
+
+    /// Seconds between start and stop of the last list that ran to its end; `None` before the first.
+    pub fn seconds(&self) -> Option<f64> {
+        let mut ticks = [0u64; 2];
+        // SAFETY: both queries exist and are 64 bits wide as asked for.
+        let read =
+            unsafe { self.device.raw.get_query_pool_results(self.pool, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) };
+        let elapsed = ticks[1].wrapping_sub(ticks[0]) & self.valid_bits;
+        read.ok().map(|()| elapsed as f64 * self.nanoseconds_per_tick * 1e-9)
+    }
+
+    pub(super) fn record_start(&self, list: vk::CommandBuffer) {
+        // SAFETY: recording; the list's owner keeps the timer alive.
+        unsafe {
+            self.device.raw.cmd_reset_query_pool(list, self.pool, 0, 2);
+            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::TOP_OF_PIPE, self.pool, 0);
+        }
+    }
+
+    pub(super) fn record_stop(&self, list: vk::CommandBuffer) {
+        // SAFETY: recording; the list's owner keeps the timer alive.
+        unsafe {
+            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::BOTTOM_OF_PIPE, self.pool, 1);
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // A failure was, or will be, met by whoever needs the result.
+        let _ = self.wait();
+        if !self.device.is_stuck() {
+            // SAFETY: nothing is under way any more.
+            unsafe { self.device.raw.destroy_fence(self.fence, None) };
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if !self.device.is_stuck() {
+            // SAFETY: command lists hold an Arc of their timer, so none is left.
+            unsafe { self.device.raw.destroy_query_pool(self.pool, None) };
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The last look at a module: names are dropped, and what the words ask for must be what the spec and the target say.
+
+use std::collections::BTreeSet;
+
+use kernels::KernelSpec;
+use rspirv::binary::Assemble;
+use rspirv::dr::{Module, Operand};
+use rspirv::spirv::{Capability, Decoration, ExecutionMode, Op, StorageClass};
+
+use crate::error::EmitError;
+use crate::target::Target;
+
+/// Drops debug names and checks entry point, capabilities, workgroup size and bindings.
+pub fn strip_and_check(words: &[u32], spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
+    let mut module = rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))?;
+    module.debug_string_source.clear();
+    module.debug_names.clear();
+    check_capabilities(&module, target)?;
+    check_workgroup(&module, target)?;
+    check_bindings(&module, spec)?;
+    Ok(module.assemble())
+}
+
+/// Capabilities that a module declares.
+pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
+    module
+        .capabilities
+        .iter()
+        .filter_map(|instruction| match instruction.operands.first() {
+            Some(Operand::Capability(capability)) => Some(*capability),
+            _ => None,
+        })
+        .collect()
+}
+
+fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError> {
+    let mut allowed = BTreeSet::from([Capability::Shader]);
+    if target.subgroup_size > 0 {
+        allowed.extend([
+            Capability::GroupNonUniform,
+            Capability::GroupNonUniformArithmetic,
+            Capability::GroupNonUniformBallot,
+            Capability::GroupNonUniformShuffle,
+            Capability::GroupNonUniformVote,
+        ]);
+    }
+    match capabilities(module).difference(&allowed).next() {
+        None => Ok(()),
+        Some(extra) => Err(mismatch("capabilities", format!("a subset of {allowed:?}"), format!("{extra:?}"))),
+    }
+}
+
+fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
+    let size = module.execution_modes.iter().find_map(|mode| match mode.operands[..] {
+        [_, Operand::ExecutionMode(ExecutionMode::LocalSize), Operand::LiteralBit32(x), Operand::LiteralBit32(y), Operand::LiteralBit32(z)] => {
+            Some(u64::from(x) * u64::from(y) * u64::from(z))
+        }
+        _ => None,
+    });
+    match size {
+        Some(size) if size <= target.workgroup_invocations as u64 => Ok(()),
+        found => Err(mismatch(
+            "workgroup size",
+            format!("at most {} lanes", target.workgroup_invocations),
+            format!("{found:?}"),
+        )),
+    }
+}
+
+fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
+    let bound = module.annotations.iter().filter_map(|annotation| match annotation.operands[..] {
+        [Operand::IdRef(_), Operand::Decoration(Decoration::Binding), Operand::LiteralBit32(number)] => Some(number),
+        _ => None,
+    });
+    let found: BTreeSet<u32> = bound.collect();
+    let storage = module.types_global_values.iter().filter(|instruction| {
+        instruction.class.opcode == Op::Variable
+            && instruction.operands.first() == Some(&Operand::StorageClass(StorageClass::StorageBuffer))
+    });
+    // A buffer that the code never reads may be missing from the words, never one too many.
+    let expected: BTreeSet<u32> = (0..spec.bindings().len() as u32).collect();
+    if !found.is_subset(&expected) || storage.count() != found.len() {
+        return Err(mismatch("bindings", format!("{expected:?}"), format!("{found:?}")));
+    }
+    Ok(())
+}
+
+fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
+    EmitError::Check { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+}

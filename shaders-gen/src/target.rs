@@ -1,0 +1,119 @@
+//! [`Target`]: what we know of a kind of device. Presets are data; a new device is a new row.
+
+use artifacts::TargetMatch;
+
+/// Facts and tile sizes of one kind of device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Lanes of a subgroup that reductions may count on; 0: none, reductions go through workgroup memory.
+    pub subgroup_size: u32,
+    pub shared_memory_bytes: usize,
+    pub workgroup_invocations: usize,
+    vendor_id: Option<u32>,
+    name_contains: &'static [&'static str],
+    pub matmul: MatMulTuning,
+}
+
+/// How matmuls are cut on a device; `compiler::select` fits these to each shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatMulTuning {
+    /// Rows of the step that share one pass over the weights, in programs of many rows.
+    pub columns: usize,
+    /// Tiles of 8 matrix rows a lane, with one column and with many.
+    pub tiles_per_lane_one: usize,
+    pub tiles_per_lane_many: usize,
+    /// Most lanes that share a matrix row; 1 keeps addresses uniform, as a CPU's subgroup likes them.
+    pub k_slices: usize,
+    /// Lanes of a workgroup.
+    pub workgroup: usize,
+}
+
+impl Target {
+    /// The artifact's record of which devices this is for.
+    pub fn matches(&self) -> TargetMatch {
+        TargetMatch {
+            vendor_id: self.vendor_id,
+            name_contains: self.name_contains.iter().map(|part| (*part).to_owned()).collect(),
+            subgroup_size: self.subgroup_size,
+            shared_memory_bytes: self.shared_memory_bytes as u32,
+            workgroup_invocations: self.workgroup_invocations as u32,
+        }
+    }
+}
+
+/// The target of this name.
+pub fn by_name(name: &str) -> Option<Target> {
+    presets().into_iter().find(|target| target.name == name)
+}
+
+/// All targets, the more particular first: the runtime takes the first that fits the device.
+pub fn presets() -> Vec<Target> {
+    vec![
+        Target {
+            name: "phoenix",
+            about: "Radeon 780M and its RDNA3 siblings (gfx1103)",
+            subgroup_size: 32,
+            shared_memory_bytes: 32 << 10,
+            workgroup_invocations: 256,
+            vendor_id: Some(0x1002),
+            name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
+            matmul: MatMulTuning {
+                columns: 8,
+                tiles_per_lane_one: 1,
+                tiles_per_lane_many: 2,
+                k_slices: 32,
+                workgroup: 256,
+            },
+        },
+        Target {
+            name: "nvidia",
+            about: "NVIDIA GPUs with 32-lane subgroups",
+            subgroup_size: 32,
+            shared_memory_bytes: 48 << 10,
+            workgroup_invocations: 256,
+            vendor_id: Some(0x10de),
+            name_contains: &[],
+            matmul: MatMulTuning {
+                columns: 8,
+                tiles_per_lane_one: 1,
+                tiles_per_lane_many: 2,
+                k_slices: 32,
+                workgroup: 256,
+            },
+        },
+        Target {
+            name: "llvmpipe",
+            about: "Mesa's software Vulkan device",
+            subgroup_size: 0,
+            shared_memory_bytes: 32 << 10,
+            workgroup_invocations: 128,
+            vendor_id: Some(0x1_0005),
+            name_contains: &["llvmpipe"],
+            matmul: MatMulTuning {
+                columns: 16,
+                tiles_per_lane_one: 2,
+                tiles_per_lane_many: 2,
+                k_slices: 1,
+                workgroup: 64,
+            },
+        },
+        Target {
+            name: "generic",
+            about: "any Vulkan 1.2 device, within the limits that the specification guarantees",
+            subgroup_size: 0,
+            shared_memory_bytes: 16 << 10,
+            workgroup_invocations: 128,
+            vendor_id: None,
+            name_contains: &[],
+            matmul: MatMulTuning {
+                columns: 8,
+                tiles_per_lane_one: 1,
+                tiles_per_lane_many: 2,
+                k_slices: 16,
+                workgroup: 128,
+            },
+        },
+    ]
+}

@@ -1,0 +1,35 @@
+//! WGSL to SPIR-V by naga: parse, validate, write.
+
+use naga::back::spv;
+use naga::valid::{Capabilities, SubgroupOperationSet, ValidationFlags, Validator};
+
+use crate::error::EmitError;
+
+/// SPIR-V 1.3 (Vulkan 1.1 and later) with entry point `main`. Bounds are the driver's business: the runtime turns
+/// robustBufferAccess on, and every index in our kernels is below a shape that the plan was checked against.
+pub fn compile(source: &str) -> Result<Vec<u32>, EmitError> {
+    let module = naga::front::wgsl::parse_str(source)
+        .map_err(|error| EmitError::Wgsl { message: error.emit_to_string(source) })?;
+    // Uniform control flow is ours to keep: kernels return early on values read from the step buffer, the same in a
+    // whole workgroup, which naga cannot know.
+    let flags = ValidationFlags::all() - ValidationFlags::CONTROL_FLOW_UNIFORMITY;
+    // pack2x16float and unpack2x16float are plain Vulkan 1.0, whatever the name of their capability.
+    let capabilities =
+        Capabilities::SUBGROUP | Capabilities::SUBGROUP_BARRIER | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut validator = Validator::new(flags, capabilities);
+    validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+    validator.subgroup_operations(SubgroupOperationSet::all());
+    let info =
+        validator.validate(&module).map_err(|error| EmitError::Wgsl { message: error.emit_to_string(source) })?;
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::empty(),
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        ..spv::Options::default()
+    };
+    let entry =
+        spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: "main".into() };
+    spv::write_vec(&module, &info, &options, Some(&entry))
+        .map_err(|error| EmitError::Wgsl { message: error.to_string() })
+}

@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""Makes the tiny models under tests/models/tiny that `CASES` names, and their goldens, with transformers and PyTorch.
+
+    python make.py                     all of CASES
+    python make.py NAME...             only these
+    python make.py --golden-of FOLDER TEXT_FILE TOKENS
+                                       only golden.safetensors, for a folder that has its weights and tokenizer
+    python make.py --again FOLDER...   golden.safetensors anew, for the tokens that it already holds
+
+Each folder gets config.json (exactly the dictionary below), model.safetensors, tokenizer.json, tokenizer_config.json
+and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The logits come from reading the written
+folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
+
+Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0, safetensors 0.8.0.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+TOKENIZER_PATTERN = MODELS / "tiny" / "llama-tied"
+FIRST_ORDINARY_TOKEN = 3  # 0, 1 and 2 are <pad>, <bos> and <eos>
+
+COMMON = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": 320, "rms_norm_eps": 1e-6}
+
+
+def family(architecture, model_type, hidden, intermediate, layers, heads, kv_heads, **rest):
+    """A config.json; `rest` adds to COMMON or replaces it."""
+    return COMMON | {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": 512,
+    } | rest
+
+
+# Each case: the config, how many tokens the golden has, how many are then continued greedily, the stored dtype.
+# Configs are of the older form (rope_theta, rope_scaling, torch_dtype) and of the newer (rope_parameters, dtype) in
+# turn, because both are in use.
+CASES = {
+    # The window is a third of the tokens, and there is no head_dim to read.
+    "mistral-window": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "MistralForCausalLM", "mistral", 64, 176, 2, 4, 2,
+            hidden_act="silu", sliding_window=16, rope_theta=10000.0, tie_word_embeddings=False,
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Small caps, so that leaving one out is seen; the attention scale is not that of head_dim.
+    "gemma2-softcap": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma2ForCausalLM", "gemma2", 64, 160, 3, 4, 2,
+            head_dim=32, hidden_activation="gelu_pytorch_tanh", hidden_act="gelu_pytorch_tanh",
+            query_pre_attn_scalar=24, attn_logit_softcapping=5.0, final_logit_softcapping=3.0, sliding_window=16,
+            rope_theta=10000.0, attention_bias=False, torch_dtype="bfloat16",
+        ),
+    ),
+    # Fused qkv_proj and gate_up_proj; 24 of the 32 dimensions of a head are rotated.
+    "phi3-partial-rope": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Phi3ForCausalLM", "phi3", 96, 160, 2, 3, 1,
+            hidden_act="silu", sliding_window=20, tie_word_embeddings=False, original_max_position_embeddings=512,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+            dtype="bfloat16",
+        ),
+    ),
+    # All tokens and the continuation lie within the original context: short_factor.
+    "phi3-longrope-short": dict(
+        tokens=40,
+        greedy=16,
+        config=family(
+            "Phi3ForCausalLM", "phi3", 64, 128, 2, 2, 2,
+            hidden_act="silu", sliding_window=None, tie_word_embeddings=False, original_max_position_embeddings=64,
+            rope_theta=10000.0, partial_rotary_factor=0.75, torch_dtype="bfloat16",
+            rope_scaling={
+                "type": "longrope",
+                "short_factor": [1.0 + 0.05 * i for i in range(12)],
+                "long_factor": [1.0 + 0.6 * i for i in range(12)],
+            },
+        ),
+    ),
+    # More tokens than the original context: long_factor for every position.
+    "phi3-longrope-long": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Phi3ForCausalLM", "phi3", 64, 128, 2, 2, 1,
+            hidden_act="silu", sliding_window=None, tie_word_embeddings=False, original_max_position_embeddings=32,
+            rope_theta=10000.0, torch_dtype="bfloat16",
+            rope_scaling={
+                "type": "longrope",
+                "short_factor": [1.0 + 0.05 * i for i in range(16)],
+                "long_factor": [1.0 + 0.6 * i for i in range(16)],
+            },
+        ),
+    ),
+    # As Llama 2: every head has its own keys; the older name `type` of the scaling; stored as float16.
+    "llama2-linear-rope": dict(
+        tokens=48,
+        greedy=16,
+        dtype=torch.float16,
+        config=family(
+            "LlamaForCausalLM", "llama", 96, 176, 2, 4, 4,
+            hidden_act="silu", rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 2.5},
+            tie_word_embeddings=False, torch_dtype="float16",
+        ),
+    ),
+    # No size is a multiple of 32.
+    "llama-odd-sizes": dict(
+        tokens=40,
+        greedy=16,
+        config=family(
+            "LlamaForCausalLM", "llama", 200, 344, 1, 5, 1,
+            head_dim=40, hidden_act="silu", vocab_size=1003, tie_word_embeddings=True, attention_bias=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
+        ),
+    ),
+    # A bias on all seven matrices of a layer; stored as float32.
+    "llama-biases": dict(
+        tokens=48,
+        greedy=16,
+        dtype=torch.float32,
+        config=family(
+            "LlamaForCausalLM", "llama", 64, 128, 2, 4, 2,
+            head_dim=16, hidden_act="silu", attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+            rope_theta=10000.0, rope_scaling=None, torch_dtype="float32",
+        ),
+    ),
+    # The tokens reach beyond the original context.
+    "qwen3-yarn": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Qwen3ForCausalLM", "qwen3", 64, 160, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False, sliding_window=None,
+            use_sliding_window=False, layer_types=["full_attention"] * 2, dtype="bfloat16",
+            max_position_embeddings=128,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+    ),
+    # A config as transformers 4 wrote it: the layers' kinds follow from sliding_window_pattern, two rope bases, and
+    # rope_scaling holds for the global layers only.
+    "gemma3-older-config": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma3ForCausalLM", "gemma3_text", 64, 128, 4, 2, 1,
+            head_dim=32, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=32, sliding_window=16,
+            sliding_window_pattern=3, rope_theta=1000000.0, rope_local_base_freq=10000.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0}, attn_logit_softcapping=None,
+            final_logit_softcapping=None, attention_bias=False, torch_dtype="bfloat16",
+        ),
+    ),
+    # As sparse as the text part of Gemma 3 4B's config: heads, head_dim (256), the attention scale, the activation and
+    # both rope bases are the family's defaults.
+    "gemma3-defaults": dict(
+        tokens=48,
+        greedy=16,
+        config={
+            "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text",
+            "vocab_size": 320,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 16,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+            "torch_dtype": "bfloat16",
+        },
+    ),
+    # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
+    "qwen25-heads-7-to-1": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Qwen2ForCausalLM", "qwen2", 64, 128, 1, 7, 1,
+            head_dim=128, hidden_act="silu", tie_word_embeddings=True, sliding_window=512, use_sliding_window=False,
+            max_window_layers=1, rope_theta=1000000.0, torch_dtype="bfloat16",
+        ),
+    ),
+}
+
+
+def make_case(name, config, tokens, greedy, dtype=torch.bfloat16):
+    folder = MODELS / "tiny" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    seed = sum(name.encode())
+    write_json(folder / "config.json", config)
+    write_tokenizer(folder, config["vocab_size"])
+    write_weights(folder, seed, dtype)
+    generator = torch.Generator().manual_seed(seed + 1)
+    ids = torch.randint(FIRST_ORDINARY_TOKEN, config["vocab_size"], (tokens,), generator=generator)
+    ids[0] = COMMON["bos_token_id"]
+    write_golden(folder, ids, greedy)
+
+
+def write_weights(folder, seed, dtype):
+    """Random weights large enough that every part of a layer is seen in the logits."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    norms_add_one = model.config.model_type.startswith("gemma")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
+                # token would always win where the output matrix is the embedding.
+                branch_output = norms_add_one and name.split(".")[-2].startswith("post_")
+                centre = 1.0 if branch_output or not norms_add_one else 0.0
+                parameter.copy_(centre + 0.3 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+            elif "embed_tokens" in name:
+                parameter.copy_(0.1 * noise)
+            else:
+                parameter.copy_(noise * max(0.1, 1.2 * parameter.shape[-1] ** -0.5))
+    with tempfile.TemporaryDirectory() as temporary:
+        model.to(dtype).save_pretrained(temporary)
+        shutil.copyfile(Path(temporary) / "model.safetensors", folder / "model.safetensors")
+
+
+def write_golden(folder, ids, greedy_tokens):
+    """Logits of `ids` (T), then a greedy continuation that reads the whole sequence anew for every token."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        logits = model(ids[None], use_cache=False).logits[0]
+        sequence = ids
+        for _ in range(greedy_tokens):
+            following = model(sequence[None], use_cache=False).logits[0, -1].argmax()
+            sequence = torch.cat([sequence, following[None]])
+    save_file(
+        {
+            "tokens": ids.to(torch.int32),
+            "logits": logits.float().contiguous(),
+            "greedy": sequence[len(ids) :].to(torch.int32).contiguous(),
+        },
+        folder / "golden.safetensors",
+    )
+    (folder / "golden.safetensors").chmod(0o644)
+    print(f"{folder.name}: {tuple(logits.shape)}, deviation {logits.std():.3f}, {sequence[len(ids) :].tolist()}")
+
+
+def write_tokenizer(folder, vocab_size):
+    """One token a byte, filled up with <unusedN>, as in the folder it is patterned on."""
+    tokenizer = json.loads((TOKENIZER_PATTERN / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = tokenizer["model"]["vocab"]
+    unused = sum(token.startswith("<unused") for token in vocab)
+    while len(vocab) < vocab_size:
+        vocab[f"<unused{unused}>"] = len(vocab)
+        unused += 1
+    write_json(folder / "tokenizer.json", tokenizer)
+    shutil.copyfile(TOKENIZER_PATTERN / "tokenizer_config.json", folder / "tokenizer_config.json")
+
+
+def write_json(file, value):
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def golden_of(folder, text_file, tokens):
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    bos = json.loads((folder / "config.json").read_text())["bos_token_id"]
+    text = tokenizer.encode(text_file.read_text(encoding="utf-8"), add_special_tokens=False)
+    write_golden(folder, torch.tensor([bos] + text.ids[: tokens - 1]), greedy_tokens=16)
+
+
+def golden_again(folder):
+    golden = load_file(folder / "golden.safetensors")
+    write_golden(folder, golden["tokens"].long(), len(golden["greedy"]))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # one order of summation
+    logging.disable_progress_bar()
+    if sys.argv[1:2] == ["--golden-of"]:
+        golden_of(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1:2] == ["--again"]:
+        for folder in sys.argv[2:]:
+            golden_again(Path(folder))
+    else:
+        for case in sys.argv[1:] or CASES:
+            make_case(case, **CASES[case])

@@ -1,0 +1,4 @@
+//! tests
+
+pub mod reference;
+pub mod tiny_model;

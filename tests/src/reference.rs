@@ -1,0 +1,242 @@
+//! The independent answer: a language model as plain loops over f32, read straight from a Hugging Face folder.
+//!
+//! It shares no code with the compiler, the kernels or the runtime, so that agreement means something. It is written
+//! to be read beside a paper, not to be fast: every matrix product is three loops, nothing is cached between tokens,
+//! and the whole sequence is computed anew for each call. [`Reference::logits`] is the story; `config` says what the
+//! folder asks for, `rope` how positions turn into angles, `weights` where numbers come from, `compare` how two
+//! answers are held against each other.
+//!
+//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one) and phi3.
+//! Inputs are ours, so whatever is wrong with them is a panic that names it.
+
+mod compare;
+mod config;
+mod golden;
+mod rope;
+mod weights;
+
+use std::path::Path;
+
+pub use compare::{mean_kl_divergence, relative_error};
+pub use golden::{Golden, read_golden, read_logits};
+
+use config::{Activation, Config};
+use weights::Weights;
+
+/// A model in f32: its configuration and all tensors of its text part.
+pub struct Reference {
+    config: Config,
+    weights: Weights,
+}
+
+impl Reference {
+    /// Reads `config.json` and the safetensors (one file or shards; f32, f16 or bf16) of `folder`.
+    ///
+    /// # Panics
+    /// If a file is missing or malformed, or the family or an option is none that this model knows.
+    pub fn open(folder: impl AsRef<Path>) -> Self {
+        let folder = folder.as_ref();
+        Self { config: Config::read(&folder.join("config.json")), weights: Weights::read(folder) }
+    }
+
+    /// How many logits a token has: the rows of the output matrix.
+    pub fn vocab_size(&self) -> usize {
+        self.weights.get(self.output_matrix()).shape[0]
+    }
+
+    /// Logits of every position, (tokens, vocab) in row order.
+    ///
+    /// # Panics
+    /// If a token is not in the vocabulary, or a tensor is missing or of another shape than the config says.
+    pub fn logits(&self, tokens: &[i32]) -> Vec<f32> {
+        let mut residual = self.embed(tokens);
+        for layer in 0..self.config.layers {
+            let normed = self.norm(&format!("layers.{layer}.input_layernorm.weight"), &residual);
+            let mut attended = self.attention(layer, &normed);
+            // Gemma 2 and 3 norm what a branch returns; the others norm only what it is given, and call the norm
+            // before the second branch `post_attention`.
+            let branches_are_normed = self.config.branches_are_normed;
+            let norm_before_feed_forward = if branches_are_normed {
+                attended = self.norm(&format!("layers.{layer}.post_attention_layernorm.weight"), &attended);
+                format!("layers.{layer}.pre_feedforward_layernorm.weight")
+            } else {
+                format!("layers.{layer}.post_attention_layernorm.weight")
+            };
+            add(&mut residual, &attended);
+            let normed = self.norm(&norm_before_feed_forward, &residual);
+            let mut transformed = self.feed_forward(layer, &normed);
+            if branches_are_normed {
+                transformed = self.norm(&format!("layers.{layer}.post_feedforward_layernorm.weight"), &transformed);
+            }
+            add(&mut residual, &transformed);
+        }
+        let normed = self.norm("norm.weight", &residual);
+        let mut logits = self.multiply(self.output_matrix(), &normed);
+        if let Some(cap) = self.config.final_softcap {
+            logits.iter_mut().for_each(|logit| *logit = softcap(*logit, cap));
+        }
+        logits
+    }
+
+    /// The `count` tokens that follow `tokens` when the likeliest is taken each time; of equals, the first.
+    pub fn greedy(&self, tokens: &[i32], count: usize) -> Vec<i32> {
+        let mut sequence = tokens.to_vec();
+        for _ in 0..count {
+            let logits = self.logits(&sequence);
+            let last = &logits[logits.len() - self.vocab_size()..];
+            let best = (0..last.len()).reduce(|best, next| if last[next] > last[best] { next } else { best });
+            sequence.push(best.expect("the vocabulary is not empty") as i32);
+        }
+        sequence.split_off(tokens.len())
+    }
+
+    /// (tokens, hidden)
+    fn embed(&self, tokens: &[i32]) -> Vec<f32> {
+        let table = self.weights.get("embed_tokens.weight");
+        let hidden = table.shape[1];
+        let row = |&token: &i32| {
+            let start = usize::try_from(token).expect("token ids are not negative") * hidden;
+            table.values[start..start + hidden].iter().map(|value| value * self.config.embedding_scale)
+        };
+        tokens.iter().flat_map(row).collect()
+    }
+
+    /// Root mean square norm of every run of as many values as the weight `name` has.
+    fn norm(&self, name: &str, input: &[f32]) -> Vec<f32> {
+        let weight = &self.weights.get(name).values;
+        let mut output = Vec::with_capacity(input.len());
+        for row in input.chunks_exact(weight.len()) {
+            let mean_square = row.iter().map(|value| value * value).sum::<f32>() / row.len() as f32;
+            let scale = 1.0 / (mean_square + self.config.norm_epsilon).sqrt();
+            output
+                .extend(row.iter().zip(weight).map(|(value, w)| value * scale * (w + self.config.norm_weight_offset)));
+        }
+        output
+    }
+
+    /// (tokens, hidden) to (tokens, hidden)
+    fn attention(&self, layer: usize, input: &[f32]) -> Vec<f32> {
+        let Config { heads, kv_heads, head_dim, .. } = self.config;
+        let (mut query, mut key, value) = self.query_key_value(layer, input);
+        if self.config.query_and_key_are_normed {
+            query = self.norm(&format!("layers.{layer}.self_attn.q_norm.weight"), &query);
+            key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
+        }
+        let tokens = query.len() / (heads * head_dim);
+        let window = self.config.windows[layer];
+        let rope = if window.is_some() { &self.config.sliding_rope } else { &self.config.full_rope };
+        let angles = rope.angles(tokens);
+        rope::rotate(&mut query, &angles, heads, head_dim);
+        rope::rotate(&mut key, &angles, kv_heads, head_dim);
+
+        let mut mixed = vec![0.0; query.len()]; // (tokens, heads * head_dim)
+        for position in 0..tokens {
+            let first_seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
+            for head in 0..heads {
+                let kv_head = head / (heads / kv_heads);
+                let of_query = (position * heads + head) * head_dim;
+                let of_key = |seen: usize| (seen * kv_heads + kv_head) * head_dim;
+                let query = &query[of_query..][..head_dim];
+                let mut scores: Vec<f32> = (first_seen..=position)
+                    .map(|seen| dot(query, &key[of_key(seen)..][..head_dim]) * self.config.attention_scale)
+                    .collect();
+                if let Some(cap) = self.config.attention_softcap {
+                    scores.iter_mut().for_each(|score| *score = softcap(*score, cap));
+                }
+                softmax(&mut scores);
+                let mixed = &mut mixed[of_query..][..head_dim];
+                for (seen, probability) in (first_seen..=position).zip(scores) {
+                    for (sum, value) in mixed.iter_mut().zip(&value[of_key(seen)..]) {
+                        *sum += probability * value;
+                    }
+                }
+            }
+        }
+        self.multiply(&format!("layers.{layer}.self_attn.o_proj.weight"), &mixed)
+    }
+
+    /// (tokens, heads * head_dim), (tokens, kv_heads * head_dim), (tokens, kv_heads * head_dim)
+    fn query_key_value(&self, layer: usize, input: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        let Config { heads, kv_heads, head_dim, .. } = self.config;
+        let product = |name: &str| self.multiply(&format!("layers.{layer}.self_attn.{name}.weight"), input);
+        if !self.config.projections_are_fused {
+            return (product("q_proj"), product("k_proj"), product("v_proj"));
+        }
+        let (query_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let (query, key_value) = split_rows(&product("qkv_proj"), query_width, 2 * kv_width);
+        let (key, value) = split_rows(&key_value, kv_width, kv_width);
+        (query, key, value)
+    }
+
+    /// (tokens, hidden) to (tokens, hidden)
+    fn feed_forward(&self, layer: usize, input: &[f32]) -> Vec<f32> {
+        let name = |matrix: &str| format!("layers.{layer}.mlp.{matrix}.weight");
+        let (mut gate, up) = if self.config.projections_are_fused {
+            let intermediate = self.config.intermediate;
+            split_rows(&self.multiply(&name("gate_up_proj"), input), intermediate, intermediate)
+        } else {
+            (self.multiply(&name("gate_proj"), input), self.multiply(&name("up_proj"), input))
+        };
+        for (gate, up) in gate.iter_mut().zip(up) {
+            *gate = activate(self.config.activation, *gate) * up;
+        }
+        self.multiply(&name("down_proj"), &gate)
+    }
+
+    /// Rows of `input` (rows, in) times the matrix `name` (out, in), plus its bias where there is one: (rows, out).
+    fn multiply(&self, name: &str, input: &[f32]) -> Vec<f32> {
+        let matrix = self.weights.get(name);
+        let bias = self.weights.find(&name.replace(".weight", ".bias"));
+        let [outputs, inputs] = matrix.shape[..] else { panic!("{name} is not a matrix: shape {:?}", matrix.shape) };
+        assert_eq!(input.len() % inputs, 0, "{name}: its input is no multiple of {inputs} wide");
+        let mut output = Vec::with_capacity(input.len() / inputs * outputs);
+        for row in input.chunks_exact(inputs) {
+            for (index, weights) in matrix.values.chunks_exact(inputs).enumerate() {
+                output.push(dot(row, weights) + bias.map_or(0.0, |bias| bias.values[index]));
+            }
+        }
+        output
+    }
+
+    /// The embedding serves as output matrix where the config ties them or there is no other.
+    fn output_matrix(&self) -> &'static str {
+        let has_own = self.weights.find("lm_head.weight").is_some();
+        if has_own && !self.config.embeddings_are_tied { "lm_head.weight" } else { "embed_tokens.weight" }
+    }
+}
+
+fn dot(left: &[f32], right: &[f32]) -> f32 {
+    left.iter().zip(right).map(|(left, right)| left * right).sum()
+}
+
+fn add(sum: &mut [f32], term: &[f32]) {
+    assert_eq!(sum.len(), term.len(), "a branch returns as many values as the residual has");
+    sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
+}
+
+fn softcap(value: f32, cap: f32) -> f32 {
+    (value / cap).tanh() * cap
+}
+
+fn softmax(scores: &mut [f32]) {
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    scores.iter_mut().for_each(|score| *score = (*score - largest).exp());
+    let sum: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= sum);
+}
+
+fn activate(activation: Activation, value: f32) -> f32 {
+    match activation {
+        Activation::Silu => value / (1.0 + (-value).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f32::consts::PI).sqrt() * (value + 0.044715 * value * value * value);
+            0.5 * value * (1.0 + inner.tanh())
+        }
+    }
+}
+
+/// Each row of (rows, left + right) cut in two: (rows, left) and (rows, right).
+fn split_rows(matrix: &[f32], left: usize, right: usize) -> (Vec<f32>, Vec<f32>) {
+    let rows = matrix.chunks_exact(left + right);
+    (rows.clone().flat_map(|row| &row[..left]).copied().collect(), rows.flat_map(|row| &row[left..]).copied().collect())
+}

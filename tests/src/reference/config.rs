@@ -1,0 +1,149 @@
+//! What `config.json` asks for, in the older form of transformers 4 (`rope_theta`, `rope_scaling`,
+//! `sliding_window_pattern`) and the newer of transformers 5 (`rope_parameters`, `layer_types`).
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::rope::Rope;
+
+pub struct Config {
+    pub intermediate: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub activation: Activation,
+    pub norm_epsilon: f32,
+    /// Gemma stores norm weights less one.
+    pub norm_weight_offset: f32,
+    pub embedding_scale: f32,
+    pub embeddings_are_tied: bool,
+    pub attention_scale: f32,
+    pub attention_softcap: Option<f32>,
+    pub final_softcap: Option<f32>,
+    pub branches_are_normed: bool,
+    pub query_and_key_are_normed: bool,
+    /// Phi 3 stores query, key and value as one matrix, and gate and up as one.
+    pub projections_are_fused: bool,
+    /// For each layer how many positions a token sees, itself among them; none: all before it.
+    pub windows: Vec<Option<usize>>,
+    pub full_rope: Rope,
+    pub sliding_rope: Rope,
+}
+
+#[derive(Clone, Copy)]
+pub enum Activation {
+    Silu,
+    GeluTanh,
+}
+
+impl Config {
+    pub fn read(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let root: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let text_part = root.get("text_config").unwrap_or(&root);
+        // A multimodal config may say this beside its text part only.
+        let tied = text_part["tie_word_embeddings"].as_bool().or(root["tie_word_embeddings"].as_bool());
+        Self::new(text_part, tied)
+    }
+
+    fn new(json: &Value, embeddings_are_tied: Option<bool>) -> Self {
+        let family = json["model_type"].as_str().expect("config.json: model_type is a string");
+        let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text");
+        let gemma3 = gemma && family != "gemma2";
+        assert!(
+            gemma || matches!(family, "llama" | "mistral" | "qwen2" | "qwen3" | "phi3"),
+            "model_type is {family}, which the reference does not know"
+        );
+        let hidden = required(json, "hidden_size");
+        // A sparse config relies on its family's defaults; only Gemma's are relied on in practice.
+        let heads = count(json, "num_attention_heads").or(gemma.then_some(8)).expect("num_attention_heads is given");
+        let kv_heads = count(json, "num_key_value_heads").unwrap_or(if gemma { 4 } else { heads });
+        let head_dim = count(json, "head_dim").unwrap_or(if gemma { 256 } else { hidden / heads });
+        let score_divisor =
+            if gemma { number(json, "query_pre_attn_scalar").unwrap_or(256.0) } else { head_dim as f64 };
+        let softcap = |key: &str| number(json, key).map(|cap| cap as f32);
+        let layers = required(json, "num_hidden_layers");
+        Self {
+            intermediate: required(json, "intermediate_size"),
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            activation: activation(json, gemma),
+            norm_epsilon: number(json, "rms_norm_eps").unwrap_or(if family == "phi3" { 1e-5 } else { 1e-6 }) as f32,
+            norm_weight_offset: if gemma { 1.0 } else { 0.0 },
+            embedding_scale: if gemma { (hidden as f32).sqrt() } else { 1.0 },
+            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma),
+            attention_scale: score_divisor.powf(-0.5) as f32,
+            attention_softcap: softcap("attn_logit_softcapping"),
+            final_softcap: softcap("final_logit_softcapping"),
+            branches_are_normed: gemma,
+            query_and_key_are_normed: gemma3 || family == "qwen3",
+            projections_are_fused: family == "phi3",
+            windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
+            full_rope: Rope::new(json, &rope_parameters(json, "full_attention", gemma3), head_dim),
+            sliding_rope: Rope::new(json, &rope_parameters(json, "sliding_attention", gemma3), head_dim),
+        }
+    }
+}
+
+fn activation(json: &Value, gemma: bool) -> Activation {
+    // Gemma reads only `hidden_activation`; its older files say `hidden_act` too, not always the same.
+    let name = if gemma { json["hidden_activation"].as_str() } else { json["hidden_act"].as_str() };
+    match name.unwrap_or(if gemma { "gelu_pytorch_tanh" } else { "silu" }) {
+        "silu" => Activation::Silu,
+        "gelu_pytorch_tanh" => Activation::GeluTanh,
+        other => panic!("activation is {other}, which the reference does not know"),
+    }
+}
+
+fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
+    let listed = json["layer_types"][layer].as_str().map(|kind| kind == "sliding_attention");
+    let slides = match family {
+        "mistral" | "phi3" => true,
+        "gemma2" => listed.unwrap_or(layer % 2 != 1),
+        "gemma3" | "gemma3_text" => {
+            let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
+            listed.unwrap_or(layer % pattern != pattern - 1)
+        }
+        "qwen2" | "qwen3" => {
+            let first = count(json, "max_window_layers").unwrap_or(28);
+            json["use_sliding_window"] == true && listed.unwrap_or(layer >= first)
+        }
+        _ => false,
+    };
+    let family_default = family.starts_with("gemma").then_some(4096);
+    if slides { count(json, "sliding_window").or(family_default) } else { None }
+}
+
+/// The rope of the layers of this `kind`, in the newer form: one object with `rope_type` and `rope_theta`.
+fn rope_parameters(json: &Value, kind: &str, gemma3: bool) -> Value {
+    if let Value::Object(parameters) = &json["rope_parameters"] {
+        return parameters.get(kind).unwrap_or(&json["rope_parameters"]).clone();
+    }
+    let mut parameters = serde_json::Map::new();
+    if gemma3 && kind == "sliding_attention" {
+        parameters.insert("rope_theta".into(), number(json, "rope_local_base_freq").unwrap_or(1e4).into());
+        return Value::Object(parameters);
+    }
+    if let Value::Object(scaling) = &json["rope_scaling"] {
+        parameters.extend(scaling.clone());
+    }
+    let default_theta = if gemma3 { 1e6 } else { 1e4 };
+    parameters.insert("rope_theta".into(), number(json, "rope_theta").unwrap_or(default_theta).into());
+    Value::Object(parameters)
+}
+
+pub fn number(json: &Value, key: &str) -> Option<f64> {
+    json[key].as_f64()
+}
+
+fn count(json: &Value, key: &str) -> Option<usize> {
+    json[key].as_u64().map(|value| value as usize)
+}
+
+fn required(json: &Value, key: &str) -> usize {
+    count(json, key).unwrap_or_else(|| panic!("config.json: {key} is missing or no count"))
+}

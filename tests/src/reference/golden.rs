@@ -1,0 +1,52 @@
+//! What another implementation answered: `golden.safetensors` beside a model's weights.
+
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors};
+
+use super::weights::values_as_f32;
+
+/// Logits of `tokens`, and the tokens that follow them greedily.
+pub struct Golden {
+    /// (tokens)
+    pub tokens: Vec<i32>,
+    /// (tokens, vocab)
+    pub logits: Vec<f32>,
+    pub greedy: Vec<i32>,
+}
+
+/// Reads `golden.safetensors` of a model's folder.
+///
+/// # Panics
+/// If the file is missing or has not the three tensors.
+pub fn read_golden(folder: impl AsRef<Path>) -> Golden {
+    let file = folder.as_ref().join("golden.safetensors");
+    with_tensors(&file, |tensors| Golden {
+        tokens: token_ids(tensors, "tokens"),
+        logits: logits(tensors),
+        greedy: token_ids(tensors, "greedy"),
+    })
+}
+
+/// The tensor `logits` (tokens, vocab) of any safetensors file.
+///
+/// # Panics
+/// If the file is missing or has no such tensor.
+pub fn read_logits(file: impl AsRef<Path>) -> Vec<f32> {
+    with_tensors(file.as_ref(), logits)
+}
+
+fn with_tensors<T>(file: &Path, read: impl FnOnce(&SafeTensors) -> T) -> T {
+    let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    read(&SafeTensors::deserialize(&bytes).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
+}
+
+fn logits(tensors: &SafeTensors) -> Vec<f32> {
+    values_as_f32(&tensors.tensor("logits").expect("the file has a tensor `logits`"))
+}
+
+fn token_ids(tensors: &SafeTensors, name: &str) -> Vec<i32> {
+    let view = tensors.tensor(name).unwrap_or_else(|error| panic!("tensor {name}: {error}"));
+    assert_eq!(view.dtype(), Dtype::I32, "tensor {name} has token ids");
+    view.data().as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
+}

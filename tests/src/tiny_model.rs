@@ -1,0 +1,250 @@
+//! Random models of any shape, written as real Hugging Face folders: the input of random-shape tests, and the sound
+//! folder that hostile ones are made from by changing one thing.
+//!
+//! ```
+//! let folder = std::env::temp_dir().join(format!("tiny-model-example-{}", std::process::id()));
+//! tests::tiny_model::TinyModel { heads: 6, kv_heads: 3, ..Default::default() }.write(&folder);
+//! let logits = tests::reference::Reference::open(&folder).logits(&[1, 65, 66]);
+//! assert_eq!(logits.len(), 3 * 320);
+//! # std::fs::remove_dir_all(&folder).unwrap();
+//! ```
+
+mod random;
+mod tokenizer;
+
+use std::path::Path;
+
+use half::bf16;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+
+use random::Random;
+
+/// What to write. The same value gives the same bytes.
+#[derive(Clone, Debug)]
+pub struct TinyModel {
+    pub family: Family,
+    pub seed: u64,
+    /// Of these, 0, 1 and 2 are `<pad>`, `<bos>` and `<eos>`, the next 256 stand for a byte each.
+    pub vocab_size: usize,
+    pub hidden: usize,
+    pub intermediate: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Whether the embedding is the output matrix too.
+    pub tied: bool,
+    /// Positions that a layer with a window sees. Llama has no such layers; of Qwen's the odd ones are.
+    pub sliding_window: Option<usize>,
+    pub max_position_embeddings: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Gemma2,
+    Gemma3,
+    Phi3,
+}
+
+/// A tensor in row order, as it will be stored.
+#[derive(Clone, Debug)]
+pub struct NamedTensor {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub values: Vec<bf16>,
+}
+
+impl Default for TinyModel {
+    fn default() -> Self {
+        Self {
+            family: Family::Llama,
+            seed: 1,
+            vocab_size: 320,
+            hidden: 64,
+            intermediate: 128,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            tied: false,
+            sliding_window: None,
+            max_position_embeddings: 512,
+        }
+    }
+}
+
+impl TinyModel {
+    /// Writes `config.json`, `model.safetensors` (bf16), `tokenizer.json` and `tokenizer_config.json`, and makes the
+    /// folder where it is missing.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn write(&self, folder: impl AsRef<Path>) {
+        write_folder(folder.as_ref(), &self.config(), &self.tensors());
+        let (tokenizer, tokenizer_config) = tokenizer::one_token_a_byte(self.vocab_size);
+        write_json(&folder.as_ref().join("tokenizer.json"), &tokenizer);
+        write_json(&folder.as_ref().join("tokenizer_config.json"), &tokenizer_config);
+    }
+
+    /// `config.json`, in the newer form of transformers 5.
+    pub fn config(&self) -> Value {
+        let (architecture, model_type) = match self.family {
+            Family::Llama => ("LlamaForCausalLM", "llama"),
+            Family::Mistral => ("MistralForCausalLM", "mistral"),
+            Family::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Family::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Family::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
+            Family::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Family::Phi3 => ("Phi3ForCausalLM", "phi3"),
+        };
+        let mut config = json!({
+            "architectures": [architecture],
+            "bos_token_id": 1,
+            "dtype": "bfloat16",
+            "eos_token_id": 2,
+            "head_dim": self.head_dim,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "max_position_embeddings": self.max_position_embeddings,
+            "model_type": model_type,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "pad_token_id": 0,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "sliding_window": self.sliding_window,
+            "tie_word_embeddings": self.tied,
+            "vocab_size": self.vocab_size,
+        });
+        if self.is_gemma() {
+            config["hidden_activation"] = json!("gelu_pytorch_tanh");
+            config["query_pre_attn_scalar"] = json!(self.head_dim);
+        } else {
+            config["hidden_act"] = json!("silu");
+        }
+        if matches!(self.family, Family::Qwen2 | Family::Qwen3) {
+            config["use_sliding_window"] = json!(self.sliding_window.is_some());
+        }
+        if self.layers_differ_in_kind() {
+            config["layer_types"] = (0..self.layers).map(|layer| self.layer_type(layer)).collect();
+        }
+        match self.family {
+            Family::Gemma2 => {
+                config["attn_logit_softcapping"] = json!(50.0);
+                config["final_logit_softcapping"] = json!(30.0);
+            }
+            Family::Gemma3 => {
+                config["rope_parameters"] = json!({
+                    "full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
+                    "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+                });
+            }
+            _ => {}
+        }
+        config
+    }
+
+    /// All tensors, in the order they are stored in.
+    pub fn tensors(&self) -> Vec<NamedTensor> {
+        let mut random = Random::new(self.seed);
+        self.shapes().into_iter().map(|(name, shape)| self.fill(&mut random, name, shape)).collect()
+    }
+
+    fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let Self { hidden, intermediate, .. } = *self;
+        let (query, key_value) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
+        for layer in 0..self.layers {
+            let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}"), shape));
+            add("input_layernorm.weight", vec![hidden]);
+            add("post_attention_layernorm.weight", vec![hidden]);
+            if self.is_gemma() {
+                add("pre_feedforward_layernorm.weight", vec![hidden]);
+                add("post_feedforward_layernorm.weight", vec![hidden]);
+            }
+            if matches!(self.family, Family::Qwen3 | Family::Gemma3) {
+                add("self_attn.q_norm.weight", vec![self.head_dim]);
+                add("self_attn.k_norm.weight", vec![self.head_dim]);
+            }
+            if self.family == Family::Phi3 {
+                add("self_attn.qkv_proj.weight", vec![query + 2 * key_value, hidden]);
+                add("mlp.gate_up_proj.weight", vec![2 * intermediate, hidden]);
+            } else {
+                for (name, rows) in [("q_proj", query), ("k_proj", key_value), ("v_proj", key_value)] {
+                    add(&format!("self_attn.{name}.weight"), vec![rows, hidden]);
+                    if self.family == Family::Qwen2 {
+                        add(&format!("self_attn.{name}.bias"), vec![rows]);
+                    }
+                }
+                add("mlp.gate_proj.weight", vec![intermediate, hidden]);
+                add("mlp.up_proj.weight", vec![intermediate, hidden]);
+            }
+            add("self_attn.o_proj.weight", vec![hidden, query]);
+            add("mlp.down_proj.weight", vec![hidden, intermediate]);
+        }
+        shapes.push(("model.norm.weight".to_owned(), vec![hidden]));
+        if !self.tied {
+            shapes.push(("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]));
+        }
+        shapes
+    }
+
+    /// Values large enough that every part of a layer is seen in the logits: norms around what leaves their input
+    /// alone, matrices that keep the size of their input.
+    fn fill(&self, random: &mut Random, name: String, shape: Vec<usize>) -> NamedTensor {
+        let (centre, deviation) = match (shape.len(), name.ends_with("bias")) {
+            (1, true) => (0.0, 0.3),
+            (1, false) if self.is_gemma() => (0.0, 0.3),
+            (1, false) => (1.0, 0.3),
+            _ if name.contains("embed_tokens") => (0.0, 0.1),
+            _ => (0.0, 1.2 / (shape[1] as f32).sqrt()),
+        };
+        let values = (0..shape.iter().product()).map(|_| bf16::from_f32(centre + deviation * random.normal()));
+        NamedTensor { name, values: values.collect(), shape }
+    }
+
+    fn is_gemma(&self) -> bool {
+        matches!(self.family, Family::Gemma2 | Family::Gemma3)
+    }
+
+    fn layers_differ_in_kind(&self) -> bool {
+        self.is_gemma() || matches!(self.family, Family::Qwen2 | Family::Qwen3)
+    }
+
+    fn layer_type(&self, layer: usize) -> &'static str {
+        let slides = match self.family {
+            Family::Gemma3 => layer % 6 != 5,
+            Family::Gemma2 => layer % 2 != 1,
+            _ => layer % 2 == 1,
+        };
+        if slides && self.sliding_window.is_some() { "sliding_attention" } else { "full_attention" }
+    }
+}
+
+/// Writes `config.json` and `model.safetensors` only, from parts that a test may have changed.
+///
+/// # Panics
+/// If a file cannot be written, or a tensor has not as many values as its shape says.
+pub fn write_folder(folder: &Path, config: &Value, tensors: &[NamedTensor]) {
+    std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    write_json(&folder.join("config.json"), config);
+    let little_endian = |values: &[bf16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(|tensor| little_endian(&tensor.values)).collect();
+    let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
+        let view = TensorView::new(Dtype::BF16, tensor.shape.clone(), bytes);
+        (tensor.name.as_str(), view.unwrap_or_else(|error| panic!("{}: {error}", tensor.name)))
+    });
+    let file = folder.join("model.safetensors");
+    safetensors::serialize_to_file(views, None, &file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+}
+
+fn write_json(file: &Path, value: &Value) {
+    let text = serde_json::to_string_pretty(value).expect("a JSON value has a text form");
+    std::fs::write(file, text + "\n").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+}
