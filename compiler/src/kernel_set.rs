@@ -71,10 +71,10 @@ pub fn build(
             .collect();
         for (kind, steps) in &programs {
             let activations = place::place_activations(graph.graph(), steps, kind.rows);
-            let arena_bytes = place::arena_bytes(&activations);
+            let arena_bytes = place::arena_bytes(activations.values());
             if arena_bytes > set.arena_bytes {
                 set.arena_bytes = arena_bytes;
-                set.activations = activations;
+                set.activations = activations.into_values().collect();
             }
         }
         let programs = programs

@@ -80,7 +80,7 @@ pub fn place_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
 }
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> Vec<ActivationPlan> {
+pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<ValueId, ActivationPlan> {
     let mut lives: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
@@ -89,25 +89,30 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> Vec
             }
         }
     }
-    let mut wanted: Vec<ActivationPlan> = lives
+    let mut wanted: Vec<(ValueId, ActivationPlan)> = lives
         .into_iter()
-        .map(|(id, (first, last))| ActivationPlan {
-            name: graph.values[id.0].name.clone(),
-            offset_bytes: id.0 as u64, // the value's id until it is placed
-            len_bytes: (4 * rows * stride(graph.values[id.0].width)) as u64,
-            first_use: first as u32,
-            last_use: last as u32,
+        .map(|(id, (first, last))| {
+            let value = &graph.values[id.0];
+            let plan = ActivationPlan {
+                name: value.name.clone(),
+                offset_bytes: 0,
+                len_bytes: (4 * rows * stride(value.width)) as u64,
+                first_use: first as u32,
+                last_use: last as u32,
+            };
+            (id, plan)
         })
         .collect();
     // Large ones first, each at the lowest offset that is free for all of its life.
-    wanted.sort_by_key(|plan| (std::cmp::Reverse(plan.len_bytes), plan.first_use, plan.offset_bytes));
+    wanted.sort_by_key(|(id, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *id));
     let mut placed: Vec<ActivationPlan> = Vec::new();
-    for mut plan in wanted {
+    let mut by_id = BTreeMap::new();
+    for (id, mut plan) in wanted {
         plan.offset_bytes = lowest_free(&placed, &plan);
-        placed.push(plan);
+        placed.push(plan.clone());
+        by_id.insert(id, plan);
     }
-    placed.sort_by_key(|plan| (plan.first_use, plan.offset_bytes));
-    placed
+    by_id
 }
 
 fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
@@ -128,8 +133,8 @@ fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
 }
 
 /// Bytes that an arena for these activations needs.
-pub fn arena_bytes(activations: &[ActivationPlan]) -> u64 {
-    activations.iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
+pub fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>) -> u64 {
+    activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
 /// One program with every operand bound and the fewest barriers that keep its order.
@@ -141,7 +146,6 @@ pub fn place_program(
     pipelines: &[u32],
 ) -> Program {
     let activations = place_activations(graph, steps, kind.rows);
-    let by_name: BTreeMap<&str, &ActivationPlan> = activations.iter().map(|plan| (plan.name.as_str(), plan)).collect();
     let mut hazards = Hazards::default();
     let dispatches = steps
         .iter()
@@ -151,7 +155,7 @@ pub fn place_program(
                 .operands
                 .iter()
                 .zip(step.spec.bindings())
-                .map(|(operand, binding)| bind(graph, weights, &by_name, *operand, binding.writes))
+                .map(|(operand, binding)| bind(weights, &activations, *operand, binding.writes))
                 .collect();
             Dispatch {
                 pipeline,
@@ -167,9 +171,8 @@ pub fn place_program(
 }
 
 fn bind(
-    graph: &FusedGraph,
     weights: &WeightPlacement,
-    activations: &BTreeMap<&str, &ActivationPlan>,
+    activations: &BTreeMap<ValueId, ActivationPlan>,
     operand: Operand,
     writes: bool,
 ) -> Binding {
@@ -181,7 +184,7 @@ fn bind(
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(id) => {
-            let plan = activations[graph.values[id.0].name.as_str()];
+            let plan = &activations[&id];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
         Operand::Weight(id) => {

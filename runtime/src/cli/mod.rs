@@ -7,24 +7,29 @@
 //!          devices, inspect                                  (no model is loaded)
 //! ```
 
-mod answer;
 mod args;
-mod bench;
-mod chat;
-mod date;
-mod devices;
-mod error;
-mod figures;
-mod generate;
-mod inspect;
-mod interrupt;
 mod load;
-mod logits;
-mod output;
-mod perplexity;
-mod table;
+
+mod date;
 mod template;
 mod text;
+
+mod answer;
+mod chat;
+mod figures;
+mod generate;
+
+mod bench;
+mod logits;
+mod perplexity;
+
+mod devices;
+mod inspect;
+
+mod error;
+mod interrupt;
+mod output;
+mod table;
 
 use std::process::ExitCode;
 
