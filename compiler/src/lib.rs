@@ -202,7 +202,7 @@ fn meta(
     let weights_name = format!("{:?}", options.policy.weights).to_lowercase();
     Meta {
         model: ModelMeta {
-            name: source.file_stem().map_or("model".into(), |name| name.to_string_lossy().into_owned()),
+            name: model_name(source),
             architecture: config.architecture.clone(),
             vocab_size: config.vocab_size as u32,
             hidden_size: config.hidden_size as u32,
@@ -225,6 +225,12 @@ fn meta(
         },
         tensors: report::tensor_reports(checkpoint, graph.graph(), options.policy, errors),
     }
+}
+
+/// The folder's name, or the GGUF file's without its ending.
+fn model_name(source: &Path) -> String {
+    let name = source.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
 }
 
 fn tokenizer(checkpoint: &Checkpoint) -> TokenizerSection {

@@ -48,7 +48,7 @@ impl Engine {
         self.write_tables(step, tables);
         self.write_rows(step);
         self.views.step.flush()?;
-        self.lane.run(&mut self.programs.recorded[step.chunk.program].list)
+        self.lane.run(&mut self.programs.recorded[step.chunk.program].lists)
     }
 
     /// The token that the last step, of a sampling program, drew.
@@ -62,8 +62,7 @@ impl Engine {
 
     /// Appends the last step's logits to `logits`, `vocab_size` a row.
     pub fn read_logits(&mut self, chunk: Chunk, vocab_size: u32, logits: &mut Vec<f32>) -> Result<(), Failure> {
-        let program = &mut self.programs.recorded[chunk.program];
-        self.lane.run(program.read_logits.as_mut().expect("program gives logits"))?;
+        self.lane.run(&mut self.programs.recorded[chunk.program].read_logits)?;
         self.views.readback.invalidate()?;
         let rows = self.views.readback.bytes().chunks_exact(4 * self.logits_stride as usize);
         for row in rows.take(chunk.n_rows as usize) {

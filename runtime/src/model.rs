@@ -65,7 +65,7 @@ pub struct LoadReport {
     pub memory: Vec<TierBytes>,
 }
 
-/// No step of a healthy GPU takes this long.
+/// No submission to a healthy GPU takes this long.
 const GPU_TIMEOUT: Duration = Duration::from_secs(10);
 /// Software devices are slow, not lost.
 const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);

@@ -10,7 +10,6 @@ use artifacts::{Dispatch, Kernels, LogitsRows, Plan, Program, TargetKernels};
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
-use crate::vk::Failure;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline, SetLayout};
 use crate::vk::record::{Command, CommandList};
@@ -23,10 +22,15 @@ pub struct Programs {
 }
 
 pub struct RecordedProgram {
-    pub list: CommandList,
-    /// Copies the logits of all rows to the readback buffer; programs without logits have none.
-    pub read_logits: Option<CommandList>,
+    /// One a submission.
+    pub lists: Vec<CommandList>,
+    /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
+    pub read_logits: Vec<CommandList>,
 }
+
+/// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
+/// reset a device that spends seconds on one submission.
+const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
 
 /// Compiles the target's pipelines on all cores: drivers take their time.
 pub fn compile(
@@ -86,22 +90,47 @@ pub fn record(
     let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
     for program in &target.programs {
         let logits_rows = logits_rows(plan, program)?;
-        let commands = commands(&program.dispatches, pipelines, &mut sets, timer);
-        let list = CommandList::record(device, commands)?;
-        let read_logits = (logits_rows > 0).then(|| copy_logits(device, plan, buffers, logits_rows)).transpose()?;
-        programs.recorded.push(RecordedProgram { list, read_logits });
+        let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
+            .map(|dispatches| commands(dispatches, pipelines, &mut sets))
+            .collect();
+        if let Some(timer) = timer {
+            parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
+            parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
+        }
+        let record = |commands| CommandList::record(device, commands);
+        let lists = parts.into_iter().map(record).collect::<Result<_, _>>()?;
+        let read_logits = match logits_rows {
+            0 => Vec::new(),
+            rows => vec![record(vec![copy_logits(plan, buffers, rows)])?],
+        };
+        programs.recorded.push(RecordedProgram { lists, read_logits });
         programs.shapes.push(ProgramShape { rows: program.rows, logits: program.logits, samples: program.samples });
     }
     Ok(programs)
+}
+
+/// Cuts a program where [`SUBMISSION_BYTE_ROWS`] is reached; one dispatch is never cut.
+fn submissions(dispatches: &[Dispatch], rows: u32) -> impl Iterator<Item = &[Dispatch]> {
+    let mut rest = dispatches;
+    std::iter::from_fn(move || {
+        let mut work = 0u64;
+        let fits = |dispatch: &&Dispatch| {
+            work = work.saturating_add(dispatch.weight_bytes.saturating_mul(u64::from(rows)));
+            work <= SUBMISSION_BYTE_ROWS
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (now, later) = rest.split_at_checked(count)?;
+        rest = later;
+        Some(now)
+    })
 }
 
 fn commands(
     dispatches: &[Dispatch],
     pipelines: &[Arc<Pipeline>],
     sets: &mut impl Iterator<Item = BoundSet>,
-    timer: Option<&Arc<Timer>>,
 ) -> Vec<Command> {
-    let mut commands: Vec<Command> = timer.cloned().map(Command::StartTimer).into_iter().collect();
+    let mut commands = Vec::new();
     for (dispatch, set) in dispatches.iter().zip(sets) {
         if dispatch.barrier_before {
             commands.push(Command::Barrier);
@@ -109,7 +138,6 @@ fn commands(
         let pipeline = pipelines[dispatch.pipeline as usize].clone();
         commands.push(Command::Dispatch { pipeline, set, workgroups: dispatch.workgroups });
     }
-    commands.extend(timer.cloned().map(Command::StopTimer));
     commands
 }
 
@@ -128,8 +156,31 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
     Ok(rows)
 }
 
-fn copy_logits(device: &Arc<Device>, plan: &Plan, buffers: &Buffers, rows: u32) -> Result<CommandList, Failure> {
+fn copy_logits(plan: &Plan, buffers: &Buffers, rows: u32) -> Command {
     let bytes = 4 * u64::from(rows) * u64::from(plan.logits_stride);
-    let copy = Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) };
-    CommandList::record(device, vec![copy])
+    Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_cut_where_work_adds_up_but_never_inside_a_dispatch() {
+        let dispatch = |weight_bytes| Dispatch {
+            pipeline: 0,
+            workgroups: [1; 3],
+            bindings: vec![],
+            barrier_before: true,
+            label: String::new(),
+            weight_bytes,
+        };
+        let gib = 1 << 30;
+        let dispatches = [10 * gib, 20 * gib, 0, 40 * gib, 70 * gib, 0].map(dispatch);
+        let lens = |rows| submissions(&dispatches, rows).map(<[Dispatch]>::len).collect::<Vec<_>>();
+        assert_eq!(lens(1), [3, 1, 1, 1]);
+        assert_eq!(lens(64), [1, 1, 1, 1, 1, 1]);
+        assert_eq!(submissions(&dispatches[..3], 2).map(<[Dispatch]>::len).collect::<Vec<_>>(), [3]);
+        assert_eq!(submissions(&[], 1).count(), 0);
+    }
 }

@@ -334,7 +334,8 @@ fn program(rows: u32, logits: LogitsRows, samples: bool) -> Program {
         bindings,
         barrier_before,
         label: String::new(),
-        weight_bytes: 0,
+        // So much that programs of 64 rows are cut into several submissions.
+        weight_bytes: 1 << 30,
     };
     let row_groups = rows.div_ceil(64);
     let mut dispatches = vec![

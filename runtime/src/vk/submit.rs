@@ -34,17 +34,21 @@ impl Lane {
         Ok(Lane { device: device.clone(), fence, timeout, under_way: None })
     }
 
-    /// Runs `list` to its end.
-    pub fn run(&mut self, list: &mut CommandList) -> Result<(), Failure> {
+    /// Runs `lists`, a submission each, to the end of the last.
+    pub fn run(&mut self, lists: &mut [CommandList]) -> Result<(), Failure> {
         self.wait()?;
-        self.submit(list.raw)?;
-        self.wait_for_fence()
+        let Some((last, before)) = lists.split_last() else { return Ok(()) };
+        for list in before {
+            self.submit(list.raw, vk::Fence::null())?;
+        }
+        self.submit(last.raw, self.fence)?;
+        self.wait_for_fence(lists.len() as u32)
     }
 
     /// Starts `list` and keeps it until [`Lane::wait`].
     pub fn start(&mut self, list: CommandList) -> Result<(), Failure> {
         self.wait()?;
-        self.submit(list.raw)?;
+        self.submit(list.raw, self.fence)?;
         self.under_way = Some(list);
         Ok(())
     }
@@ -54,25 +58,27 @@ impl Lane {
         if self.under_way.is_none() {
             return Ok(());
         }
-        let waited = self.wait_for_fence();
+        let waited = self.wait_for_fence(1);
         self.under_way = None;
         waited
     }
 
-    fn submit(&self, list: vk::CommandBuffer) -> Result<(), Failure> {
+    fn submit(&self, list: vk::CommandBuffer, fence: vk::Fence) -> Result<(), Failure> {
         if self.device.is_stuck() {
             return Err(Failure { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST });
         }
         let lists = [list];
         let submission = vk::SubmitInfo::default().command_buffers(&lists);
         let queue = self.device.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // SAFETY: the lock makes this thread the queue's only user; the fence is unsignalled because every wait resets
-        // it; the list is complete and not pending, because its owner lends or gives it to one lane until the wait.
-        unsafe { self.device.raw.queue_submit(*queue, &[submission], self.fence) }.named("vkQueueSubmit")
+        // SAFETY: the lock makes this thread the queue's only user; the fence is null, or unsignalled because every wait
+        // resets it; the list is complete and not pending, because its owner lends or gives it to one lane until the wait.
+        unsafe { self.device.raw.queue_submit(*queue, &[submission], fence) }.named("vkQueueSubmit")
     }
 
-    fn wait_for_fence(&self) -> Result<(), Failure> {
-        let timeout = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+    /// Waits for the last of `submissions`, which may take the timeout each.
+    fn wait_for_fence(&self, submissions: u32) -> Result<(), Failure> {
+        let timeout = self.timeout.saturating_mul(submissions);
+        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the fence is alive and was submitted.
         let waited = unsafe { self.device.raw.wait_for_fences(&[self.fence], true, timeout) }.named("vkWaitForFences");
         if let Err(failure) = waited {

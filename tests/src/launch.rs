@@ -1,0 +1,206 @@
+//! One kernel on a real device, through an artifact made by hand: its inputs are the weights, its outputs lie in the logits
+//! buffer, where a first dispatch has left poison, and come back as logits do.
+
+use std::collections::BTreeMap;
+
+use artifacts::header::SECTION_ALIGN;
+use artifacts::plan::BUFFER_ALIGN;
+use artifacts::{
+    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, Meta, ModelMeta, Pipeline, Plan,
+    Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+};
+use kernels::KernelSpec;
+use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use runtime::{DeviceChoice, LoadOptions, Model, Sampled, Sampling};
+use shaders_gen::Target;
+
+/// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
+pub const POISON: f32 = -7.5e33;
+
+/// What a binding of a launched kernel is.
+#[derive(Clone, Debug)]
+pub enum Operand {
+    Step,
+    /// Read-only contents.
+    Bytes(Vec<u8>),
+    /// Output number `id` of `words` words, or a later kernel's view of it.
+    Out { id: usize, words: usize },
+    Keys,
+    Values,
+    Drawn,
+}
+
+/// Kernels to run in order, over the rows of one feed.
+pub struct Launch {
+    pub target: Target,
+    pub steps: Vec<(KernelSpec, Vec<Operand>)>,
+    /// A KV cache of one layer, if a kernel needs one.
+    pub kv: Option<KvGroupPlan>,
+    /// Tokens fed before, in a step of their own, and tokens whose step is looked at.
+    pub before: Vec<u32>,
+    pub tokens: Vec<u32>,
+}
+
+impl Operand {
+    pub fn floats(values: &[f32]) -> Operand {
+        Operand::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+}
+
+impl Launch {
+    /// Runs on the device that `UNICORN_DEVICE` names (llvmpipe if it names none); gives each output's words.
+    ///
+    /// # Panics
+    /// If the artifact does not load or the step fails.
+    pub fn run(&self) -> BTreeMap<usize, Vec<u32>> {
+        let stride = self.stride();
+        let (_folder, model) = self.load(LogitsRows::All, stride);
+        let mut session = model.session().expect("a free slot");
+        if !self.before.is_empty() {
+            session.feed_with_logits(&self.before, &mut |_, _| {}).expect("the first step runs");
+        }
+        let mut words = Vec::new();
+        let mut collect = |_, row: &[f32]| words.extend(row.iter().map(|value| value.to_bits()));
+        session.feed_with_logits(&self.tokens, &mut collect).expect("the step runs");
+        self.outputs().into_iter().map(|(id, (first, len))| (id, words[first..first + len].to_vec())).collect()
+    }
+
+    /// Runs a sampler over `vocab` logits in output 0 and says what it drew.
+    pub fn sample(&self, vocab: usize, sampling: &Sampling) -> Sampled {
+        let (_folder, model) = self.load(LogitsRows::One, vocab);
+        let mut session = model.session().expect("a free slot");
+        session.feed_and_sample(&self.tokens, sampling).expect("the step runs")
+    }
+
+    fn load(&self, logits: LogitsRows, stride: usize) -> (tempfile::TempDir, Model) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("kernel.unicorn");
+        self.write(&path, logits, stride);
+        let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+        let options =
+            LoadOptions { device: DeviceChoice::Name(device), context_tokens: Some(CONTEXT), ..LoadOptions::default() };
+        let model = Model::load(&path, &options, &mut |_, _| {}).expect("the artifact loads");
+        (folder, model)
+    }
+
+    /// First word and length of each output in the logits buffer.
+    fn outputs(&self) -> BTreeMap<usize, (usize, usize)> {
+        let operands = self.steps.iter().flat_map(|(_, operands)| operands);
+        let sizes: BTreeMap<usize, usize> = operands
+            .filter_map(|operand| if let Operand::Out { id, words } = operand { Some((*id, *words)) } else { None })
+            .collect();
+        let mut first = 0;
+        let mut placed = BTreeMap::new();
+        for (id, words) in sizes {
+            placed.insert(id, (first, words));
+            first = (first + words).next_multiple_of(BUFFER_ALIGN as usize / 4);
+        }
+        placed
+    }
+
+    /// Words of one row of the logits buffer, so that the rows of the step hold all outputs.
+    fn stride(&self) -> usize {
+        let end = self.outputs().values().map(|(first, words)| first + words).max().unwrap_or(1);
+        end.div_ceil(self.tokens.len()).max(CONTEXT as usize)
+    }
+
+    fn write(&self, path: &std::path::Path, logits: LogitsRows, stride: usize) {
+        let rows = self.tokens.len().max(self.before.len());
+        let mut slice: Vec<u8> = Vec::new();
+        let mut put = |bytes: &[u8]| {
+            slice.resize(slice.len().next_multiple_of(BUFFER_ALIGN as usize), 0);
+            let offset_bytes = slice.len() as u64;
+            slice.extend_from_slice(bytes);
+            let buffer = BufferRef::Weights { slice: 0 };
+            Binding { buffer, offset_bytes, len_bytes: bytes.len() as u64, writes: false }
+        };
+        let mut kernels = Kernels::default();
+        let mut pipelines = Vec::new();
+        let mut dispatches = Vec::new();
+        let mut add = |spec: &KernelSpec, bindings: Vec<Binding>| {
+            let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
+            kernels.modules.push(binary.words);
+            let number = pipelines.len() as u32;
+            pipelines.push(Pipeline { name: spec.name().into(), module: number, bindings: binary.bindings });
+            dispatches.push(Dispatch {
+                pipeline: number,
+                workgroups: spec.workgroups(rows).map(|count| count as u32),
+                bindings,
+                barrier_before: number > 0,
+                label: spec.name().into(),
+                weight_bytes: 0,
+            });
+        };
+        let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
+        let poison_half = put(&vec![POISON / 2.0; stride].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
+        let poison = ElementwiseSpec { op: ElementwiseOp::Add, width: stride, input_stride: 0, output_stride: stride };
+        add(
+            &KernelSpec::Elementwise(poison),
+            vec![whole(BufferRef::Step, false), poison_half, whole(BufferRef::Logits, true), poison_half],
+        );
+        let outputs = self.outputs();
+        for (spec, operands) in &self.steps {
+            let bind = |(operand, binding): (&Operand, kernels::BindingSpec)| match operand {
+                Operand::Step => whole(BufferRef::Step, false),
+                Operand::Bytes(bytes) => put(bytes),
+                Operand::Out { id, .. } => {
+                    let (first, words) = outputs[id];
+                    let (offset_bytes, len_bytes) = (4 * first as u64, 4 * words as u64);
+                    Binding { buffer: BufferRef::Logits, offset_bytes, len_bytes, writes: binding.writes }
+                }
+                Operand::Keys => whole(BufferRef::Keys { group: 0, layer: 0 }, binding.writes),
+                Operand::Values => whole(BufferRef::Values { group: 0, layer: 0 }, binding.writes),
+                Operand::Drawn => whole(BufferRef::Output, true),
+            };
+            let bindings = operands.iter().zip(spec.bindings()).map(bind).collect();
+            add(spec, bindings);
+        }
+        let samples = logits == LogitsRows::One;
+        let programs = vec![Program { rows: rows as u32, logits, samples, dispatches }];
+        kernels.targets.push(TargetKernels {
+            name: self.target.name.into(),
+            matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
+            pipelines,
+            programs,
+        });
+        let plan = Plan {
+            slices: vec![SlicePlan { bytes: slice.len() as u64, tier: Tier::Vram }],
+            weights: Vec::new(),
+            kv_groups: self.kv.iter().cloned().collect(),
+            activations: Vec::new(),
+            arena_bytes: SECTION_ALIGN,
+            arena_tier: Tier::Vram,
+            logits_rows: rows as u32,
+            logits_stride: stride as u32,
+            buffers: Vec::new(),
+            planned_context_tokens: CONTEXT,
+        };
+        let mut writer = ArtifactWriter::create(path, 1).expect("a temporary file");
+        writer.begin_slice().expect("room");
+        writer.weight_bytes(&slice).expect("room");
+        let tokenizer = TokenizerSection::default();
+        writer.finish(&meta(stride), &plan, &kernels, &tokenizer).expect("the artifact is sound");
+    }
+}
+
+/// Longest sequence of a launch, in tokens.
+pub const CONTEXT: u32 = 1024;
+
+fn meta(vocab_size: usize) -> Meta {
+    Meta {
+        model: ModelMeta {
+            name: "kernel".into(),
+            architecture: "none".into(),
+            vocab_size: vocab_size as u32,
+            hidden_size: 1,
+            n_layers: 1,
+            max_positions: CONTEXT,
+            long_rope_above_tokens: None,
+            parameters: 0,
+            weight_bytes_per_token: 0,
+            synthetic: true,
+        },
+        provenance: Provenance { compiler_version: String::new(), options: Vec::new(), source_hash: [0; 32] },
+        tensors: Vec::new(),
+    }
+}

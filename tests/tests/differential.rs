@@ -1,0 +1,476 @@
+//! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
+//! `UNICORN_DEVICE` names another.
+
+use artifacts::KvGroupPlan;
+use artifacts::step::StepHeader;
+use kernels::attention::{self, AttentionInputs, AttentionSpec};
+use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
+use kernels::embed::{self, EmbedSpec};
+use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
+use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
+use kernels::norm::{NormSpec, norm_row};
+use kernels::sample::{self, SampleSpec};
+use kernels::spec::Number;
+use kernels::{Activation, KernelSpec, Role, WeightFormat, WeightLayout};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use runtime::Sampling;
+use shaders_gen::{Target, target};
+use tests::launch::{Launch, Operand, POISON};
+use tests::reference::relative_error;
+
+/// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
+/// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
+const TOLERANCE: f32 = 1e-5;
+/// Caches hold f16: half a unit in the last place of 11 bits.
+const F16_TOLERANCE: f32 = 1e-3;
+
+fn targets() -> Vec<Target> {
+    let mut subgroups = target::by_name("generic").expect("a preset");
+    // llvmpipe's subgroups have 8 lanes: the path of devices with subgroups, on a device without a GPU.
+    subgroups.subgroup_size = 8;
+    vec![target::by_name("llvmpipe").expect("a preset"), target::by_name("generic").expect("a preset"), subgroups]
+}
+
+fn normals(rng: &mut StdRng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| (0..4).map(|_| rng.random_range(-1.0f32..1.0)).sum::<f32>()).collect()
+}
+
+/// A packed matrix of random codes with sensible scales.
+fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
+    let mut bytes = vec![0u8; layout.bytes()];
+    rng.fill_bytes(&mut bytes);
+    let scale = |rng: &mut StdRng| half::f16::from_f32(rng.random_range(0.001f32..0.02));
+    for tile in bytes.chunks_exact_mut(layout.tile_bytes()) {
+        for block in 0..layout.blocks_per_tile() {
+            for row in 0..8 {
+                let param = match layout.format {
+                    WeightFormat::F16 => None,
+                    WeightFormat::Int8 => Some(scale(rng).to_bits()),
+                    WeightFormat::Int4 { .. } => {
+                        let zero = rng.random_range(0..16u8);
+                        Some(artifacts::int4::Int4Params::new(scale(rng).to_f32(), zero).0)
+                    }
+                };
+                if let Some(param) = param {
+                    let at = layout.param_offset(block, row);
+                    tile[at..at + 2].copy_from_slice(&param.to_le_bytes());
+                }
+            }
+        }
+        if layout.format == WeightFormat::F16 {
+            for pair in tile.chunks_exact_mut(2) {
+                pair.copy_from_slice(&half::f16::from_f32(rng.random_range(-0.05f32..0.05)).to_le_bytes());
+            }
+        }
+    }
+    zero_padding(layout, &mut bytes);
+    bytes
+}
+
+/// Columns past `cols` hold weights of value 0, as the compiler packs them: code = zero point, or 0.
+fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
+    let chunk_cols = layout.format.chunk_cols();
+    for tile in bytes.chunks_exact_mut(layout.tile_bytes()) {
+        for row in 0..8 {
+            for column in layout.cols..layout.padded_cols() {
+                let (block, within) = (column / layout.format.block_cols(), column % layout.format.block_cols());
+                let at = layout.chunk_offset(block, within / chunk_cols, row);
+                let inside = within % chunk_cols;
+                match layout.format {
+                    WeightFormat::Int4 { .. } => {
+                        let zero = tile[layout.param_offset(block, row) + 1] >> 4;
+                        let byte = &mut tile[at + inside / 2];
+                        *byte = if inside % 2 == 0 { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
+                    }
+                    WeightFormat::Int8 => tile[at + inside] = 0,
+                    WeightFormat::F16 => tile[at + 2 * inside..][..2].fill(0),
+                }
+            }
+        }
+    }
+}
+
+fn floats(words: &[u32]) -> Vec<f32> {
+    words.iter().map(|&word| f32::from_bits(word)).collect()
+}
+
+/// Compares what the twin wrote; elsewhere the poison must still be there.
+fn assert_same(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+    let written = |values: &[f32]| -> Vec<f32> {
+        values.iter().zip(expected).filter(|(_, twin)| **twin != POISON).map(|(value, _)| *value).collect()
+    };
+    let error = relative_error(&written(found), &written(expected));
+    assert!(f64::from(error) <= f64::from(tolerance), "{what}: relative error {error}");
+    let kept = found.iter().zip(expected).filter(|(_, twin)| **twin == POISON).all(|(value, _)| *value == POISON);
+    assert!(kept, "{what}: written where nothing belongs");
+}
+
+fn launch(target: &Target, spec: KernelSpec, operands: Vec<Operand>, n_rows: usize) -> Launch {
+    let tokens = vec![1; n_rows];
+    Launch { target: target.clone(), steps: vec![(spec, operands)], kv: None, before: Vec::new(), tokens }
+}
+
+#[test]
+fn matmul_of_every_format_and_folding() {
+    let mut rng = StdRng::seed_from_u64(1);
+    let formats = [
+        WeightFormat::Int4 { group: 32 },
+        WeightFormat::Int4 { group: 64 },
+        WeightFormat::Int4 { group: 128 },
+        WeightFormat::Int8,
+        WeightFormat::F16,
+    ];
+    for (index, target) in targets().iter().cycle().take(45).enumerate() {
+        let format = formats[index % formats.len()];
+        let prologue = index % 3 == 0;
+        let act_mul = [None, Some(Activation::Silu), Some(Activation::GeluTanh)][index / 3 % 3];
+        let pairs = if act_mul.is_some() { 16 } else { 1 };
+        let rows = rng.random_range(1..9) * pairs * if act_mul.is_some() { 1 } else { rng.random_range(1..9) };
+        let cols = rng.random_range(1..9usize) * [32, 5][index % 2];
+        let columns = if prologue { 1 } else { [1, 4, 8][index % 3] };
+        let n_rows = if prologue { 1 } else { rng.random_range(1..columns + 1) };
+        let layout = WeightLayout { format, rows, cols };
+        let stride = cols.next_multiple_of(32);
+        let norm = prologue.then(|| NormSpec {
+            width: cols,
+            stride,
+            eps: Number::new(1e-6),
+            add: index % 2 == 0,
+            post_norm: index % 4 == 0,
+            subgroup_size: target.subgroup_size,
+        });
+        let spec = MatMulSpec {
+            layout,
+            input_stride: stride,
+            output_stride: rows.next_multiple_of(32),
+            output_first: 0,
+            prologue: norm.clone(),
+            bias: act_mul.is_none() && index % 2 == 1,
+            act_mul,
+            softcap: (act_mul.is_none() && index % 4 == 1).then(|| Number::new(0.7)),
+            row_from_step: false,
+            tile: MatMulTile {
+                columns,
+                tiles_per_lane: if act_mul.is_some() { 2 } else { 1 + index % 2 },
+                k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
+                group_tiles: 2,
+            },
+            subgroup_size: target.subgroup_size,
+        };
+        check_matmul(target, &spec, n_rows, columns, &mut rng);
+    }
+}
+
+fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usize, rng: &mut StdRng) {
+    let weights = packed(rng, &spec.layout);
+    let width = columns.max(n_rows) * spec.input_stride;
+    let (input, residual) = (normals(rng, width), normals(rng, width));
+    let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols));
+    let bias = normals(rng, spec.layout.rows);
+    // Rows of a column tile past the last one are computed and thrown away: give them room.
+    let out_words = columns.max(n_rows) * spec.output_stride;
+    let kernel = KernelSpec::MatMul(spec.clone());
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::Weights => Operand::Bytes(weights.clone()),
+        Role::Output => Operand::Out { id: 0, words: out_words },
+        Role::Columns | Role::Input => Operand::floats(&input),
+        Role::Residual => Operand::floats(&residual),
+        Role::Sum => Operand::Out { id: 1, words: width },
+        Role::NormWeight => Operand::floats(&norm_weight),
+        Role::PostNormWeight => Operand::floats(&post_weight),
+        Role::Bias => Operand::floats(&bias),
+        other => panic!("a matmul has no {other:?}"),
+    };
+    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let found = launch(target, kernel, operands, n_rows).run();
+    let mut expected = vec![POISON; out_words];
+    let mut sum = vec![POISON; width];
+    let inputs = MatMulInputs {
+        packed: &weights,
+        input: &input,
+        residual: &residual,
+        norm_weight: &norm_weight,
+        post_norm_weight: &post_weight,
+        bias: &bias,
+        n_rows,
+        logits_row: 0,
+    };
+    matmul::twin(spec, &inputs, &mut expected, &mut sum);
+    let used = n_rows * spec.output_stride;
+    let what = format!("{} {spec:?} rows {n_rows}", target.name);
+    assert_same(&what, &floats(&found[&0])[..used], &expected[..used], TOLERANCE);
+    if let Some(sums) = found.get(&1) {
+        assert_same(&format!("sum of {what}"), &floats(sums), &sum, TOLERANCE);
+    }
+}
+
+#[test]
+fn norm_alone_and_with_sums() {
+    let mut rng = StdRng::seed_from_u64(2);
+    for (index, target) in targets().iter().cycle().take(9).enumerate() {
+        let width = rng.random_range(3..400usize);
+        let (stride, n_rows) = (width.next_multiple_of(32), rng.random_range(1..6));
+        let (add, post_norm) = (index % 3 > 0, index % 3 > 1);
+        let eps = Number::new(1e-5);
+        let spec = NormSpec { width, stride, eps, add, post_norm, subgroup_size: target.subgroup_size };
+        let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
+        let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
+        let kernel = KernelSpec::Norm(spec.clone());
+        let operand = |role| match role {
+            Role::Step => Operand::Step,
+            Role::Output => Operand::Out { id: 0, words: n_rows * stride },
+            Role::Input => Operand::floats(&input),
+            Role::Residual => Operand::floats(&residual),
+            Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
+            Role::NormWeight => Operand::floats(&weight),
+            Role::PostNormWeight => Operand::floats(&post_weight),
+            other => panic!("a norm has no {other:?}"),
+        };
+        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+        let found = launch(target, kernel, operands, n_rows).run();
+        let (mut sums, mut normed) = (vec![POISON; n_rows * stride], vec![POISON; n_rows * stride]);
+        for at in (0..n_rows).map(|row| row * stride) {
+            let row = at..at + width;
+            let (sum, out) = norm_row(&spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
+            sums[row.clone()].copy_from_slice(&sum);
+            normed[row].copy_from_slice(&out);
+        }
+        assert_same(&format!("{spec:?}"), &floats(&found[&0]), &normed, TOLERANCE);
+        if add {
+            assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn embed_of_every_format() {
+    let mut rng = StdRng::seed_from_u64(3);
+    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+    for (index, target) in targets().iter().cycle().take(9).enumerate() {
+        let layout =
+            WeightLayout { format: formats[index / 3], rows: rng.random_range(20..300), cols: rng.random_range(3..200) };
+        let output_stride = layout.cols.next_multiple_of(32);
+        let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5) };
+        let weights = packed(&mut rng, &layout);
+        // Tokens before, inside and behind this part of the table.
+        let tokens: Vec<u32> = (0..6).map(|_| rng.random_range(0..layout.rows as u32 + 20)).chain([0, 7]).collect();
+        let words = tokens.len() * output_stride;
+        let operands = vec![Operand::Step, Operand::Bytes(weights.clone()), Operand::Out { id: 0, words }];
+        let mut one = launch(target, KernelSpec::Embed(spec.clone()), operands, tokens.len());
+        one.tokens = tokens.clone();
+        let mut expected = vec![POISON; words];
+        embed::twin(&spec, &weights, &tokens, &mut expected);
+        assert_same(&format!("{spec:?}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
+    }
+}
+
+#[test]
+fn elementwise_operations() {
+    let mut rng = StdRng::seed_from_u64(4);
+    let ops = [
+        ElementwiseOp::Add,
+        ElementwiseOp::Bias,
+        ElementwiseOp::ActMul(Activation::Silu),
+        ElementwiseOp::ActMul(Activation::GeluTanh),
+        ElementwiseOp::SoftCap(Number::new(2.0)),
+    ];
+    for op in ops {
+        let target = &targets()[1];
+        let (width, n_rows) = (rng.random_range(1..300usize), 3);
+        let input_stride = width.next_multiple_of(32);
+        let spec = ElementwiseSpec { op, width, input_stride, output_stride: input_stride };
+        // Large values too: exp and tanh must not overflow into NaN.
+        let mut input = normals(&mut rng, n_rows * input_stride);
+        input[0] = 300.0;
+        input[input_stride] = -300.0;
+        let second = normals(&mut rng, n_rows * input_stride);
+        let kernel = KernelSpec::Elementwise(spec.clone());
+        let operand = |role| match role {
+            Role::Step => Operand::Step,
+            Role::Input => Operand::floats(&input),
+            Role::Output => Operand::Out { id: 0, words: n_rows * input_stride },
+            _ => Operand::floats(&second),
+        };
+        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+        let found = launch(target, kernel, operands, n_rows).run();
+        let mut expected = vec![POISON; n_rows * input_stride];
+        for row in 0..n_rows {
+            let at = row * input_stride;
+            let second = if op == ElementwiseOp::Bias { &second[..] } else { &second[at..] };
+            expected[at..at + width].copy_from_slice(&elementwise::twin_row(&spec, &input[at..], second));
+        }
+        assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);
+    }
+}
+
+/// Heads into the cache, then attention over it, in two steps of different lengths, against the two twins in turn.
+#[test]
+fn heads_and_attention_through_the_paged_cache() {
+    let mut rng = StdRng::seed_from_u64(5);
+    for (index, target) in targets().iter().cycle().take(12).enumerate() {
+        let head_dim = [64, 32, 96, 40, 256, 128][index % 6];
+        let (n_kv_heads, gqa) = ([1, 2, 3][index % 3], [1, 3, 5, 8][index % 4]);
+        let (n_before, n_rows) = (rng.random_range(1..90u32), rng.random_range(1..40u32));
+        check_cache(target, index, [head_dim, n_kv_heads, gqa], [n_before, n_rows], &mut rng);
+    }
+}
+
+fn check_cache(target: &Target, index: usize, shape: [usize; 3], rows: [u32; 2], rng: &mut StdRng) {
+    let [head_dim, n_kv_heads, gqa] = shape;
+    let [n_before, n_rows] = rows;
+    let window = (index % 2 == 1).then(|| rng.random_range(2..60usize));
+    let n_heads = n_kv_heads * gqa;
+    let (q_width, width) = (n_heads * head_dim, (n_heads + 2 * n_kv_heads) * head_dim);
+    let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
+    let with_norm = index % 3 != 1;
+    let rotary_dim = if index % 4 == 3 { head_dim / 2 } else { head_dim };
+    let heads_spec = HeadsSpec {
+        parts: vec![
+            part(n_heads, with_norm.then_some(NormOf::Query), true, 0.3, Destination::Output),
+            part(n_kv_heads, with_norm.then_some(NormOf::Key), true, 1.0, Destination::Keys),
+            part(n_kv_heads, None, false, 1.0, Destination::Values),
+        ],
+        head_dim,
+        input_stride: width,
+        output_stride: q_width,
+        eps: Number::new(1e-6),
+        rotary_dim,
+        rope_coarse: rope_coarse(1024),
+        page_tokens: 32,
+        kv_group: 0,
+        subgroup_size: target.subgroup_size,
+    };
+    let attention_spec = AttentionSpec {
+        n_kv_heads,
+        gqa,
+        head_dim,
+        input_stride: q_width,
+        output_stride: q_width,
+        window,
+        softcap: (index % 4 == 0).then(|| Number::new(2.0)),
+        page_tokens: 32,
+        kv_group: 0,
+        heads_per_group: gqa,
+        rows_per_group: [1, 2][index % 2],
+    };
+    let freqs: Vec<f64> = (0..rotary_dim / 2).map(|i| 10000f64.powf(-2.0 * i as f64 / rotary_dim as f64)).collect();
+    let table = rope_table(&[&freqs], 1.1, 1024);
+    let (query_norm, key_norm) = (normals(rng, head_dim), normals(rng, head_dim));
+    // Both steps read the same rows of qkv: only their positions differ.
+    let most = n_before.max(n_rows) as usize;
+    let qkv = normals(rng, most * width);
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::Input => Operand::floats(&qkv),
+        Role::Output => Operand::Out { id: 0, words: most * q_width },
+        Role::QueryNorm => Operand::floats(&query_norm),
+        Role::KeyNorm => Operand::floats(&key_norm),
+        Role::RopeTable => Operand::floats(table.as_flattened()),
+        Role::Keys => Operand::Keys,
+        Role::Values => Operand::Values,
+        other => panic!("heads have no {other:?}"),
+    };
+    let heads_kernel = KernelSpec::Heads(heads_spec.clone());
+    let heads_operands = heads_kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let query = Operand::Out { id: 0, words: most * q_width };
+    let mixed = Operand::Out { id: 1, words: most * q_width };
+    let attention_operands = vec![Operand::Step, query, mixed, Operand::Keys, Operand::Values];
+    let one = Launch {
+        target: target.clone(),
+        steps: vec![(heads_kernel, heads_operands), (KernelSpec::Attention(attention_spec.clone()), attention_operands)],
+        kv: Some(KvGroupPlan {
+            window_tokens: window.map(|window| window as u32),
+            n_layers: 1,
+            page_tokens: 32,
+            page_bytes: (n_kv_heads * head_dim * 32 * 2) as u64,
+            tier: artifacts::Tier::Vram,
+            reason: String::new(),
+        }),
+        before: vec![1; n_before as usize],
+        tokens: vec![1; n_rows as usize],
+    };
+    let found = one.run();
+
+    let pages = (n_before + n_rows).div_ceil(32);
+    let block_table: Vec<u32> = (0..pages).rev().collect();
+    let cache_words = pages as usize * n_kv_heads * head_dim / 2 * 32;
+    let (mut keys, mut values) = (vec![0u32; cache_words], vec![0u32; cache_words]);
+    let mut queries = vec![POISON; most * q_width];
+    for positions in [0..n_before, n_before..n_before + n_rows] {
+        let inputs = HeadsInputs {
+            input: &qkv,
+            query_norm: &query_norm,
+            key_norm: &key_norm,
+            rope_table: &table,
+            positions: &positions.collect::<Vec<u32>>(),
+            block_table: &block_table,
+            rope_variant: 0,
+        };
+        heads::twin(&heads_spec, &inputs, &mut queries, &mut keys, &mut values);
+    }
+    let mut expected = vec![POISON; n_rows as usize * q_width];
+    let positions: Vec<u32> = (n_before..n_before + n_rows).collect();
+    let inputs = AttentionInputs {
+        queries: &queries,
+        keys: &keys,
+        values: &values,
+        positions: &positions,
+        block_table: &block_table,
+    };
+    attention::twin(&attention_spec, &inputs, &mut expected);
+    let used = n_rows as usize * q_width;
+    let what = format!("{} {attention_spec:?} after {n_before}, rows {n_rows}", target.name);
+    assert_same(&format!("queries of {what}"), &floats(&found[&0])[..used], &queries[..used], TOLERANCE);
+    assert_same(&what, &floats(&found[&1])[..used], &expected, F16_TOLERANCE);
+}
+
+#[test]
+fn sampling_draws_what_the_twin_draws() {
+    let mut rng = StdRng::seed_from_u64(6);
+    for (index, target) in targets().iter().cycle().take(24).enumerate() {
+        let vocab = [1003, 320, 5000, 17][index % 4];
+        let logits: Vec<f32> = normals(&mut rng, vocab).iter().map(|x| 3.0 * x).collect();
+        let sampling = Sampling {
+            temperature: if index % 6 == 0 { 0.0 } else { rng.random_range(0.2..1.5) },
+            top_k: [0, 40, 5][index % 3],
+            top_p: [1.0, 0.9, 0.5][index / 3 % 3],
+            min_p: [0.0, 0.05][index % 2],
+            repeat_penalty: [1.0, 1.3][index / 2 % 2],
+            repeat_last_n: 64,
+            seed: rng.random_range(0..u64::MAX),
+        };
+        let history: Vec<u32> = (0..5).map(|_| rng.random_range(0..vocab as u32)).collect();
+        // Logits reach the buffer by adding nothing to them.
+        let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };
+        let zeros = Operand::floats(&vec![0.0; vocab]);
+        let buffer = Operand::Out { id: 0, words: vocab };
+        let spec = SampleSpec { vocab, workgroup: 64, subgroup_size: target.subgroup_size };
+        let mut one = launch(
+            target,
+            KernelSpec::Elementwise(copy),
+            vec![Operand::Step, Operand::floats(&logits), buffer.clone(), zeros],
+            1,
+        );
+        one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Drawn]));
+        one.tokens = history.clone();
+        let found = one.sample(vocab, &sampling);
+        let header = StepHeader {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repeat_penalty,
+            seed_low: sampling.seed as u32,
+            seed_high: (sampling.seed >> 32) as u32,
+            ..StepHeader::default()
+        };
+        let mut twin_logits = logits.clone();
+        let draw = sample::twin(&header, &history, &mut twin_logits);
+        assert_eq!(found.token, draw.token, "{sampling:?}, vocab {vocab}");
+        assert_eq!(found.candidates as usize, draw.candidates.len(), "{sampling:?}, vocab {vocab}");
+        assert_eq!(found.logit, twin_logits[found.token as usize], "{sampling:?}");
+    }
+}
+
