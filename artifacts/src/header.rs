@@ -96,11 +96,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
     let header = take(bytes, "header", 0, HEADER_BYTES)?;
     let (major, minor) = (u16_at(header, 8), u16_at(header, 10));
     if major != VERSION_MAJOR {
-        return Err(ParseError::Version {
-            found_major: major,
-            found_minor: minor,
-            supported_major: VERSION_MAJOR,
-        });
+        return Err(ParseError::Version { found_major: major, found_minor: minor, supported_major: VERSION_MAJOR });
     }
     let count = u32_at(header, 12);
     if count > MAX_SECTIONS {

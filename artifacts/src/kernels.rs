@@ -88,12 +88,20 @@ pub struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BufferRef {
     /// Weight section `slice`.
-    Weights { slice: u32 },
+    Weights {
+        slice: u32,
+    },
     /// Activations.
     Arena,
     /// Keys of one layer of a KV group: its part of the pool, all pages.
-    Keys { group: u32, layer: u32 },
-    Values { group: u32, layer: u32 },
+    Keys {
+        group: u32,
+        layer: u32,
+    },
+    Values {
+        group: u32,
+        layer: u32,
+    },
     /// `step::StepHeader`, rows, history and block tables.
     Step,
     Logits,

@@ -4,11 +4,11 @@
 //!   0 ┌───────────────┐ header       64 bytes: magic, version, section count, file length, hash of the table
 //!  64 ├───────────────┤ section table, 64 bytes an entry: kind, index, offset, length, BLAKE3
 //!     ├───────────────┤ 64 KiB aligned sections, in the order of the table:
+//!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
 //!     │ metadata      │   Meta: what the model is, who made the file, what quantising cost
 //!     │ plan          │   Plan: where every byte lives and why
 //!     │ kernels       │   Kernels: SPIR-V deduplicated by content, and the dispatch lists of each target
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
-//!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
 //!     └───────────────┘
 //! ```
 //!

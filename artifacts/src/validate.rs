@@ -9,6 +9,8 @@ use crate::view::ArtifactView;
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
+/// More than any program has; a bound on what comparing each with each can cost a reader.
+const MAX_ACTIVATIONS: u64 = 16_384;
 /// SPIR-V's first word.
 const SPIRV_MAGIC: u32 = 0x0723_0203;
 
@@ -67,6 +69,7 @@ fn validate_weights(plan: &Plan) -> Result<(), ParseError> {
 
 fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
     in_range("arena bytes", plan.arena_bytes, 0, MAX_SLICE_BYTES)?;
+    in_range("number of activations", plan.activations.len() as u64, 0, MAX_ACTIVATIONS)?;
     for (index, one) in plan.activations.iter().enumerate() {
         let end = range_end(&one.name, one.offset_bytes, one.len_bytes, plan.arena_bytes)?;
         for other in &plan.activations[..index] {
@@ -131,16 +134,11 @@ fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Resu
 /// Checks alignment and that the range lies below `limit`; returns its end.
 fn range_end(what: &str, offset: u64, len: u64, limit: u64) -> Result<u64, ParseError> {
     if !offset.is_multiple_of(BUFFER_ALIGN) {
-        return Err(ParseError::invalid(
-            format!("offset of {what}"),
-            format!("a multiple of {BUFFER_ALIGN}"),
-            offset,
-        ));
+        return Err(ParseError::invalid(format!("offset of {what}"), format!("a multiple of {BUFFER_ALIGN}"), offset));
     }
-    offset
-        .checked_add(len)
-        .filter(|&end| end <= limit)
-        .ok_or_else(|| ParseError::invalid(format!("range of {what}"), format!("to end by {limit}"), format!("{offset} + {len}")))
+    offset.checked_add(len).filter(|&end| end <= limit).ok_or_else(|| {
+        ParseError::invalid(format!("range of {what}"), format!("to end by {limit}"), format!("{offset} + {len}"))
+    })
 }
 
 fn in_range(what: &str, value: u64, least: u64, most: u64) -> Result<(), ParseError> {

@@ -17,8 +17,8 @@ use crate::view::ArtifactView;
 
 /// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves nothing.
 ///
-/// Weight sections come first in time and last in the table: their lengths are known from the plan, so the small
-/// sections, whose contents (quantisation errors) are known only afterwards, get a reserved place behind them.
+/// Weight sections come first, in the file as in time: their lengths are known from the plan, while what the small
+/// sections say (quantisation errors) is known only afterwards. Header and table have a reserved place before them all.
 pub struct ArtifactWriter {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -29,7 +29,14 @@ pub struct ArtifactWriter {
 
 impl ArtifactWriter {
     /// Begins an artifact of `n_slices` weight sections that will be named `path`.
+    ///
+    /// # Errors
+    /// Where no file can be made, or where `path` is something else than a file: renaming over a device or a pipe would
+    /// take it away from everybody.
     pub fn create(path: &Path, n_slices: usize) -> io::Result<ArtifactWriter> {
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempfile_in(folder)?;
         let mut writer = ArtifactWriter {

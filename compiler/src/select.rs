@@ -451,6 +451,7 @@ fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool) -> Ma
         columns,
         tiles_per_lane: if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane },
         k_slices,
+        broadcast: tuning.broadcast,
         group_tiles: (tuning.workgroup / kernels::layout::TILE_ROWS / k_slices).max(1),
     }
 }

@@ -45,6 +45,9 @@ pub struct MatMulTile {
     pub k_slices: usize,
     /// Lane groups of 8 · k_slices in a workgroup.
     pub group_tiles: usize,
+    /// Subgroups have 8 lanes, and a lane loads one of every eight activations and gets the others from its neighbours:
+    /// where a load costs each lane by itself, as on a CPU. Needs `k_slices` of 1.
+    pub broadcast: bool,
 }
 
 impl MatMulTile {
@@ -84,6 +87,7 @@ impl MatMulSpec {
     pub(crate) fn wgsl(&self) -> String {
         assert!(self.prologue.is_none() || self.tile.columns == 1, "a prologue norms one row");
         assert!(!self.row_from_step || self.tile.columns == 1, "logits_row is one row");
+        assert!(!self.tile.broadcast || self.tile.k_slices == 1, "neighbours work on the same block");
         assert!(self.act_mul.is_none() || self.tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
@@ -113,6 +117,7 @@ impl MatMulSpec {
             .flag("PROLOGUE_ADD", norm.is_some_and(|norm| norm.add))
             .flag("PROLOGUE_POST_NORM", norm.is_some_and(|norm| norm.post_norm))
             .flag("TAIL", layout.cols != layout.padded_cols())
+            .flag("BROADCAST", self.tile.broadcast)
             .flag("SPLIT", self.tile.k_slices > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
@@ -155,28 +160,7 @@ impl MatMulSpec {
                 }
             }
         }
-        let quads_per_chunk = self.layout.format.chunk_cols() / 4;
-        let quads_per_block = self.layout.format.block_cols() / 4;
-        line(2, format!("let quad = block * {quads_per_block}u;"));
-        for chunk in 0..self.layout.format.chunks_per_block() {
-            line(2, "{".into());
-            for tile in 0..tiles {
-                line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
-            }
-            for part in 0..quads_per_chunk {
-                for tile in 0..tiles {
-                    line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
-                }
-                for column in 0..columns {
-                    let quad = chunk * quads_per_chunk + part;
-                    line(3, format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"));
-                    for tile in 0..tiles {
-                        line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
-                    }
-                }
-            }
-            line(2, "}".into());
-        }
+        if self.tile.broadcast { self.octets(&mut line) } else { self.quads(&mut line) }
         line(1, "}".into());
         for column in 0..columns {
             for tile in 0..tiles {
@@ -214,7 +198,72 @@ impl MatMulSpec {
         text
     }
 
-    /// Four weights, the `part`-th of the chunk in `word_{tile}`.
+    /// One block, four activations of every column at a time, each lane loading its own.
+    fn quads(&self, line: &mut impl FnMut(usize, String)) {
+        let quads_per_chunk = self.layout.format.chunk_cols() / 4;
+        line(2, format!("let quad = block * {}u;", self.layout.format.block_cols() / 4));
+        for chunk in 0..self.layout.format.chunks_per_block() {
+            line(2, "{".into());
+            for tile in 0..self.tile.tiles_per_lane {
+                line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
+            }
+            for part in 0..quads_per_chunk {
+                for tile in 0..self.tile.tiles_per_lane {
+                    line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
+                }
+                for column in 0..self.tile.columns {
+                    let quad = chunk * quads_per_chunk + part;
+                    line(3, format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"));
+                    for tile in 0..self.tile.tiles_per_lane {
+                        line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
+                    }
+                }
+            }
+            line(2, "}".into());
+        }
+    }
+
+    /// One block, eight activations of every column at a time, one a lane, handed round the subgroup.
+    fn octets(&self, line: &mut impl FnMut(usize, String)) {
+        let format = self.layout.format;
+        let octets_per_chunk = format.chunk_cols() / 8;
+        line(2, format!("for (var chunk = 0u; chunk < {}u; chunk++) {{", format.chunks_per_block()));
+        for tile in 0..self.tile.tiles_per_lane {
+            line(3, format!("let chunk_{tile} = weights[at_{tile} + chunk * {TILE_ROWS}u + row];"));
+        }
+        line(3, format!("for (var octet = 0u; octet < {octets_per_chunk}u; octet++) {{"));
+        for tile in 0..self.tile.tiles_per_lane {
+            line(4, format!("let word_{tile} = {};", self.octet_words(tile)));
+            for part in 0..2 {
+                line(4, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
+            }
+        }
+        let (block_cols, chunk_cols) = (format.block_cols(), format.chunk_cols());
+        line(4, format!("let at = block * {block_cols}u + chunk * {chunk_cols}u + octet * 8u + row;"));
+        for column in 0..self.tile.columns {
+            line(4, format!("let x_{column} = activation(input_row + {column}u, at);"));
+            for i in 0..8 {
+                line(4, format!("let x_{column}_{i} = subgroupBroadcast(x_{column}, {i}u);"));
+                for tile in 0..self.tile.tiles_per_lane {
+                    let weight = format!("w_{}_{tile}.{}", i / 4, ["x", "y", "z", "w"][i % 4]);
+                    line(4, format!("acc_{tile}_{column} = fma({weight}, x_{column}_{i}, acc_{tile}_{column});"));
+                }
+            }
+        }
+        line(3, "}".into());
+        line(2, "}".into());
+    }
+
+    /// The words of `chunk_{tile}` that hold octet `octet`, first in front.
+    fn octet_words(&self, tile: usize) -> String {
+        match self.layout.format {
+            WeightFormat::Int4 { .. } => format!("vec4<u32>(chunk_{tile}[octet], 0u, 0u, 0u)"),
+            WeightFormat::Int8 => format!("select(chunk_{tile}, chunk_{tile}.zwxy, octet == 1u)"),
+            WeightFormat::F16 => format!("chunk_{tile}"),
+        }
+    }
+
+    /// Four weights, the `part`-th of the words in `word_{tile}`.
     fn unpacked(&self, part: usize, tile: usize) -> String {
         let component = |index: usize| ["x", "y", "z", "w"][index];
         match self.layout.format {

@@ -1,5 +1,7 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
+use std::sync::Arc;
+
 use artifacts::step::{HISTORY_AT, Output, ROWS_AT, Row, StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
@@ -9,7 +11,6 @@ use crate::programs::Programs;
 use crate::session::Sampled;
 use crate::vk::Failure;
 use crate::vk::submit::{Lane, Timer};
-use std::sync::Arc;
 
 /// What all sessions of a model share. They take turns.
 pub struct Engine {

@@ -21,7 +21,7 @@ pub mod error;
 pub mod model;
 mod pages;
 mod programs;
-pub mod residency;
+mod residency;
 pub mod session;
 mod vk;
 mod weights;

@@ -32,7 +32,7 @@ pub enum Role {
     Readback,
 }
 
-/// What must hold at the same time besides the weights and the plan's own sizes.
+/// How much a caller wants to keep in the KV cache.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextRequest {
     /// `None`: as much as there is room for.

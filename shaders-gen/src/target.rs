@@ -28,6 +28,8 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
+    /// Activations are handed round subgroups of 8 lanes.
+    pub broadcast: bool,
 }
 
 impl Target {
@@ -65,6 +67,7 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                broadcast: false,
             },
         },
         Target {
@@ -81,12 +84,13 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                broadcast: false,
             },
         },
         Target {
             name: "llvmpipe",
             about: "Mesa's software Vulkan device",
-            subgroup_size: 0,
+            subgroup_size: 8,
             shared_memory_bytes: 32 << 10,
             workgroup_invocations: 128,
             vendor_id: Some(0x1_0005),
@@ -97,6 +101,7 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 1,
                 workgroup: 64,
+                broadcast: true,
             },
         },
         Target {
@@ -113,6 +118,7 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 16,
                 workgroup: 128,
+                broadcast: false,
             },
         },
     ]

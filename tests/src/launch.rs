@@ -24,7 +24,10 @@ pub enum Operand {
     /// Read-only contents.
     Bytes(Vec<u8>),
     /// Output number `id` of `words` words, or a later kernel's view of it.
-    Out { id: usize, words: usize },
+    Out {
+        id: usize,
+        words: usize,
+    },
     Keys,
     Values,
     Drawn,
@@ -132,7 +135,8 @@ impl Launch {
             });
         };
         let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
-        let poison_half = put(&vec![POISON / 2.0; stride].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
+        let poison_half =
+            put(&vec![POISON / 2.0; stride].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
         let poison = ElementwiseSpec { op: ElementwiseOp::Add, width: stride, input_stride: 0, output_stride: stride };
         add(
             &KernelSpec::Elementwise(poison),

@@ -1,4 +1,16 @@
-//! tests
+//! What tests that look across rooms share: independent answers, random models, files to break, and the filetests.
+//! Nobody depends on this crate.
 
 pub mod reference;
+
 pub mod tiny_model;
+
+pub mod compiled;
+pub mod generators;
+pub mod oracles;
+
+pub mod filetest;
+
+pub mod programs;
+
+pub mod launch;

@@ -155,6 +155,7 @@ fn matmul_of_every_format_and_folding() {
                 tiles_per_lane: if act_mul.is_some() { 2 } else { 1 + index % 2 },
                 k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
                 group_tiles: 2,
+                broadcast: target.matmul.broadcast,
             },
             subgroup_size: target.subgroup_size,
         };

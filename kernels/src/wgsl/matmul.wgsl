@@ -53,6 +53,22 @@ fn prologue(lane: u32, first: bool, row: u32) {
 }
 //#endif
 
+//#if BROADCAST
+// The activation of row `row` of the step in column `column`.
+fn activation(row: u32, column: u32) -> f32 {
+//#if PROLOGUE
+    return normed[column / 4u][column % 4u];
+//#else
+    let at = row * INPUT_STRIDE + column;
+//#if TAIL
+    let inside = min(at / 4u, arrayLength(&columns) - 1u);
+    return select(0.0, columns[inside][at % 4u], column < COLS);
+//#else
+    return columns[at / 4u][at % 4u];
+//#endif
+//#endif
+}
+//#else
 // Four activations of row `row` of the step, from column 4 * `quad`.
 fn activations(row: u32, quad: u32) -> vec4<f32> {
 //#if PROLOGUE
@@ -67,6 +83,7 @@ fn activations(row: u32, quad: u32) -> vec4<f32> {
 //#endif
 //#endif
 }
+//#endif
 
 //#if SPLIT
 var<workgroup> partial: array<f32, WORKGROUP>;

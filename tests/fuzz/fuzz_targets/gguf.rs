@@ -1,0 +1,5 @@
+//! A GGUF file.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tests::oracles::gguf(bytes));

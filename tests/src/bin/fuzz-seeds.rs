@@ -1,0 +1,22 @@
+//! `cargo run -p tests --bin fuzz-seeds`: writes the sound files that fuzzing starts from into `tests/fuzz/corpus`.
+
+use std::path::Path;
+
+use tests::generators::{parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
+
+fn main() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/golden/v1-tiny.unicorn");
+    let artifact = std::fs::read(&golden).unwrap_or_else(|error| panic!("{}: {error}", golden.display()));
+    write("artifact", &parts_of_artifact(&artifact));
+    write("safetensors", &smallest_safetensors());
+    write("gguf", &smallest_gguf());
+    write("config_json", smallest_config().to_string().as_bytes());
+}
+
+fn write(target: &str, seed: &[u8]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let path = folder.join("sound");
+    std::fs::write(&path, seed).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    println!("{}: {} bytes", path.display(), seed.len());
+}

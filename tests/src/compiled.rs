@@ -1,0 +1,63 @@
+//! Random models, compiled in this process.
+
+use std::path::{Path, PathBuf};
+
+use compiler::emit::Form;
+use compiler::weights::{FormatPolicy, WeightsOption};
+use compiler::{CompileOptions, Progress, compile};
+use shaders_gen::Target;
+use tempfile::TempDir;
+
+use crate::tiny_model::TinyModel;
+
+/// A model's folder and the artifact beside it; both vanish with the value.
+pub struct Compiled {
+    folder: TempDir,
+}
+
+impl Compiled {
+    /// Writes `model` and compiles it.
+    ///
+    /// # Panics
+    /// If the compiler refuses it.
+    pub fn of(model: &TinyModel, options: &CompileOptions) -> Compiled {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let compiled = Compiled { folder };
+        model.write(compiled.model_folder());
+        compile(&compiled.model_folder(), &compiled.artifact_path(), options, &mut Silent)
+            .unwrap_or_else(|error| panic!("{model:?} does not compile: {error}"));
+        compiled
+    }
+
+    pub fn artifact(&self) -> Vec<u8> {
+        std::fs::read(self.artifact_path()).expect("the artifact was just written")
+    }
+
+    /// A text form that `options.emit` asked for.
+    pub fn text(&self, form: &str) -> String {
+        std::fs::read_to_string(compiler::beside(&self.artifact_path(), form)).expect("the form was just written")
+    }
+
+    fn model_folder(&self) -> PathBuf {
+        self.folder.path().join("model")
+    }
+
+    fn artifact_path(&self) -> PathBuf {
+        self.folder.path().join("model.unicorn")
+    }
+}
+
+/// INT4 in groups of 32, fused.
+pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
+    let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
+    CompileOptions { policy, targets, fuse: true, emit }
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn stage(&mut self, _name: &'static str, _total: u64) {}
+    fn advance(&mut self, _amount: u64) {}
+    fn partial(&mut self, _path: Option<&Path>) {}
+}

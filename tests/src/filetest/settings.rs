@@ -1,0 +1,164 @@
+//! The settings of a filetest: `;! key = value` lines, strictly.
+
+use compiler::weights::{FormatPolicy, WeightsOption};
+use kernels::KernelSpec;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use shaders_gen::{Target, target};
+
+use crate::tiny_model::{Family, TinyModel};
+
+/// One stage and what it is run on.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "test", rename_all = "lowercase")]
+pub enum Settings {
+    /// The plain graph of a model.
+    Graph(ModelSettings),
+    /// The fused graph.
+    Fuse(ModelSettings),
+    /// Where every byte lives.
+    Plan(ModelSettings),
+    /// The dispatches of the program that decodes one token, with the kernels they run.
+    Dispatches(ModelSettings),
+    /// The words of one kernel.
+    Spirv(KernelSettings),
+}
+
+/// A random model; sizes that are not given are [`TinyModel`]'s.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSettings {
+    family: String,
+    vocab_size: Option<usize>,
+    hidden: Option<usize>,
+    intermediate: Option<usize>,
+    layers: Option<usize>,
+    heads: Option<usize>,
+    kv_heads: Option<usize>,
+    head_dim: Option<usize>,
+    tied: Option<bool>,
+    sliding_window: Option<usize>,
+    max_position_embeddings: Option<usize>,
+    weights: Option<String>,
+    group: Option<u32>,
+    fuse: Option<bool>,
+    target: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelSettings {
+    /// The spec as it is defined; numbers that are f32 stand as their bits.
+    pub kernel: KernelSpec,
+    target: String,
+    /// Capabilities that the words must declare.
+    #[serde(default)]
+    pub require: Vec<String>,
+    /// Capabilities that the words must not declare.
+    #[serde(default)]
+    pub forbid: Vec<String>,
+}
+
+impl Settings {
+    /// Reads the `;!` lines of a file.
+    pub fn parse(file: &str) -> Result<Settings, String> {
+        let mut lines: Vec<String> = Vec::new();
+        for line in file.lines().filter_map(|line| line.strip_prefix(";!")) {
+            match lines.last_mut() {
+                Some(last) if line.starts_with("  ") => *last += line,
+                _ => lines.push(line.to_owned()),
+            }
+        }
+        let mut object = Map::new();
+        for line in lines {
+            let (key, value) =
+                line.split_once('=').ok_or_else(|| format!("setting is {line:?}, expected key = value"))?;
+            let key = key.trim();
+            let value: Value =
+                serde_json::from_str(value).map_err(|error| format!("value of setting {key} is not JSON: {error}"))?;
+            if object.insert(key.to_owned(), value).is_some() {
+                return Err(format!("setting {key} is there twice"));
+            }
+        }
+        serde_json::from_value(Value::Object(object)).map_err(|error| format!("settings: {error}"))
+    }
+}
+
+impl ModelSettings {
+    pub fn model(&self) -> Result<TinyModel, String> {
+        let family = match self.family.as_str() {
+            "llama" => Family::Llama,
+            "mistral" => Family::Mistral,
+            "qwen2" => Family::Qwen2,
+            "qwen3" => Family::Qwen3,
+            "gemma2" => Family::Gemma2,
+            "gemma3" => Family::Gemma3,
+            "phi3" => Family::Phi3,
+            other => return Err(format!("family {other} is unknown")),
+        };
+        let model = TinyModel { family, sliding_window: self.sliding_window, ..Default::default() };
+        Ok(TinyModel {
+            vocab_size: self.vocab_size.unwrap_or(model.vocab_size),
+            hidden: self.hidden.unwrap_or(model.hidden),
+            intermediate: self.intermediate.unwrap_or(model.intermediate),
+            layers: self.layers.unwrap_or(model.layers),
+            heads: self.heads.unwrap_or(model.heads),
+            kv_heads: self.kv_heads.unwrap_or(model.kv_heads),
+            head_dim: self.head_dim.unwrap_or(model.head_dim),
+            tied: self.tied.unwrap_or(model.tied),
+            max_position_embeddings: self.max_position_embeddings.unwrap_or(model.max_position_embeddings),
+            ..model
+        })
+    }
+
+    pub fn policy(&self) -> Result<FormatPolicy, String> {
+        let weights = match self.weights.as_deref() {
+            None | Some("int4") => WeightsOption::Int4,
+            Some("int8") => WeightsOption::Int8,
+            Some("f16") => WeightsOption::F16,
+            Some(other) => return Err(format!("weights {other} are unknown, expected int4, int8 or f16")),
+        };
+        Ok(FormatPolicy { weights, group: self.group.unwrap_or(32) })
+    }
+
+    pub fn fuse(&self) -> bool {
+        self.fuse.unwrap_or(true)
+    }
+
+    pub fn target(&self) -> Result<Target, String> {
+        target_named(self.target.as_deref().unwrap_or("generic"))
+    }
+}
+
+impl KernelSettings {
+    pub fn target(&self) -> Result<Target, String> {
+        target_named(&self.target)
+    }
+}
+
+fn target_named(name: &str) -> Result<Target, String> {
+    target::by_name(name).ok_or_else(|| format!("target {name} is unknown"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_line_by_line() {
+        let file = ";! test = \"fuse\"\n;! family = \"gemma3\"\n;! layers =\n;!    1\n\n; expected\n";
+        let Settings::Fuse(model) = Settings::parse(file).unwrap() else { panic!("the stage is fuse") };
+        assert_eq!(model.model().unwrap().layers, 1);
+        assert_eq!(model.model().unwrap().family, Family::Gemma3);
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error() {
+        let refused = |file| Settings::parse(file).unwrap_err();
+        assert!(refused(";! test = \"plan\"\n;! family = \"llama\"\n;! laiers = 1\n").contains("laiers"));
+        assert!(refused(";! test = \"plot\"\n").contains("plot"));
+        assert!(refused(";! test = \"plan\"\n;! test = \"plan\"\n").contains("twice"));
+        assert!(refused(";! family\n").contains("expected key = value"));
+        assert!(refused(";! family = llama\n").contains("not JSON"));
+    }
+}

@@ -1,0 +1,80 @@
+//! What each stage prints.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use artifacts::{ArtifactView, LogitsRows};
+use compiler::emit::Form;
+use compiler::import::{Checkpoint, ModelConfig};
+use compiler::{CompileOptions, fuse, graph};
+use rspirv::binary::Disassemble;
+use shaders_gen::check::capabilities;
+
+use super::settings::{KernelSettings, ModelSettings, Settings};
+use crate::compiled::{Compiled, options};
+
+/// The text of a stage, or what keeps it from being made.
+pub fn run(settings: &Settings) -> Result<String, String> {
+    match settings {
+        Settings::Graph(model) => Ok(graph::build(&config(model)?).to_string()),
+        Settings::Fuse(model) => {
+            let config = config(model)?;
+            let plain = graph::build(&config);
+            let fused = if model.fuse() {
+                fuse::fuse(&plain, config.n_kv_heads)
+            } else {
+                fuse::plain(&plain, config.n_kv_heads)
+            };
+            Ok(fused.verify(&config).graph().to_string())
+        }
+        Settings::Plan(model) => Ok(compiled(model)?.text("plan")),
+        Settings::Dispatches(model) => Ok(dispatches(&compiled(model)?.artifact())),
+        Settings::Spirv(kernel) => disassembly(kernel),
+    }
+}
+
+/// What the importer makes of the model.
+fn config(settings: &ModelSettings) -> Result<ModelConfig, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    settings.model()?.write(folder.path());
+    Ok(Checkpoint::open(folder.path()).map_err(|error| error.to_string())?.config)
+}
+
+fn compiled(settings: &ModelSettings) -> Result<Compiled, String> {
+    let options = CompileOptions {
+        policy: settings.policy()?,
+        fuse: settings.fuse(),
+        ..options(vec![settings.target()?], vec![Form::Plan])
+    };
+    Ok(Compiled::of(&settings.model()?, &options))
+}
+
+/// One line a dispatch of the program that decodes one token; `|` where it waits for those before it.
+fn dispatches(artifact: &[u8]) -> String {
+    let view = ArtifactView::parse(artifact).expect("the artifact was just written");
+    let target = &view.kernels.targets[0];
+    let decode = target.programs.iter().find(|program| program.rows == 1 && program.logits == LogitsRows::One);
+    let mut text = String::new();
+    for dispatch in &decode.expect("every target decodes").dispatches {
+        let barrier = if dispatch.barrier_before { '|' } else { ' ' };
+        let [x, y, z] = dispatch.workgroups;
+        let (label, bytes) = (&dispatch.label, dispatch.weight_bytes);
+        let kernel = &target.pipelines[dispatch.pipeline as usize].name;
+        writeln!(text, "{barrier} {label}: {kernel}, {x}×{y}×{z} workgroups, {bytes} weight bytes")
+            .expect("writing to a String");
+    }
+    text
+}
+
+fn disassembly(settings: &KernelSettings) -> Result<String, String> {
+    let binary = shaders_gen::emit(&settings.kernel, &settings.target()?).map_err(|error| error.to_string())?;
+    let module = rspirv::dr::load_words(&binary.words).map_err(|error| error.to_string())?;
+    let declared: BTreeSet<String> = capabilities(&module).into_iter().map(|one| format!("{one:?}")).collect();
+    if let Some(missing) = settings.require.iter().find(|one| !declared.contains(*one)) {
+        return Err(format!("capability {missing} is required, the words declare {declared:?}"));
+    }
+    if let Some(forbidden) = settings.forbid.iter().find(|one| declared.contains(*one)) {
+        return Err(format!("capability {forbidden} is forbidden, the words declare {declared:?}"));
+    }
+    Ok(module.disassemble())
+}

@@ -1,0 +1,201 @@
+//! Inputs made from a fuzzer's bytes, and the small sound files that hostile ones are made from.
+
+use artifacts::header::{
+    ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
+};
+use serde_json::{Value, json};
+
+/// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
+pub const STRUCTURED_SECTIONS: [SectionKind; 4] =
+    [SectionKind::Metadata, SectionKind::Plan, SectionKind::Kernels, SectionKind::Tokenizer];
+
+/// An artifact whose header, table and hashes are right, so that a fuzzer gets through to the sections.
+///
+/// ```text
+/// bytes = length u32 of metadata · plan · kernels · tokenizer, each at most what is left, then their contents;
+///         what remains is the only weight section
+/// ```
+pub fn artifact_of_parts(bytes: &[u8]) -> Vec<u8> {
+    let (lengths, mut rest) = bytes.split_at(bytes.len().min(4 * STRUCTURED_SECTIONS.len()));
+    let mut parts = Vec::new();
+    for (kind, length) in STRUCTURED_SECTIONS.into_iter().zip(lengths.chunks(4)) {
+        let length = length.iter().rev().fold(0usize, |sum, &byte| sum << 8 | usize::from(byte));
+        let (part, after) = rest.split_at(length.min(rest.len()));
+        parts.push((kind, part));
+        rest = after;
+    }
+    parts.push((SectionKind::Weights, rest));
+    assemble(&parts)
+}
+
+/// The inverse of [`artifact_of_parts`] for artifacts with one weight section.
+pub fn parts_of_artifact(artifact: &[u8]) -> Vec<u8> {
+    let sections = artifacts::header::decode_header(artifact).expect("the artifact is sound");
+    let body = |kind: SectionKind| {
+        let section = sections.iter().find(|section| section.kind == kind as u32).expect("every section is there");
+        &artifact[section.offset_bytes as usize..][..section.len_bytes as usize]
+    };
+    let bodies: Vec<&[u8]> = STRUCTURED_SECTIONS.into_iter().map(body).collect();
+    let lengths = bodies.iter().flat_map(|body| (body.len() as u32).to_le_bytes());
+    lengths.chain(bodies.concat()).chain(body(SectionKind::Weights).iter().copied()).collect()
+}
+
+/// An artifact of these sections, in this order.
+pub fn assemble(parts: &[(SectionKind, &[u8])]) -> Vec<u8> {
+    let mut sections = Vec::new();
+    let mut end = (HEADER_BYTES + parts.len() * ENTRY_BYTES) as u64;
+    for (kind, part) in parts {
+        let offset_bytes = end.next_multiple_of(SECTION_ALIGN);
+        end = offset_bytes + part.len() as u64;
+        let hash = *blake3::hash(part).as_bytes();
+        sections.push(Section { kind: *kind as u32, index: 0, offset_bytes, len_bytes: part.len() as u64, hash });
+    }
+    let mut artifact = encode_header(&sections, end);
+    for (section, (_, part)) in sections.iter().zip(parts) {
+        artifact.resize(section.offset_bytes as usize, 0);
+        artifact.extend_from_slice(part);
+    }
+    artifact
+}
+
+/// `bytes` with magic, version, file length and the table's hash as a reader wants them; the table's entries stay.
+pub fn with_valid_preamble(bytes: &[u8]) -> Vec<u8> {
+    let mut artifact = bytes.to_vec();
+    artifact.resize(artifact.len().max(HEADER_BYTES), 0);
+    let len_bytes = artifact.len() as u64;
+    artifact[..8].copy_from_slice(&MAGIC);
+    artifact[8..10].copy_from_slice(&VERSION_MAJOR.to_le_bytes());
+    artifact[10..12].copy_from_slice(&VERSION_MINOR.to_le_bytes());
+    // As many sections as fit: the low bytes of the count are the fuzzer's, modulo the room there is.
+    let room = (artifact.len() - HEADER_BYTES) / ENTRY_BYTES;
+    let count = usize::from(artifact[12]) % (room + 1);
+    artifact[12..16].copy_from_slice(&(count as u32).to_le_bytes());
+    artifact[16..24].copy_from_slice(&len_bytes.to_le_bytes());
+    rehash_table(&mut artifact);
+    artifact
+}
+
+/// Makes the header's hash fit the header and the table, after one of them was changed.
+pub fn rehash_table(artifact: &mut [u8]) {
+    let count = u32::from_le_bytes(artifact[12..16].try_into().expect("4 bytes")) as usize;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&artifact[..32]).update(&artifact[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES]);
+    artifact[32..HEADER_BYTES].copy_from_slice(hasher.finalize().as_bytes());
+}
+
+/// The `config.json` that fuzzed weights come with: one layer of Llama, hidden size 8, six tokens.
+pub fn smallest_config() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16, "vocab_size": 6,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1, "max_position_embeddings": 64,
+    })
+}
+
+/// Every tensor of [`smallest_config`]: name, name in GGUF, shape (rows first).
+const SMALLEST_TENSORS: [(&str, &str, &[usize]); 12] = [
+    ("model.embed_tokens.weight", "token_embd.weight", &[6, 8]),
+    ("model.norm.weight", "output_norm.weight", &[8]),
+    ("lm_head.weight", "output.weight", &[6, 8]),
+    ("model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight", &[8]),
+    ("model.layers.0.self_attn.q_proj.weight", "blk.0.attn_q.weight", &[8, 8]),
+    ("model.layers.0.self_attn.k_proj.weight", "blk.0.attn_k.weight", &[4, 8]),
+    ("model.layers.0.self_attn.v_proj.weight", "blk.0.attn_v.weight", &[4, 8]),
+    ("model.layers.0.self_attn.o_proj.weight", "blk.0.attn_output.weight", &[8, 8]),
+    ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight", &[8]),
+    ("model.layers.0.mlp.gate_proj.weight", "blk.0.ffn_gate.weight", &[16, 8]),
+    ("model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight", &[16, 8]),
+    ("model.layers.0.mlp.down_proj.weight", "blk.0.ffn_down.weight", &[8, 16]),
+];
+
+/// A sound `model.safetensors` for [`smallest_config`]: BF16 zeros.
+pub fn smallest_safetensors() -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    for (name, _, shape) in SMALLEST_TENSORS {
+        let start = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(name.into(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}));
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + end, 0);
+    file
+}
+
+/// The same model as a sound GGUF file: F32 zeros, no tokenizer.
+pub fn smallest_gguf() -> Vec<u8> {
+    const ALIGNMENT: usize = 32;
+    const SIZES: [(&str, u32); 6] = [
+        ("block_count", 1),
+        ("context_length", 64),
+        ("embedding_length", 8),
+        ("feed_forward_length", 16),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+    ];
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend((SMALLEST_TENSORS.len() as u64).to_le_bytes());
+    file.extend((SIZES.len() as u64 + 2).to_le_bytes());
+    put_string(&mut file, "general.architecture");
+    file.extend(GGUF_STRING.to_le_bytes());
+    put_string(&mut file, "llama");
+    put_string(&mut file, "llama.attention.layer_norm_rms_epsilon");
+    file.extend(GGUF_F32.to_le_bytes());
+    file.extend(1e-5f32.to_le_bytes());
+    for (key, size) in SIZES {
+        put_string(&mut file, &format!("llama.{key}"));
+        file.extend(GGUF_U32.to_le_bytes());
+        file.extend(size.to_le_bytes());
+    }
+    let mut data_bytes = 0usize;
+    for (_, name, shape) in SMALLEST_TENSORS {
+        put_string(&mut file, name);
+        file.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|&size| file.extend((size as u64).to_le_bytes()));
+        file.extend(GGUF_TENSOR_F32.to_le_bytes());
+        file.extend((data_bytes as u64).to_le_bytes());
+        data_bytes = (data_bytes + 4 * shape.iter().product::<usize>()).next_multiple_of(ALIGNMENT);
+    }
+    file.resize(file.len().next_multiple_of(ALIGNMENT) + data_bytes, 0);
+    file
+}
+
+/// Types of metadata values.
+const GGUF_U32: u32 = 4;
+const GGUF_F32: u32 = 6;
+const GGUF_STRING: u32 = 8;
+/// Type of a tensor's elements.
+const GGUF_TENSOR_F32: u32 = 0;
+
+fn put_string(file: &mut Vec<u8>, text: &str) {
+    file.extend((text.len() as u64).to_le_bytes());
+    file.extend(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_smallest_models_are_sound() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), smallest_config().to_string()).unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), smallest_safetensors()).unwrap();
+        let from_folder = compiler::import::Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(from_folder.tensors.len(), SMALLEST_TENSORS.len());
+        let parsed = compiler::import::parse_gguf(Path::new("smallest.gguf"), &smallest_gguf());
+        assert!(parsed.is_ok_and(|gguf| gguf.config.layers.len() == 1));
+    }
+
+    #[test]
+    fn parts_of_an_artifact_come_together_again() {
+        let parts = artifact_of_parts(b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x01\0\0\0MPPTweights");
+        assert_eq!(parts_of_artifact(&parts), b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x01\0\0\0MPPTweights");
+        assert!(artifacts::header::decode_header(&artifact_of_parts(b"")).is_ok());
+        assert!(artifacts::header::decode_header(&with_valid_preamble(b"")).is_ok());
+    }
+}

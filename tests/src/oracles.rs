@@ -1,0 +1,79 @@
+//! What must hold for any bytes from outside. Fuzz targets call these, and so do tests that replay what a fuzzer found.
+
+use std::path::Path;
+
+use artifacts::{ArtifactView, BufferRef, codec};
+use compiler::import::{Checkpoint, parse_gguf};
+
+use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
+
+/// Parsing an artifact returns. What it accepts encodes to the bytes that were read, and nothing in it points outside.
+pub fn artifact(bytes: &[u8]) {
+    drop(ArtifactView::parse(bytes));
+    drop(ArtifactView::parse(&with_valid_preamble(bytes)));
+    let whole = artifact_of_parts(bytes);
+    let Ok(view) = ArtifactView::parse(&whole) else { return };
+    let structured = [
+        codec::encode(&view.meta),
+        codec::encode(&view.plan),
+        codec::encode(&view.kernels),
+        codec::encode(&view.tokenizer),
+    ]
+    .concat();
+    assert!(bytes[16..].starts_with(&structured), "what was read encodes to what was there");
+    for weight in &view.plan.weights {
+        let section = &view.weights()[weight.slice as usize].bytes;
+        assert!(section.len() as u64 >= weight.offset_bytes + weight.len_bytes, "weight {} is inside", weight.name);
+    }
+    for binding in bindings(&view) {
+        if let BufferRef::Weights { slice } = binding.buffer {
+            let section = &view.weights()[slice as usize].bytes;
+            assert!(section.len() as u64 >= binding.offset_bytes + binding.len_bytes, "binding is inside");
+        }
+    }
+    for section in view.weights() {
+        section.verify().expect("the generator's hashes are right");
+    }
+}
+
+fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a artifacts::Binding> {
+    let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
+    programs.flat_map(|program| &program.dispatches).flat_map(|dispatch| &dispatch.bindings)
+}
+
+/// Opening a folder with these bytes as `model.safetensors` returns, and every row of what it accepts can be read.
+pub fn safetensors(bytes: &[u8]) {
+    open_folder(smallest_config().to_string().as_bytes(), bytes);
+}
+
+/// Opening a folder with these bytes as `config.json` returns, whatever they say of the weights beside them.
+pub fn config_json(bytes: &[u8]) {
+    open_folder(bytes, &smallest_safetensors());
+}
+
+fn open_folder(config_json: &[u8], safetensors: &[u8]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("config.json"), config_json).expect("a temporary file");
+    std::fs::write(folder.path().join("model.safetensors"), safetensors).expect("a temporary file");
+    if let Ok(checkpoint) = Checkpoint::open(folder.path()) {
+        read_all(&checkpoint);
+    }
+}
+
+/// Parsing a GGUF file returns, and every row of what it accepts can be read.
+pub fn gguf(bytes: &[u8]) {
+    if parse_gguf(Path::new("fuzz.gguf"), bytes).is_err() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("fuzz.gguf");
+    std::fs::write(&path, bytes).expect("a temporary file");
+    read_all(&Checkpoint::open(&path).unwrap_or_else(|error| panic!("what parses opens: {error}")));
+}
+
+fn read_all(checkpoint: &Checkpoint) {
+    for tensor in checkpoint.tensors.values() {
+        let mut row = vec![0.0; tensor.cols];
+        (0..tensor.rows).for_each(|index| tensor.read_rows(index..index + 1, &mut row));
+    }
+}

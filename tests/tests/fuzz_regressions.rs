@@ -1,0 +1,25 @@
+//! Every input that a fuzzer once tripped over (`tests/fuzz/regressions`), through the same oracles.
+
+use std::path::Path;
+
+use tests::oracles;
+
+#[test]
+fn what_was_found_once_stays_found() {
+    let targets: [(&str, fn(&[u8])); 4] = [
+        ("artifact", oracles::artifact),
+        ("safetensors", oracles::safetensors),
+        ("gguf", oracles::gguf),
+        ("config_json", oracles::config_json),
+    ];
+    for (target, oracle) in targets {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target);
+        let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        assert!(!paths.is_empty(), "{} holds no inputs", folder.display());
+        for path in paths {
+            println!("{}", path.display());
+            oracle(&std::fs::read(&path).unwrap());
+        }
+    }
+}

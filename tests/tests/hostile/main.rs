@@ -1,0 +1,14 @@
+//! Bytes from outside that are wrong, one change each: every program says what is wrong in one line and leaves nothing.
+//!
+//! The files in `tests/hostile/` are read by `files`; everything else is made here from something sound.
+
+mod refusal;
+
+mod files;
+mod models;
+mod outputs;
+
+mod artifact_files;
+mod devices;
+
+mod damage;

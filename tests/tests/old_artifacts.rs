@@ -1,0 +1,95 @@
+//! Artifacts of every format version (`artifacts/golden`): they keep loading, or are refused by name.
+
+use std::path::{Path, PathBuf};
+
+use artifacts::header::{VERSION_MAJOR, VERSION_MINOR};
+use artifacts::{ArtifactView, ArtifactWriter, Kernels, LogitsRows, ParseError, Pipeline, TargetKernels};
+use shaders_gen::target;
+use tests::compiled::{Compiled, options};
+use tests::tiny_model::TinyModel;
+
+/// What a version's artifact must still say, as long as its major version is ours.
+#[test]
+fn version_1_keeps_loading() {
+    let bytes = std::fs::read(golden("v1-tiny.unicorn")).unwrap();
+    // Five sections on multiples of 64 KiB: most of it is zeros.
+    assert!(bytes.len() < 400_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 1, .. }) if VERSION_MAJOR != 1 => return,
+        Err(error) => panic!("version 1 is neither read nor refused by name: {error}"),
+    };
+    assert_eq!(view.meta.model.architecture, "LlamaForCausalLM");
+    assert_eq!((view.meta.model.vocab_size, view.meta.model.hidden_size, view.meta.model.n_layers), (259, 32, 1));
+    let [generic] = &view.kernels.targets[..] else { panic!("one target") };
+    assert_eq!(generic.name, "generic");
+    assert!(generic.programs.iter().any(|program| program.rows == 1 && program.logits == LogitsRows::One));
+    view.weights().iter().for_each(|section| section.verify().unwrap());
+}
+
+/// The golden artifacts are those of the past and of today, no others.
+#[test]
+fn every_version_has_its_artifact() {
+    let mut names: Vec<_> =
+        std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name.ends_with(".unicorn"));
+    assert_eq!(names, ["v1-tiny.unicorn"]);
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (1, 0), "a new version needs an artifact in artifacts/golden");
+}
+
+/// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
+#[test]
+#[ignore = "writes artifacts/golden"]
+fn write_the_artifact_of_this_version() {
+    assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
+    let model = TinyModel {
+        vocab_size: 259,
+        hidden: 32,
+        intermediate: 32,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 32,
+        tied: true,
+        max_position_embeddings: 32,
+        ..Default::default()
+    };
+    let generic = target::by_name("generic").unwrap();
+    let artifact = Compiled::of(&model, &options(vec![generic], Vec::new())).artifact();
+    let view = ArtifactView::parse(&artifact).unwrap();
+    let mut writer = ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}-tiny.unicorn")), 1).unwrap();
+    writer.begin_slice().unwrap();
+    writer.weight_bytes(view.weights()[0].bytes).unwrap();
+    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+}
+
+/// The program that decodes one token, with the pipelines and modules that it needs: most of a small artifact is kernels.
+fn decode_only(kernels: &Kernels) -> Kernels {
+    let mut modules = Vec::new();
+    let decode = |target: &TargetKernels| {
+        let mut target = target.clone();
+        target.programs.retain(|program| program.rows == 1 && program.logits == LogitsRows::One);
+        let all = std::mem::take(&mut target.pipelines);
+        let mut kept: Vec<u32> = Vec::new();
+        for dispatch in target.programs.iter_mut().flat_map(|program| &mut program.dispatches) {
+            let pipeline = dispatch.pipeline;
+            let index = kept.iter().position(|&one| one == pipeline).unwrap_or_else(|| {
+                kept.push(pipeline);
+                kept.len() - 1
+            });
+            dispatch.pipeline = index as u32;
+        }
+        for pipeline in kept {
+            let Pipeline { name, module, bindings } = all[pipeline as usize].clone();
+            modules.push(kernels.modules[module as usize].clone());
+            target.pipelines.push(Pipeline { name, module: modules.len() as u32 - 1, bindings });
+        }
+        target
+    };
+    let targets = kernels.targets.iter().map(decode).collect();
+    Kernels { modules, targets }
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/golden").join(name)
+}

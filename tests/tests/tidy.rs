@@ -1,0 +1,198 @@
+//! Checks on the repository itself.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Longest source file: beyond it a file tells more than one story.
+const MAX_LINES: usize = 700;
+
+/// The files whose meaning `artifacts/FORMAT.md` describes.
+const FORMAT_FILES: [&str; 5] = ["header.rs", "plan.rs", "kernels.rs", "meta.rs", "tokenizer.rs"];
+
+#[test]
+fn no_source_names_a_place_of_one_machine() {
+    // In pieces, so that this file is not its own finding.
+    let places = ["/ho", "/ro", "/tm", "/wo"].iter().zip(["me/", "ot/", "p/", "rk/"]);
+    let places: Vec<String> = places.map(|(start, end)| format!("{start}{end}")).collect();
+    let mut found = Vec::new();
+    for file in text_files() {
+        let text = read(&file);
+        for (index, line) in text.lines().enumerate() {
+            // A place is named where a path begins: not in the middle of an address or of a relative path.
+            let names_one = |place: &String| {
+                line.match_indices(place.as_str()).any(|(at, _)| {
+                    let before = line[..at].chars().next_back();
+                    !before.is_some_and(|letter| letter.is_alphanumeric() || "._-~}".contains(letter))
+                })
+            };
+            if places.iter().any(names_one) {
+                found.push(format!("{}:{}: {}", shown(&file), index + 1, line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "places of one machine:\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let manifest = read(&root().join("Cargo.toml"));
+    let (_, dependencies) = manifest.split_once("[workspace.dependencies]").expect("dependencies are listed once");
+    let section = dependencies.lines().skip(1).take_while(|line| !line.starts_with('['));
+    let external = section.filter(|line| line.contains('=') && !line.starts_with('#') && !line.contains("path ="));
+    let without: Vec<&str> = external.filter(|line| !line.contains(" # ")).collect();
+    assert!(
+        without.is_empty(),
+        "dependencies of Cargo.toml without a comment that says what they save us: {without:#?}"
+    );
+    for manifest in files("toml").into_iter().filter(|path| path.ends_with("Cargo.toml")) {
+        if manifest == root().join("Cargo.toml") || manifest.starts_with(root().join("tests/fuzz")) {
+            continue;
+        }
+        for line in read(&manifest).lines() {
+            assert!(
+                !line.contains("version = \"") && !line.contains("git = \""),
+                "{}: {line}: versions are pinned once, in the workspace's Cargo.toml",
+                shown(&manifest)
+            );
+        }
+    }
+}
+
+#[test]
+fn unsafe_has_two_rooms() {
+    let importers = ["compiler/src/import/gguf.rs", "compiler/src/import/safetensors.rs"];
+    for file in files("rs") {
+        let name = shown(&file);
+        if name == "artifacts/src/map.rs" || name.starts_with("runtime/src/vk/") || name == "tests/tests/tidy.rs" {
+            continue;
+        }
+        let text = read(&file);
+        let found: Vec<&str> = text.lines().filter(|line| opens_unsafe(line)).collect();
+        let allowed = importers.contains(&name.as_str()) && found.len() == 1 && found[0].contains("Mmap::map(&file)");
+        assert!(found.is_empty() || allowed, "{name}: unsafe outside its two rooms: {found:#?}");
+    }
+}
+
+fn opens_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|words| code.contains(words))
+}
+
+#[test]
+fn nothing_is_left_to_be_done() {
+    // In pieces, as above.
+    let marks = ["to", "unimple", "db"].iter().zip(["do!(", "mented!(", "g!("]);
+    let marks: Vec<String> = marks.map(|(start, end)| format!("{start}{end}")).collect();
+    for file in files("rs") {
+        let text = read(&file);
+        for (index, line) in text.lines().enumerate() {
+            let found = marks.iter().find(|mark| line.contains(mark.as_str()));
+            assert!(found.is_none(), "{}:{}: {}", shown(&file), index + 1, line.trim());
+        }
+    }
+}
+
+#[test]
+fn files_tell_one_story() {
+    for file in files("rs") {
+        let lines = read(&file).lines().count();
+        assert!(
+            lines <= MAX_LINES,
+            "{} has {lines} lines, more than {MAX_LINES}: where is the second story?",
+            shown(&file)
+        );
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for file in files("rs") {
+        let text = read(&file);
+        let name = shown(&file);
+        assert!(text.trim().is_empty() || text.starts_with("//!"), "{name} does not begin with a //! comment");
+    }
+}
+
+#[test]
+fn format_md_describes_the_format_of_today() {
+    let mut hasher = blake3::Hasher::new();
+    for name in FORMAT_FILES {
+        hasher.update(read(&root().join("artifacts/src").join(name)).as_bytes());
+    }
+    let hash = hasher.finalize().to_hex();
+    let described = read(&root().join("artifacts/FORMAT.md"));
+    assert!(
+        described.contains(hash.as_str()),
+        "{} of artifacts/src changed: bring artifacts/FORMAT.md up to date, then write this hash into its last line: {hash}",
+        FORMAT_FILES.join(", ")
+    );
+}
+
+#[test]
+fn the_runtime_core_depends_on_what_is_listed() {
+    let golden = root().join("tests/golden/runtime-tree.txt");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["tree", "-p", "runtime", "--no-default-features", "-e", "normal", "--prefix", "none", "--offline"]);
+    let output = command.current_dir(root()).output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).expect("cargo prints text");
+    let names: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    let found: String = names.into_iter().map(|name| format!("{name}\n")).collect();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&golden, found).expect("the golden file can be written");
+        return;
+    }
+    assert_eq!(
+        read(&golden),
+        found,
+        "crates of the runtime's core; if each new one has its reason, BLESS=1 cargo test -p tests --test tidy"
+    );
+}
+
+#[test]
+fn the_readme_shows_the_two_commands() {
+    let readme = read(&root().join("README.md"));
+    for command in ["cargo xtask demo", "cargo xtask test"] {
+        assert!(readme.contains(command), "README.md does not show {command}");
+    }
+}
+
+/// Files that people write; those of the models are data.
+fn text_files() -> Vec<PathBuf> {
+    let written = ["rs", "toml", "md", "wgsl", "py", "yml", "yaml", "sh", "test"];
+    written.into_iter().flat_map(files).filter(|path| !path.starts_with(root().join("tests/models"))).collect()
+}
+
+/// Every file with this extension, generated folders and hidden ones (but `.ci` and `.github`) aside, by name.
+fn files(extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    collect(&root(), extension, &mut found);
+    found.sort();
+    found
+}
+
+fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("an entry of the folder").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let hidden = name.starts_with('.') && !matches!(name.as_ref(), ".ci" | ".github" | ".cargo");
+        if path.is_dir() && !hidden && !matches!(name.as_ref(), "target" | "node_modules" | "corpus") {
+            collect(&path, extension, found);
+        } else if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).expect("inside the workspace").display().to_string()
+}

@@ -1,0 +1,49 @@
+//! Our own two programs, built in release mode.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::run::{cargo, run};
+
+/// The folder that cargo builds into, and the programs in it.
+pub struct Binaries {
+    target: PathBuf,
+}
+
+impl Binaries {
+    /// Builds `unicorn-compile` and `unicorn-run`.
+    ///
+    /// # Errors
+    /// When they do not build.
+    pub fn build() -> Result<Binaries> {
+        let own = std::env::current_exe().context("path of xtask is unknown")?;
+        // Cargo put us at target/debug/xtask, wherever the target folder is on this machine.
+        let target =
+            own.ancestors().nth(2).context("xtask does not lie in a target folder; start it with cargo xtask")?;
+        run(cargo().args(["build", "--release", "--package", "compiler", "--package", "runtime", "--bins"]))?;
+        Ok(Binaries { target: target.to_owned() })
+    }
+
+    /// A folder for results, made if it is missing.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.target.join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("folder cannot be made: {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    pub fn compiler_path(&self) -> PathBuf {
+        self.target.join("release/unicorn-compile")
+    }
+
+    pub fn compile(&self, model: &Path, artifact: &Path) -> Command {
+        let mut command = Command::new(self.compiler_path());
+        command.arg(model).arg("--output").arg(artifact);
+        command
+    }
+
+    pub fn runtime(&self) -> Command {
+        Command::new(self.target.join("release/unicorn-run"))
+    }
+}

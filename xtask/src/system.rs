@@ -1,0 +1,78 @@
+//! System packages: what is missing is installed with apt-get; elsewhere the person is told what is needed.
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::run::{cargo, run, succeeds};
+
+/// The Vulkan loader, and Mesa's drivers for AMD and Intel GPUs and for llvmpipe. NVIDIA's driver brings its own.
+pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
+/// What the tests look at Vulkan and SPIR-V with.
+pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
+
+/// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
+///
+/// # Errors
+/// When apt-get cannot install them.
+pub fn install(packages: &[&str]) -> Result<()> {
+    if !succeeds(Command::new("apt-get").arg("--version")) {
+        eprintln!("no apt-get here: this needs what Debian calls {}", packages.join(", "));
+        return Ok(());
+    }
+    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // A list of packages that is too old, or one mirror that does not answer, need not keep the next line from working.
+    if let Err(error) = run(as_root()?.args(["apt-get", "update"])) {
+        eprintln!("{error:#}; going on with the package lists as they are");
+    }
+    run(as_root()?
+        .args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--no-install-recommends"])
+        .args(&missing))
+    .with_context(|| format!("system packages are missing: {}; install them by hand and try again", missing.join(", ")))
+}
+
+/// Rust's formatter and linter, which a minimal toolchain lacks.
+///
+/// # Errors
+/// When they are missing and rustup cannot add them.
+pub fn install_rust_components() -> Result<()> {
+    for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !succeeds(cargo().args([subcommand, "--version"])) {
+            run(Command::new("rustup").args(["component", "add", component])).with_context(|| {
+                format!("Rust component is missing: {component}; install it, or leave its check out with --fast")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// `env` with the rights to install: `VAR=value` and a program follow as arguments.
+fn as_root() -> Result<Command> {
+    let own = std::fs::metadata("/proc/self").context("user is unknown: /proc/self cannot be read")?;
+    if own.uid() == 0 {
+        return Ok(Command::new("env"));
+    }
+    let mut command = Command::new("sudo");
+    command.arg("env");
+    Ok(command)
+}
+
+fn is_installed(package: &str) -> bool {
+    let mut query = Command::new("dpkg-query");
+    query.args(["--show", "--showformat=${db:Status-Status}", package]);
+    query.output().is_ok_and(|output| output.stdout == b"installed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_nobody_made_is_not_installed() {
+        assert!(!is_installed("no-such-package-as-this"));
+    }
+}
