@@ -35,8 +35,8 @@ macro_rules! gpu_words {
             }
 
             /// Field by field in order, as the GPU reads them.
-            pub fn to_words(&self) -> Vec<u32> {
-                vec![$(self.$field.to_word(),)*]
+            pub fn to_words(&self) -> [u32; Self::WORDS] {
+                [$(self.$field.to_word(),)*]
             }
         }
     };

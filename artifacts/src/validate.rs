@@ -26,6 +26,7 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     for group in &plan.kv_groups {
         in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
         in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
+        in_range("window of a KV group", u64::from(group.window_tokens.unwrap_or(1)), 1, 1 << 30)?;
         in_range("layers of a KV group", u64::from(group.n_layers), 1, 4096)?;
     }
     in_range("logits rows", u64::from(plan.logits_rows), 1, MAX_ROWS as u64)?;

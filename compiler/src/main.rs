@@ -22,7 +22,7 @@ struct Args {
     /// The artifact to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Format of the weight matrices; with int4, embeddings and output head are int8.
+    /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_enum, default_value = "int4")]
     weights: WeightsOption,
     /// Weights that share an INT4 scale and zero point.

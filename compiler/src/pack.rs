@@ -119,6 +119,7 @@ fn pack_matrix(
                 errors.entry(tensor).or_default().merge(&error);
             }
         }
+        matrix.parts.iter().for_each(|part| checkpoint.tensors[&part.tensor].release());
         sink(piece)?;
     }
     Ok(())

@@ -17,8 +17,9 @@ pub enum WeightsOption {
     F16,
 }
 
-/// Formats of matrices. Embeddings and the output head stay at INT8 under INT4: a table row is one token's only
-/// description, and the head's errors reach the logits with nothing after them to even them out.
+/// Formats of matrices. Embeddings and the output head are one step finer than the rest, INT8 under INT4 and f16 under
+/// INT8: a table row is one token's only description, and the head's errors reach the logits with nothing after them to
+/// even them out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
     pub weights: WeightsOption,
@@ -30,6 +31,7 @@ impl FormatPolicy {
         match self.weights {
             WeightsOption::Int4 if matrix.is_table || matrix.is_head => WeightFormat::Int8,
             WeightsOption::Int4 => WeightFormat::Int4 { group: self.group },
+            WeightsOption::Int8 if matrix.is_table || matrix.is_head => WeightFormat::F16,
             WeightsOption::Int8 => WeightFormat::Int8,
             WeightsOption::F16 => WeightFormat::F16,
         }

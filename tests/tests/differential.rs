@@ -21,9 +21,9 @@ use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
 /// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
-const TOLERANCE: f32 = 1e-5;
+const TOLERANCE: f64 = 1e-5;
 /// Caches hold f16: half a unit in the last place of 11 bits.
-const F16_TOLERANCE: f32 = 1e-3;
+const F16_TOLERANCE: f64 = 1e-3;
 
 fn targets() -> Vec<Target> {
     let mut subgroups = target::by_name("generic").expect("a preset");
@@ -96,12 +96,12 @@ fn floats(words: &[u32]) -> Vec<f32> {
 }
 
 /// Compares what the twin wrote; elsewhere the poison must still be there.
-fn assert_same(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+fn assert_same(what: &str, found: &[f32], expected: &[f32], tolerance: f64) {
     let written = |values: &[f32]| -> Vec<f32> {
         values.iter().zip(expected).filter(|(_, twin)| **twin != POISON).map(|(value, _)| *value).collect()
     };
-    let error = relative_error(&written(found), &written(expected));
-    assert!(f64::from(error) <= f64::from(tolerance), "{what}: relative error {error}");
+    let error = relative_error(&written(expected), &written(found));
+    assert!(error <= tolerance, "{what}: relative error {error}");
     let kept = found.iter().zip(expected).filter(|(_, twin)| **twin == POISON).all(|(value, _)| *value == POISON);
     assert!(kept, "{what}: written where nothing belongs");
 }
@@ -121,7 +121,7 @@ fn matmul_of_every_format_and_folding() {
         WeightFormat::Int8,
         WeightFormat::F16,
     ];
-    for (index, target) in targets().iter().cycle().take(45).enumerate() {
+    for (index, target) in targets().iter().cycle().take(30).enumerate() {
         let format = formats[index % formats.len()];
         let prologue = index % 3 == 0;
         let act_mul = [None, Some(Activation::Silu), Some(Activation::GeluTanh)][index / 3 % 3];

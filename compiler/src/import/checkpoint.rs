@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use memmap2::Mmap;
+use artifacts::MappedFile;
 
 use super::config::ModelConfig;
 use super::{gguf, huggingface};
@@ -149,7 +149,7 @@ pub struct Tensor {
     /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
     /// checkpoint's.
     pub add: f32,
-    pub(super) map: Arc<Mmap>,
+    pub(super) map: Arc<MappedFile>,
     /// Of the source tensor's first byte in the map.
     pub(super) offset_bytes: usize,
 }
@@ -182,11 +182,18 @@ impl Tensor {
         }
     }
 
+    /// Lets go of the memory that reading this tensor has mapped.
+    pub fn release(&self) {
+        let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
+        let start = self.offset_bytes + self.first_row * row_bytes;
+        self.map.release(start..start + self.rows * row_bytes);
+    }
+
     /// Whole rows that follow each other in the source, from `source_row` on, until `out` is full.
     fn dequantize_rows(&self, source_row: usize, out: &mut [f32]) {
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
         let start = self.offset_bytes + source_row * row_bytes;
-        let bytes = &self.map[start..start + out.len() / self.cols * row_bytes];
+        let bytes = &self.map.bytes()[start..start + out.len() / self.cols * row_bytes];
         match self.dtype {
             SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),
             SourceDType::F16 => read_elements(bytes, out, |element| f16::from_le_bytes(element).to_f32()),
@@ -212,13 +219,11 @@ fn read_elements<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(
 
 #[cfg(test)]
 mod tests {
-    use memmap2::MmapMut;
-
     use super::*;
 
     fn tensor(source_shape: &[usize], dtype: SourceDType, bytes: &[u8]) -> Tensor {
-        let mut map = MmapMut::map_anon(bytes.len()).unwrap();
-        map.copy_from_slice(bytes);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
         let (rows, cols) = if let [rows, cols] = *source_shape { (rows, cols) } else { (1, source_shape[0]) };
         Tensor {
             source_name: "t".into(),
@@ -229,7 +234,7 @@ mod tests {
             dtype,
             row_order: RowOrder::Plain,
             add: 0.0,
-            map: Arc::new(map.make_read_only().unwrap()),
+            map: Arc::new(MappedFile::open(file.path()).unwrap()),
             offset_bytes: 0,
         }
     }

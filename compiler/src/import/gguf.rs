@@ -10,11 +10,10 @@
 //! when a tensor is read.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use artifacts::MappedFile;
 
 use self::config::Architecture;
 use self::reader::Gguf;
@@ -47,13 +46,11 @@ pub use self::blocks::dequantize;
 
 /// Opens the GGUF file at `path`; weights stay in the memory map until they are read.
 pub fn open(path: &Path) -> Result<Checkpoint> {
-    let file = File::open(path).map_err(CompileError::io(path))?;
-    // SAFETY: the map is private to this process and never written through. A file that another process cuts while we
-    // read it ends ours with SIGBUS, as with every mapped model; one that is rewritten gives other floats, never an
-    // index, because every offset is taken from `parsed` and not read again.
-    let map = unsafe { Mmap::map(&file) }.map_err(CompileError::io(path))?;
-    let parsed = parse(path, &map)?;
-    let source_hash = blake3::Hasher::new().update_rayon(&map).finalize().into();
+    let map = MappedFile::open(path).map_err(CompileError::io(path))?;
+    let parsed = parse(path, map.bytes())?;
+    let mut hasher = blake3::Hasher::new();
+    map.hash_into(&mut hasher);
+    let source_hash = hasher.finalize().into();
     let map = Arc::new(map);
     let with_map = |place: TensorPlace| Tensor {
         source_name: place.source_name,

@@ -71,15 +71,17 @@ impl SourceFiles {
     /// BLAKE3 over name, length and content of each small file and then each weight file, both by name.
     fn hash(&self, weights: &Weights) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
-        let mut begin_file = |name: &str, length_bytes: usize, content: &[u8]| {
+        let begin_file = |hasher: &mut blake3::Hasher, name: &str, length_bytes: usize| {
             hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-            hasher.update(&(length_bytes as u64).to_le_bytes()).update_rayon(content);
+            hasher.update(&(length_bytes as u64).to_le_bytes());
         };
         for (name, content) in &self.read {
-            begin_file(name, content.len(), content);
+            begin_file(&mut hasher, name, content.len());
+            hasher.update(content);
         }
         for (name, file) in &weights.files {
-            begin_file(name, file.map.len(), &file.map);
+            begin_file(&mut hasher, name, file.map.bytes().len());
+            file.map.hash_into(&mut hasher);
         }
         *hasher.finalize().as_bytes()
     }

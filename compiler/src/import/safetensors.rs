@@ -1,11 +1,10 @@
 //! [`SafetensorsFile`]: one mapped `.safetensors` file whose header was checked against its length.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use artifacts::MappedFile;
 use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
 
 use super::checkpoint::SourceDType;
@@ -14,7 +13,7 @@ use crate::error::{CompileError, Result};
 /// The tensors lie in the file one after the other, without gaps or overlaps, and end where the file ends.
 pub(super) struct SafetensorsFile {
     pub path: PathBuf,
-    pub map: Arc<Mmap>,
+    pub map: Arc<MappedFile>,
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
@@ -29,11 +28,8 @@ pub(super) struct StoredTensor {
 
 impl SafetensorsFile {
     pub fn open(path: &Path) -> Result<SafetensorsFile> {
-        let file = File::open(path).map_err(CompileError::io(path))?;
-        // SAFETY: the map is only ever read as bytes. What remains is that the file be cut or rewritten while we read
-        // it, which no reader of a map can rule out; weights are left alone while they are compiled.
-        let map = unsafe { Mmap::map(&file) }.map_err(CompileError::io(path))?;
-        let tensors = read_header(path, &map)?;
+        let map = MappedFile::open(path).map_err(CompileError::io(path))?;
+        let tensors = read_header(path, map.bytes())?;
         Ok(SafetensorsFile { path: path.to_owned(), map: Arc::new(map), tensors })
     }
 

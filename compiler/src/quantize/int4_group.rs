@@ -9,65 +9,26 @@
 //! weight ≈ scale * level      level = q - zero
 //!
 //! over one group:   A = Σ importance * level * weight      B = Σ importance * level²
-//!                   best scale = A / B,   error = Σ importance * weight² − A² / B
+//!                   best scale = A / B      error = Σ importance * weight² − A² / B
 //! ```
 //!
-//! So the candidate with the largest A²/B wins. Its scale is refitted, cut to what the format stores, and compared with
-//! the plain window by their true errors, so that the search can only gain.
+//! So the candidate with the largest A²/B wins. Its scale is refitted once, cut to what the format stores, and compared
+//! with the plain window by their true errors, so that the search can only gain.
 
 use artifacts::int4::{INT4_MAX, Int4Params};
 
-/// Largest magnitude that every group can hold: fifteen steps of the largest storable scale.
-pub const MAX_INT4_WEIGHT: f32 = 15.0 * 65408.0;
+use super::ErrorSum;
+use super::lanes::{LANES, fold, larger, nearest_integer, smaller, sum};
 
-/// Writes the codes of one group and returns its parameters. Weights must be within ±[`MAX_INT4_WEIGHT`].
-pub fn quantize_int4_group<const GROUP: usize>(
-    weights: &[f32; GROUP],
-    importance: &[f32; GROUP],
-    codes: &mut [u8; GROUP],
-) -> Int4Params {
-    let low = lanewise(weights, smaller);
-    let high = lanewise(weights, larger);
-    // The plain window's step; everything below is in its units, so that no sum under- or overflows.
-    let unit = (high - low) / LEVEL_MAX;
-    let inverse_unit = 1.0 / unit;
-    if !inverse_unit.is_finite() {
-        codes.fill(0);
-        return Int4Params::default();
-    }
-    let weights = weights.map(|weight| weight * inverse_unit);
-    let importance = normalised(importance);
-    let plain_zero = -low * inverse_unit;
+/// Largest magnitude that every group can hold: a group from −this to this needs the largest storable scale.
+pub const MAX_INT4_WEIGHT: f32 = LARGEST_SCALE * LEVEL_MAX / 2.0;
 
-    let mut best = (0.0, Window { step: 1.0, zero: plain_zero.round_ties_even() });
-    for (stretch, shift) in CANDIDATES {
-        // Both windows have the same centre when their zeros are equally far from 7.5 in weights.
-        let centred = 0.5 * LEVEL_MAX - (0.5 * LEVEL_MAX - plain_zero) / stretch;
-        let window = Window { step: stretch, zero: (centred.round_ties_even() + shift).clamp(0.0, LEVEL_MAX) };
-        let fit = window.fit(&weights, &importance);
-        if fit.gain() > best.0 {
-            best = (fit.gain(), Window { step: fit.step(), ..window });
-        }
-    }
-    let mut window = best.1;
-    for _ in 0..REFITS {
-        window.step = window.fit(&weights, &importance).step();
-    }
-
-    let plain = Window { step: 1.0, zero: plain_zero.round_ties_even() };
-    let stored = [plain, window].map(|window| Int4Params::new(window.step * unit, window.zero as u8));
-    let error = stored.map(|params| Window::of(params, inverse_unit).error(&weights, &importance));
-    let params = if error[1] < error[0] { stored[1] } else { stored[0] };
-    Window::of(params, inverse_unit).encode(&weights, codes);
-    params
-}
-
-/// Independent sums of a reduction: enough for the widest vectors, and the same bytes on any processor.
-const LANES: usize = 16;
+/// f16's largest value with three bits of mantissa cut.
+const LARGEST_SCALE: f32 = 65280.0;
 const LEVEL_MAX: f32 = INT4_MAX as f32;
-const REFITS: usize = 1;
-/// (stretch, shift), from a greedy choice out of 87 over trained, normal, heavy-tailed and unevenly important groups: the
-/// plain window's neighbours, and narrower ones that cut off an outlier at one end.
+
+/// (stretch, shift): a greedy choice among 87 over trained, normal, heavy-tailed and unevenly important groups. They are
+/// the plain window's neighbours, and narrower ones that cut off an outlier at one end.
 const CANDIDATES: [(f32, f32); 12] = [
     (0.85, 0.0),
     (0.9, -1.0),
@@ -83,6 +44,54 @@ const CANDIDATES: [(f32, f32); 12] = [
     (1.125, 0.0),
 ];
 
+/// Writes the codes of one group. Weights must be within ±[`MAX_INT4_WEIGHT`]; the error is not weighted.
+pub fn quantize_int4_group<const GROUP: usize>(
+    weights: &[f32; GROUP],
+    importance: &[f32; GROUP],
+    codes: &mut [u8; GROUP],
+    stored: &mut Int4Params,
+) -> ErrorSum {
+    let low = fold(weights, smaller);
+    let high = fold(weights, larger);
+    // The plain window's step. Everything below is in its units, so that no square under- or overflows.
+    let unit = (high - low) / LEVEL_MAX;
+    let inverse_unit = 1.0 / unit;
+    if !inverse_unit.is_finite() {
+        codes.fill(0);
+        *stored = Int4Params::default();
+        return weights.iter().fold(ErrorSum::default(), |sum, &weight| sum.with(weight, 0.0));
+    }
+    let weights = weights.map(|weight| weight * inverse_unit);
+    let importance = normalised(importance);
+    let plain = Window { step: 1.0, zero: nearest_integer(-low * inverse_unit) };
+    let searched = search(&weights, &importance, -low * inverse_unit).unwrap_or(plain);
+
+    let params = [plain, searched].map(|window| Int4Params::new(window.step * unit, window.zero as u8));
+    let [plain, searched] = params.map(|params| Window::of(params, inverse_unit));
+    let gains = searched.error(&weights, &importance) < plain.error(&weights, &importance);
+    let (window, params) = if gains { (searched, params[1]) } else { (plain, params[0]) };
+    *stored = params;
+    let (squared_error, squared_weight) = window.encode(&weights, codes);
+    ErrorSum::in_units(squared_error, squared_weight, unit)
+}
+
+/// The best candidate, with its step refitted; none if no window explains anything.
+fn search<const GROUP: usize>(weights: &[f32; GROUP], importance: &[f32; GROUP], plain_zero: f32) -> Option<Window> {
+    let mut best_gain = 0.0;
+    let mut best = None;
+    for (stretch, shift) in CANDIDATES {
+        // The plain window and a stretched one have the same centre, 7.5 − zero levels from 0.
+        let centred = LEVEL_MAX / 2.0 - (LEVEL_MAX / 2.0 - plain_zero) / stretch;
+        let zero = smaller(larger(nearest_integer(centred) + shift, 0.0), LEVEL_MAX);
+        let fit = Window { step: stretch, zero }.fit(weights, importance);
+        if fit.gain() > best_gain {
+            best_gain = fit.gain();
+            best = Some(Window { step: fit.step(), zero });
+        }
+    }
+    best.map(|window| Window { step: window.fit(weights, importance).step(), ..window })
+}
+
 /// Sixteen levels over a group: level l (−zero ..= 15 − zero) stands for l * step units.
 #[derive(Clone, Copy)]
 struct Window {
@@ -91,6 +100,7 @@ struct Window {
 }
 
 impl Window {
+    /// What a GPU will see of `params`.
     fn of(params: Int4Params, inverse_unit: f32) -> Window {
         Window { step: params.scale() * inverse_unit, zero: f32::from(params.zero()) }
     }
@@ -98,11 +108,11 @@ impl Window {
     /// Calls `each(lane, index, level)` for every weight with the level nearest to it.
     #[inline(always)]
     fn for_each_level<const GROUP: usize>(self, weights: &[f32; GROUP], mut each: impl FnMut(usize, usize, f32)) {
-        let inverse = if self.step > 0.0 { 1.0 / self.step } else { 0.0 };
+        let inverse_step = if self.step > 0.0 { 1.0 / self.step } else { 0.0 };
         let (lowest, highest) = (-self.zero, LEVEL_MAX - self.zero);
         for first in (0..GROUP).step_by(LANES) {
             for lane in 0..LANES {
-                let level = smaller(larger(weights[first + lane] * inverse, lowest), highest);
+                let level = smaller(larger(weights[first + lane] * inverse_step, lowest), highest);
                 each(lane, first + lane, nearest_integer(level));
             }
         }
@@ -111,35 +121,43 @@ impl Window {
     fn fit<const GROUP: usize>(self, weights: &[f32; GROUP], importance: &[f32; GROUP]) -> Fit {
         let (mut level_weight, mut level_level) = ([0.0; LANES], [0.0; LANES]);
         self.for_each_level(weights, |lane, index, level| {
-            let scaled = importance[index] * level;
-            level_weight[lane] += scaled * weights[index];
-            level_level[lane] += scaled * level;
+            let important_level = importance[index] * level;
+            level_weight[lane] += important_level * weights[index];
+            level_level[lane] += important_level * level;
         });
         Fit { level_weight: sum(level_weight), level_level: sum(level_level) }
     }
 
     fn error<const GROUP: usize>(self, weights: &[f32; GROUP], importance: &[f32; GROUP]) -> f32 {
-        let mut error = [0.0; LANES];
+        let mut squared_error = [0.0; LANES];
         self.for_each_level(weights, |lane, index, level| {
-            let difference = level * self.step - weights[index];
-            error[lane] += importance[index] * difference * difference;
+            let error = level * self.step - weights[index];
+            squared_error[lane] += importance[index] * error * error;
         });
-        sum(error)
+        sum(squared_error)
     }
 
-    fn encode<const GROUP: usize>(self, weights: &[f32; GROUP], codes: &mut [u8; GROUP]) {
-        self.for_each_level(weights, |_, index, level| codes[index] = (level + self.zero) as i32 as u8);
+    /// Writes the codes; returns the squared error and the squared weights, in units.
+    fn encode<const GROUP: usize>(self, weights: &[f32; GROUP], codes: &mut [u8; GROUP]) -> (f32, f32) {
+        let (mut squared_error, mut squared_weight) = ([0.0; LANES], [0.0; LANES]);
+        self.for_each_level(weights, |lane, index, level| {
+            codes[index] = (level + self.zero) as i32 as u8;
+            let error = level * self.step - weights[index];
+            squared_error[lane] += error * error;
+            squared_weight[lane] += weights[index] * weights[index];
+        });
+        (sum(squared_error), sum(squared_weight))
     }
 }
 
-/// The two sums of a window's least squares.
+/// The two sums of a window's least squares: A and B above.
 struct Fit {
     level_weight: f32,
     level_level: f32,
 }
 
 impl Fit {
-    /// What the window explains of the group's weighted square sum.
+    /// A²/B, what the window explains of the group's weighted square sum.
     fn gain(&self) -> f32 {
         self.level_weight * self.step()
     }
@@ -149,50 +167,8 @@ impl Fit {
     }
 }
 
-// Without f32::min's care for NaN, which no group holds, these are one instruction each.
-fn smaller(a: f32, b: f32) -> f32 {
-    if a < b { a } else { b }
-}
-
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
-}
-
-/// Ties to even, for magnitudes far below 2²²: adding 1.5 * 2²³ leaves no bits for a fraction. Unlike the library's
-/// rounding, this is two additions on any processor.
-#[inline(always)]
-fn nearest_integer(value: f32) -> f32 {
-    const NO_FRACTION: f32 = 12_582_912.0;
-    (value + NO_FRACTION) - NO_FRACTION
-}
-
 /// `importance` with its largest at 1; all ones where that cannot be.
 fn normalised<const GROUP: usize>(importance: &[f32; GROUP]) -> [f32; GROUP] {
-    let inverse = 1.0 / lanewise(importance, larger);
+    let inverse = 1.0 / fold(importance, larger);
     if inverse.is_finite() && inverse > 0.0 { importance.map(|value| value * inverse) } else { [1.0; GROUP] }
-}
-
-/// Folds a group and 0 with `combine`, which must not mind the order.
-#[inline(always)]
-fn lanewise<const GROUP: usize>(values: &[f32; GROUP], combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    for at in (0..GROUP).step_by(LANES) {
-        for lane in 0..LANES {
-            lanes[lane] = combine(lanes[lane], values[at + lane]);
-        }
-    }
-    lanes.into_iter().fold(0.0, combine)
-}
-
-/// Sums pairwise, in a fixed order.
-#[inline(always)]
-fn sum(mut lanes: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
 }

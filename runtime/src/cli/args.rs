@@ -162,6 +162,12 @@ pub struct PerplexityArgs {
     /// Most chunks to measure [default: all]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
+    /// Save the logits of the scored tokens, as a base for other artifacts of the same model
+    #[arg(long, value_name = "FILE")]
+    pub save_logits: Option<PathBuf>,
+    /// Compare with logits that --save-logits saved on the same text: KL divergence and same top token
+    #[arg(long, value_name = "FILE")]
+    pub kl_base: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON

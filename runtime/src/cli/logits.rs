@@ -1,16 +1,11 @@
 //! `logits`: what the model makes of given tokens, for comparison with another implementation.
 
-use std::fs::Permissions;
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
 use safetensors::{Dtype, SafeTensors};
-use tempfile::NamedTempFile;
 
 use super::args::LogitsArgs;
 use super::error::CliError;
 use super::load::load;
+use super::logits_file::LogitsWriter;
 
 pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let bytes = std::fs::read(&args.tokens).map_err(|error| CliError::at(&args.tokens, error))?;
@@ -21,17 +16,10 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
         session.set_chunk_tokens(chunk);
     }
 
-    let output = |error| CliError::at(&args.output, error);
-    let mut writer =
-        LogitsWriter::create(&args.output, tokens.len(), model.meta().model.vocab_size as usize).map_err(output)?;
-    let mut written = Ok(());
-    session.feed_with_logits(&tokens, &mut |_, logits| {
-        if written.is_ok() {
-            written = writer.row(logits);
-        }
-    })?;
-    written.map_err(output)?;
-    writer.finish(&args.output).map_err(output)
+    let vocab_size = model.meta().model.vocab_size as usize;
+    let mut writer = LogitsWriter::create(&args.output, tokens.len(), vocab_size)?;
+    session.feed_with_logits(&tokens, &mut |_, logits| writer.row(logits))?;
+    writer.finish()
 }
 
 /// Tensor `tokens` of a safetensors file: i32, i64 or u32, one dimension, at least one token.
@@ -56,41 +44,6 @@ fn read_tokens(bytes: &[u8]) -> Result<Vec<u32>, String> {
 /// Little-endian numbers of N bytes each.
 fn words<const N: usize>(data: &[u8]) -> impl Iterator<Item = [u8; N]> {
     data.chunks_exact(N).map(|word| word.try_into().expect("chunks of exactly N bytes"))
-}
-
-/// A safetensors file with the one tensor `logits`, f32 [rows, vocabulary], written row by row beside its final name:
-/// all rows at once can be larger than memory.
-struct LogitsWriter {
-    file: BufWriter<NamedTempFile>,
-}
-
-impl LogitsWriter {
-    fn create(path: &Path, n_rows: usize, vocab_size: usize) -> std::io::Result<LogitsWriter> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // As readable as any file that a user makes; temporary files are private otherwise.
-        let readable = Permissions::from_mode(0o666);
-        let mut file = BufWriter::new(tempfile::Builder::new().permissions(readable).tempfile_in(folder)?);
-        let len_bytes = 4 * n_rows * vocab_size;
-        let mut header = serde_json::json!({
-            "logits": { "dtype": "F32", "shape": [n_rows, vocab_size], "data_offsets": [0, len_bytes] }
-        })
-        .to_string();
-        // The format asks for data that begins on a multiple of 8.
-        header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(header.as_bytes())?;
-        Ok(LogitsWriter { file })
-    }
-
-    fn row(&mut self, logits: &[f32]) -> std::io::Result<()> {
-        self.file.write_all(bytemuck::cast_slice(logits))
-    }
-
-    fn finish(self, path: &Path) -> std::io::Result<()> {
-        let file = self.file.into_inner().map_err(|error| error.into_error())?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -119,22 +72,5 @@ mod tests {
         assert!(error(&tokens_file(Dtype::F32, vec![1], &[0; 4])).contains("F32"));
         assert!(error(&tokens_file(Dtype::I32, vec![1, 1], &[0; 4])).contains("[1, 1]"));
         assert!(error(&tokens_file(Dtype::I32, vec![1], &[0xff; 4])).contains("-1"));
-    }
-
-    #[test]
-    fn written_logits_are_read_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out.safetensors");
-        let mut writer = LogitsWriter::create(&path, 2, 3).unwrap();
-        writer.row(&[1.0, 2.0, 3.0]).unwrap();
-        writer.row(&[4.0, 5.0, 6.0]).unwrap();
-        assert!(!path.exists());
-        writer.finish(&path).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let logits = file.tensor("logits").unwrap();
-        assert_eq!((logits.dtype(), logits.shape()), (Dtype::F32, &[2, 3][..]));
-        let values: Vec<f32> = words(logits.data()).map(f32::from_le_bytes).collect();
-        assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     }
 }

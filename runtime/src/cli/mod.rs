@@ -20,7 +20,9 @@ mod figures;
 mod generate;
 
 mod bench;
+mod likelihood;
 mod logits;
+mod logits_file;
 mod perplexity;
 
 mod devices;

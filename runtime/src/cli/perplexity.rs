@@ -7,6 +7,7 @@
 //! ```
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -14,7 +15,9 @@ use serde::Serialize;
 use super::args::PerplexityArgs;
 use super::error::CliError;
 use super::figures::{Figures, Pace};
+use super::likelihood::{Divergence, Score};
 use super::load::load;
+use super::logits_file::{LogitsFile, LogitsWriter};
 use super::output::{print, print_json};
 use super::text::Text;
 use crate::Session;
@@ -34,6 +37,12 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     }
     let n_chunks = args.chunks.map_or(all_chunks, |chunks| all_chunks.min(chunks as usize));
 
+    let vocab_size = model.meta().model.vocab_size as usize;
+    let n_rows = n_chunks * scored_tokens(chunk_tokens);
+    let mut base = args.kl_base.as_deref().map(|path| Base::open(path, n_rows, vocab_size)).transpose()?;
+    let mut copy =
+        args.save_logits.as_deref().map(|path| LogitsWriter::create(path, n_rows, vocab_size)).transpose()?;
+
     let mut session = model.session()?;
     let mut score = Score::default();
     let started = Instant::now();
@@ -42,12 +51,24 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         if let Some(bos) = text.prompt_bos() {
             chunk[0] = bos;
         }
-        score_chunk(&mut session, &chunk, &mut score)?;
+        score_chunk(&mut session, &chunk, &mut |logits, successor| {
+            score.add(logits, successor as usize);
+            if let Some(base) = &mut base {
+                base.compare(logits);
+            }
+            if let Some(copy) = &mut copy {
+                copy.row(logits);
+            }
+        })?;
+        if !score.is_finite() {
+            return Err(CliError::new("logits are not finite: the perplexity of this text has no value"));
+        }
         eprint!("[{}]{:.4},", index + 1, score.perplexity());
         // Progress that cannot be shown is no reason to stop.
         std::io::stderr().flush().ok();
     }
     eprintln!();
+    copy.map(LogitsWriter::finish).transpose()?;
 
     let prefill = Pace { tokens: (n_chunks * (chunk_tokens - 1)) as u64, elapsed: started.elapsed() };
     let report = PerplexityReport {
@@ -55,16 +76,14 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         perplexity_error: score.perplexity_error(),
         chunks: n_chunks,
         context_tokens: args.ctx,
-        scored_tokens: score.count,
+        scored_tokens: score.count(),
+        mean_kl_divergence: base.as_ref().map(|base| base.divergence.mean()),
+        same_top_token: base.as_ref().map(|base| base.divergence.same_top()),
         figures: Figures::new(&model, prefill, Pace::default()),
     };
     match args.json {
         true => print_json(&report),
-        false => print(&format!(
-            "Final estimate: PPL = {:.4} +/- {:.5}\n",
-            report.perplexity,
-            report.perplexity_error.unwrap_or(f64::NAN)
-        )),
+        false => print(&report.lines()),
     }
 }
 
@@ -77,97 +96,64 @@ struct PerplexityReport {
     chunks: usize,
     context_tokens: u32,
     scored_tokens: u64,
+    /// From the predictions of --kl-base, in nats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_kl_divergence: Option<f64>,
+    /// Part of the predictions whose most likely token is that of --kl-base, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_top_token: Option<f64>,
     #[serde(flatten)]
     figures: Figures,
 }
 
-/// Feeds all but the last token of `chunk` into an empty cache and scores the second half.
-fn score_chunk(session: &mut Session<'_>, chunk: &[u32], score: &mut Score) -> Result<(), CliError> {
+impl PerplexityReport {
+    fn lines(&self) -> String {
+        let error = self.perplexity_error.map_or(String::new(), |error| format!(" +/- {error:.5}"));
+        let mut lines = format!("Final estimate: PPL = {:.4}{error}\n", self.perplexity);
+        if let (Some(divergence), Some(same_top)) = (self.mean_kl_divergence, self.same_top_token) {
+            lines += &format!("Mean KL divergence: {divergence:.6}\nSame top token: {:.2} %\n", 100.0 * same_top);
+        }
+        lines
+    }
+}
+
+/// Tokens of a chunk whose successors are scored.
+fn scored_tokens(chunk_tokens: usize) -> usize {
+    chunk_tokens - 1 - chunk_tokens / 2
+}
+
+/// Feeds all but the last token of `chunk` into an empty cache; hands the logits of the second half to `scored`, each
+/// with the token that came next.
+fn score_chunk(session: &mut Session<'_>, chunk: &[u32], scored: &mut dyn FnMut(&[f32], u32)) -> Result<(), CliError> {
     let first_scored = chunk.len() / 2;
     let mut successors = chunk[first_scored + 1..].iter();
     session.clear();
     session.feed(&chunk[..first_scored])?;
     session.feed_with_logits(&chunk[first_scored..chunk.len() - 1], &mut |_, logits| {
-        let successor = successors.next().expect("one row of logits a token");
-        score.add(logits, *successor as usize);
+        scored(logits, *successors.next().expect("one row of logits a token"));
     })?;
-    if score.is_finite() {
-        return Ok(());
-    }
-    Err(CliError::new("logits are not finite: the perplexity of this text has no value"))
+    Ok(())
 }
 
-/// Sums over scored tokens of their negative log-likelihood (nats), and of its square.
-#[derive(Default)]
-struct Score {
-    sum: f64,
-    sum_of_squares: f64,
-    count: u64,
+/// Logits that another run saved, in the same order.
+struct Base {
+    file: LogitsFile,
+    next_row: usize,
+    divergence: Divergence,
 }
 
-impl Score {
-    /// Counts how unlikely `logits` (one a vocabulary entry) made the token that came.
-    fn add(&mut self, logits: &[f32], token: usize) {
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-        let nll = sum.ln() - f64::from(logits[token] - largest);
-        self.sum += nll;
-        self.sum_of_squares += nll * nll;
-        self.count += 1;
-    }
-
-    fn perplexity(&self) -> f64 {
-        self.mean().exp()
-    }
-
-    /// Standard error of the mean, carried through the exponential.
-    fn perplexity_error(&self) -> Option<f64> {
-        let variance = self.sum_of_squares / self.count as f64 - self.mean() * self.mean();
-        (self.count > 1).then(|| (variance.max(0.0) / (self.count - 1) as f64).sqrt() * self.perplexity())
-    }
-
-    fn is_finite(&self) -> bool {
-        self.sum.is_finite()
-    }
-
-    fn mean(&self) -> f64 {
-        self.sum / self.count as f64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fair_guess_among_n_has_perplexity_n() {
-        let mut score = Score::default();
-        for token in 0..4 {
-            score.add(&[7.0; 4], token);
+impl Base {
+    fn open(path: &Path, n_rows: usize, vocab_size: usize) -> Result<Base, CliError> {
+        let file = LogitsFile::open(path, vocab_size)?;
+        if file.n_rows() < n_rows {
+            let found = file.n_rows();
+            return Err(CliError::at(path, format!("logits are too few: expected {n_rows} rows, found {found}")));
         }
-        assert!((score.perplexity() - 4.0).abs() < 1e-12);
-        assert_eq!(score.perplexity_error(), Some(0.0));
+        Ok(Base { file, next_row: 0, divergence: Divergence::default() })
     }
 
-    #[test]
-    fn perplexity_is_the_geometric_mean_of_one_over_probability() {
-        // Probabilities 1/4 and 3/4 of the tokens that came.
-        let logits = [0.0, 3f32.ln()];
-        let mut score = Score::default();
-        score.add(&logits, 0);
-        score.add(&logits, 1);
-        assert!((score.perplexity() - (4.0f64 * 4.0 / 3.0).sqrt()).abs() < 1e-6);
-        // Both are ln(3)/2 from the mean.
-        let error = 3f64.ln() / 2.0 * score.perplexity();
-        assert!((score.perplexity_error().unwrap() - error).abs() < 1e-6);
-    }
-
-    #[test]
-    fn one_token_has_no_error_and_nonsense_is_noticed() {
-        let mut score = Score::default();
-        score.add(&[1000.0, -1000.0], 0);
-        assert_eq!((score.perplexity(), score.perplexity_error()), (1.0, None));
-        score.add(&[f32::NAN, 0.0], 1);
-        assert!(!score.is_finite());
+    fn compare(&mut self, logits: &[f32]) {
+        self.divergence.add(&self.file.row(self.next_row), logits);
+        self.next_row += 1;
     }
 }
