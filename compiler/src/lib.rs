@@ -30,6 +30,7 @@ pub mod kernel_set;
 
 pub mod pack;
 pub mod quantize;
+pub mod synthesize;
 
 pub mod emit;
 pub mod export;
@@ -68,15 +69,27 @@ pub trait Progress {
     fn partial(&mut self, path: Option<&Path>);
 }
 
+/// Where the weights come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// A Hugging Face folder or a GGUF file.
+    Model(&'a Path),
+    /// Random weights of the shape that this config.json describes.
+    Synthetic(&'a Path),
+}
+
 /// Compiles the model at `source` into the artifact `output`.
 ///
 /// # Errors
 /// See [`CompileError`]; nothing is left under `output`'s name that was not there before.
-pub fn compile(source: &Path, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
+pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     let mut clock = StageClock::start();
 
     progress.stage("import", 1);
-    let checkpoint = Checkpoint::open(source)?;
+    let checkpoint = match source {
+        Source::Model(path) => Checkpoint::open(path)?,
+        Source::Synthetic(config) => Checkpoint::of_config(config)?,
+    };
     let config = &checkpoint.config;
     progress.advance(1);
     clock.lap("import");
@@ -99,7 +112,7 @@ pub fn compile(source: &Path, output: &Path, options: &CompileOptions, progress:
     progress.stage("weights", placement.weights.iter().map(|weight| weight.len_bytes).sum());
     let mut writer = ArtifactWriter::create(output, placement.slices.len()).map_err(CompileError::io(output))?;
     progress.partial(Some(writer.partial_path()));
-    let errors = write_weights(&mut writer, output, &verified, &weights, &placement, &checkpoint, progress)?;
+    let errors = write_weights(&mut writer, output, &verified, &weights, &placement, source, &checkpoint, progress)?;
     clock.lap("weights");
 
     progress.stage("write", 1);
@@ -123,6 +136,7 @@ fn write_weights(
     graph: &VerifiedGraph,
     weights: &PackedWeights,
     placement: &WeightPlacement,
+    source: Source,
     checkpoint: &Checkpoint,
     progress: &mut dyn Progress,
 ) -> Result<pack::Errors> {
@@ -134,10 +148,14 @@ fn write_weights(
             open_slice = Some(planned.slice);
         }
         writer.pad_slice_to(planned.offset_bytes).map_err(CompileError::io(output))?;
-        pack::pack(weights.get(id), graph.graph(), checkpoint, &mut errors, &mut |bytes| {
+        let mut sink = |bytes: &[u8]| {
             progress.advance(bytes.len() as u64);
             writer.weight_bytes(bytes).map_err(CompileError::io(output))
-        })?;
+        };
+        match source {
+            Source::Model(_) => pack::pack(weights.get(id), graph.graph(), checkpoint, &mut errors, &mut sink)?,
+            Source::Synthetic(_) => synthesize::synthesize(weights.get(id), &checkpoint.config, &mut sink)?,
+        }
         assert_eq!(writer.slice_len_bytes(), planned.offset_bytes + planned.len_bytes, "{} has its planned size", planned.name);
     }
     Ok(errors)
@@ -189,7 +207,7 @@ const PLANNED_CONTEXT_TOKENS: usize = 8192;
 const STAGING_BYTES: u64 = 64 << 20;
 
 fn meta(
-    source: &Path,
+    source: Source,
     checkpoint: &Checkpoint,
     graph: &VerifiedGraph,
     weights: &PackedWeights,
@@ -209,9 +227,9 @@ fn meta(
             n_layers: config.layers.len() as u32,
             max_positions: config.max_positions as u32,
             long_rope_above_tokens: long.map(|long| long.above_tokens as u32),
-            parameters: checkpoint.tensors.values().map(|tensor| (tensor.rows * tensor.cols) as u64).sum(),
+            parameters: config.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum(),
             weight_bytes_per_token: weights.bytes_read_per_token(),
-            synthetic: false,
+            synthetic: matches!(source, Source::Synthetic(_)),
         },
         provenance: Provenance {
             compiler_version: env!("CARGO_PKG_VERSION").into(),
@@ -227,10 +245,12 @@ fn meta(
     }
 }
 
-/// The folder's name, or the GGUF file's without its ending.
-fn model_name(source: &Path) -> String {
-    let name = source.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
+/// The folder's name, or the file's without its ending.
+fn model_name(source: Source) -> String {
+    let (Source::Model(path) | Source::Synthetic(path)) = source;
+    let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json"));
+    stem.unwrap_or(&name).to_owned()
 }
 
 fn tokenizer(checkpoint: &Checkpoint) -> TokenizerSection {

@@ -9,7 +9,7 @@ use clap::Parser;
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileError, CompileOptions, compile, export};
+use compiler::{CompileError, CompileOptions, Source, compile, export};
 use progress::Bars;
 use shaders_gen::target;
 
@@ -18,7 +18,11 @@ use shaders_gen::target;
 #[command(name = "unicorn-compile", version)]
 struct Args {
     /// A Hugging Face folder, or a .gguf file.
-    model: PathBuf,
+    #[arg(required_unless_present = "synthetic")]
+    model: Option<PathBuf>,
+    /// Random weights of the shape that this config.json describes, instead of a model: good for timing only.
+    #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
+    synthetic: Option<PathBuf>,
     /// The artifact to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -72,10 +76,15 @@ fn run(args: &Args) -> Result<(), CompileError> {
         emit: args.emit.clone(),
     };
     let mut bars = Bars::new(args.quiet || args.json);
-    let report = compile(&args.model, &args.output, &options, &mut bars)?;
+    let source = match (&args.model, &args.synthetic) {
+        (Some(model), _) => Source::Model(model),
+        (None, Some(config)) => Source::Synthetic(config),
+        (None, None) => unreachable!("clap wants one of them"),
+    };
+    let report = compile(source, &args.output, &options, &mut bars)?;
     bars.finish();
-    if let Some(folder) = &args.export_dequantized {
-        let checkpoint = Checkpoint::open(&args.model)?;
+    if let (Some(folder), Some(model)) = (&args.export_dequantized, &args.model) {
+        let checkpoint = Checkpoint::open(model)?;
         export::export(&checkpoint, &args.output, policy, options.fuse, folder)?;
     }
     if args.json {

@@ -16,7 +16,7 @@ use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight};
 
 /// Packed bytes that are in memory at a time.
-const PIECE_BYTES: usize = 16 << 20;
+pub const PIECE_BYTES: usize = 16 << 20;
 
 /// Error of each source tensor, summed over the rows packed so far.
 pub type Errors = BTreeMap<String, ErrorSum>;
@@ -68,7 +68,8 @@ pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
     values
 }
 
-fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
+/// The table that RoPE reads, see `kernels::heads`.
+pub fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
     let variants: Vec<&[f64]> =
         [Some(&rope.inv_freq), rope.long.as_ref().map(|long| &long.inv_freq)].into_iter().flatten().map(Vec::as_slice).collect();
     rope_table(&variants, rope.attention_factor, max_positions)

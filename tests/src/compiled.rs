@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use compiler::emit::Form;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileOptions, Progress, compile};
+use compiler::{CompileOptions, Progress, Source, compile};
 use shaders_gen::Target;
 use tempfile::TempDir;
 
@@ -24,7 +24,7 @@ impl Compiled {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let compiled = Compiled { folder };
         model.write(compiled.model_folder());
-        compile(&compiled.model_folder(), &compiled.artifact_path(), options, &mut Silent)
+        compile(Source::Model(&compiled.model_folder()), &compiled.artifact_path(), options, &mut Silent)
             .unwrap_or_else(|error| panic!("{model:?} does not compile: {error}"));
         compiled
     }

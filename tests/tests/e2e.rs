@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use compiler::export::export;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileOptions, compile};
+use compiler::{CompileOptions, Source, compile};
 use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
 use shaders_gen::{Target, target};
 use tests::compiled::Silent;
@@ -43,7 +43,7 @@ impl Built {
     fn of(source: &Path, ask: Ask) -> Built {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let built = Built { folder, source: source.to_owned(), ask };
-        compile(source, &built.artifact(), &built.options(), &mut Silent)
+        compile(Source::Model(source), &built.artifact(), &built.options(), &mut Silent)
             .unwrap_or_else(|error| panic!("{} does not compile: {error}", source.display()));
         built
     }

@@ -34,6 +34,14 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// No weights: only the shape that the config.json at `path` describes, for random weights.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`] for the config.
+    pub fn of_config(path: &Path) -> Result<Checkpoint> {
+        huggingface::of_config(path)
+    }
+
     /// Opens a Hugging Face folder or a GGUF file; which of the two is seen from the path itself.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let file_kind = std::fs::metadata(path).map_err(CompileError::io(path))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor};
+use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor, TokenizerFiles};
 use super::config::ModelConfig;
 use super::config_json;
 use super::json::{Fields, parse_json};
@@ -28,6 +28,21 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let source_bytes = tensors.values().map(bytes_of).sum();
     let source_hash = files.hash(&weights);
     Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source_hash, source_bytes })
+}
+
+/// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.
+pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
+    let bytes = std::fs::read(path).map_err(CompileError::io(path))?;
+    let config_json = parse_json(path, &bytes)?;
+    Ok(Checkpoint {
+        config: config_json::model_config(path, &config_json)?,
+        tensors: BTreeMap::new(),
+        tokenizer: TokenizerFiles::default(),
+        skipped: Skipped::default(),
+        config_json,
+        source_hash: *blake3::hash(&bytes).as_bytes(),
+        source_bytes: 0,
+    })
 }
 
 fn bytes_of(tensor: &Tensor) -> u64 {

@@ -1,0 +1,85 @@
+//! Random weights of a model's exact shape, straight in packed form: what a benchmark needs where no checkpoint is at hand.
+//! The same config gives the same bytes.
+
+use artifacts::int4::{INT4_MAX, INT8_MAX, Int4Params};
+use half::f16;
+use kernels::layout::{TILE_ROWS, WORD_BYTES};
+use kernels::{WeightFormat, WeightLayout};
+use rayon::prelude::*;
+
+use crate::error::Result;
+use crate::import::ModelConfig;
+use crate::pack::{PIECE_BYTES, packed_rope};
+use crate::weights::{PackedSource, PackedWeight};
+
+/// Standard deviation of a weight times sqrt(cols): activations keep about their size from layer to layer.
+const GAIN: f32 = 0.6;
+/// Standard deviation of a uniform number on -1..1.
+const UNIFORM_DEVIATION: f32 = 0.577;
+
+/// Fills one packed weight, handing its bytes to `sink` in order. Norm weights are 1, biases too.
+pub fn synthesize(
+    weight: &PackedWeight,
+    config: &ModelConfig,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    match &weight.source {
+        PackedSource::Rope(index) => {
+            sink(bytemuck::cast_slice(&packed_rope(&config.ropes[*index], config.max_positions)))
+        }
+        PackedSource::Vector(_) => sink(bytemuck::cast_slice(&vec![1f32; weight.len_bytes as usize / 4])),
+        PackedSource::Matrix { layout, first_row, .. } => {
+            let seed = weight.name.bytes().fold(*first_row as u64, |seed, byte| mixed(seed ^ u64::from(byte)));
+            let tiles_per_piece = (PIECE_BYTES / layout.tile_bytes()).max(1);
+            let mut buffer = vec![0u8; tiles_per_piece.min(layout.tiles()) * layout.tile_bytes()];
+            for first_tile in (0..layout.tiles()).step_by(tiles_per_piece) {
+                let n_tiles = tiles_per_piece.min(layout.tiles() - first_tile);
+                let piece = &mut buffer[..n_tiles * layout.tile_bytes()];
+                piece
+                    .par_chunks_mut(layout.tile_bytes())
+                    .enumerate()
+                    .for_each(|(index, tile)| fill_tile(layout, seed ^ ((first_tile + index) as u64) << 32, tile));
+                sink(piece)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
+    let deviation = GAIN / (layout.cols as f32).sqrt();
+    match layout.format {
+        WeightFormat::F16 => {
+            let scale = deviation / UNIFORM_DEVIATION;
+            for (index, pair) in tile.chunks_exact_mut(2).enumerate() {
+                let uniform = (mixed(seed + index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+                pair.copy_from_slice(&f16::from_f32(uniform * scale).to_le_bytes());
+            }
+            return;
+        }
+        WeightFormat::Int4 { .. } | WeightFormat::Int8 => {
+            for (index, eight) in tile.chunks_exact_mut(8).enumerate() {
+                eight.copy_from_slice(&mixed(seed + index as u64).to_le_bytes());
+            }
+        }
+    }
+    let param = match layout.format {
+        WeightFormat::Int4 { .. } => {
+            let half = f32::from(INT4_MAX) / 2.0;
+            Int4Params::new(deviation / UNIFORM_DEVIATION / half, INT4_MAX / 2 + 1).0
+        }
+        _ => f16::from_f32(deviation / UNIFORM_DEVIATION / f32::from(INT8_MAX)).to_bits(),
+    };
+    for block in tile.chunks_exact_mut(layout.format.block_words() * WORD_BYTES) {
+        let at = block.len() - 2 * TILE_ROWS;
+        block[at..].chunks_exact_mut(2).for_each(|bytes| bytes.copy_from_slice(&param.to_le_bytes()));
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014): one well-mixed word a counter.
+fn mixed(counter: u64) -> u64 {
+    let z = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
