@@ -51,6 +51,11 @@ impl ArtifactWriter {
         Ok(writer)
     }
 
+    /// The name that the artifact will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the half-written file is, for whoever must remove it when a signal ends the process.
     pub fn partial_path(&self) -> &Path {
         self.file.get_ref().path()

@@ -86,7 +86,9 @@ impl Packed<'_> {
             match &weight.source {
                 PackedSource::Vector(id) => {
                     let parts = &self.graph.vectors[id.0].parts;
-                    if let [only] = &parts[..] && only.tensor == tensor {
+                    if let [only] = &parts[..]
+                        && only.tensor == tensor
+                    {
                         return floats(bytes).map(|value| value - only.offset).collect();
                     }
                     if let Some(values) = self.vector_part(parts, tensor, bytes) {
@@ -152,7 +154,8 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
 fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<String, Exported<'a>> {
     let fused = checkpoint.config.family == Family::Phi3;
     // Projections in the order in which Phi-3 stacks them, which is not that of their names.
-    let rank = |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
+    let rank =
+        |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
     let mut names: Vec<&String> = checkpoint.tensors.keys().collect();
     names.sort_by_key(|name| rank(name));
     let mut out: BTreeMap<String, Exported> = BTreeMap::new();

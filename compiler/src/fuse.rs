@@ -53,12 +53,32 @@ pub struct FusedNode {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum FusedOp {
-    Embed { table: MatrixId, scale: f32, out: ValueId },
+    Embed {
+        table: MatrixId,
+        scale: f32,
+        out: ValueId,
+    },
     Norm(NormStep),
-    MatMul { input: ValueId, matrix: MatrixId, bias: Option<VectorId>, act_mul: Option<Activation>, softcap: Option<f32>, out: ValueId },
+    MatMul {
+        input: ValueId,
+        matrix: MatrixId,
+        bias: Option<VectorId>,
+        act_mul: Option<Activation>,
+        softcap: Option<f32>,
+        out: ValueId,
+    },
     Heads(HeadsStep),
-    Attention { query: ValueId, out: ValueId },
-    Elementwise { op: ElementwiseOp, input: ValueId, second: Option<ValueId>, bias: Option<VectorId>, out: ValueId },
+    Attention {
+        query: ValueId,
+        out: ValueId,
+    },
+    Elementwise {
+        op: ElementwiseOp,
+        input: ValueId,
+        second: Option<ValueId>,
+        bias: Option<VectorId>,
+        out: ValueId,
+    },
 }
 
 /// `sum = residual + [post norm](input)`, `out = norm(sum)`.
@@ -177,7 +197,8 @@ impl<'a> Fuser<'a> {
     fn gate_up(&mut self, input: ValueId) -> bool {
         let [gate, up] = self.consumers[input.0][..] else { return false };
         let (Some(gate_tail), Some(up_tail)) = (self.linear_tail(gate), self.linear_tail(up)) else { return false };
-        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(gate_tail.value) else {
+        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(gate_tail.value)
+        else {
             return false;
         };
         // Tiles of gate and up alternate, so a part's last tile must be whole.
@@ -308,7 +329,13 @@ impl<'a> Fuser<'a> {
     fn head_chain(&self, tail: &LinearTail) -> Option<HeadChain> {
         let n_kv_heads = self.n_kv_heads;
         let mut chain = HeadChain {
-            part: HeadsPart { n_heads: n_kv_heads, norm: None, rope: false, scale: Number::new(1.0), to: Destination::Values },
+            part: HeadsPart {
+                n_heads: n_kv_heads,
+                norm: None,
+                rope: false,
+                scale: Number::new(1.0),
+                to: Destination::Values,
+            },
             norm: None,
             rope: None,
             out: None,
@@ -351,9 +378,8 @@ impl<'a> Fuser<'a> {
     fn keep(&mut self, index: usize) {
         let Node { layer, op } = &self.graph.nodes[index];
         let layer = *layer;
-        let heads = |n_heads, norm, rope, scale, to| {
-            vec![HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to }]
-        };
+        let heads =
+            |n_heads, norm, rope, scale, to| vec![HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to }];
         let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
         let fused = match op.clone() {
@@ -383,9 +409,12 @@ impl<'a> Fuser<'a> {
                 }
                 FusedOp::Heads(norm)
             }
-            Op::Rope { input, n_heads, rope, scale, out } => {
-                FusedOp::Heads(step(input, heads(n_heads, None, true, scale, Destination::Output), Some(rope), Some(out)))
-            }
+            Op::Rope { input, n_heads, rope, scale, out } => FusedOp::Heads(step(
+                input,
+                heads(n_heads, None, true, scale, Destination::Output),
+                Some(rope),
+                Some(out),
+            )),
             Op::CacheWrite { input, part } => {
                 FusedOp::Heads(step(input, heads(self.n_kv_heads, None, false, 1.0, destination(part)), None, None))
             }
@@ -394,9 +423,7 @@ impl<'a> Fuser<'a> {
             Op::ActMul { gate, up, activation, out } => {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
             }
-            Op::SoftCap { input, cap, out } => {
-                elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out)
-            }
+            Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
         };
         self.emit(layer, fused);
         self.mark(&[index]);

@@ -53,21 +53,68 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Row of `table` for each token, times `scale`.
-    Embed { table: MatrixRef, scale: f32, out: ValueId },
+    Embed {
+        table: MatrixRef,
+        scale: f32,
+        out: ValueId,
+    },
     /// RMS norm.
-    Norm { input: ValueId, weight: VectorRef, out: ValueId },
-    MatMul { input: ValueId, matrix: MatrixRef, out: ValueId },
-    Bias { input: ValueId, bias: VectorRef, out: ValueId },
+    Norm {
+        input: ValueId,
+        weight: VectorRef,
+        out: ValueId,
+    },
+    MatMul {
+        input: ValueId,
+        matrix: MatrixRef,
+        out: ValueId,
+    },
+    Bias {
+        input: ValueId,
+        bias: VectorRef,
+        out: ValueId,
+    },
     /// RMS norm of each head.
-    HeadNorm { input: ValueId, of: NormOf, weight: VectorRef, n_heads: usize, out: ValueId },
+    HeadNorm {
+        input: ValueId,
+        of: NormOf,
+        weight: VectorRef,
+        n_heads: usize,
+        out: ValueId,
+    },
     /// Rotary embedding of each head, then times `scale` (the query's share of the attention scale).
-    Rope { input: ValueId, n_heads: usize, rope: usize, scale: f32, out: ValueId },
+    Rope {
+        input: ValueId,
+        n_heads: usize,
+        rope: usize,
+        scale: f32,
+        out: ValueId,
+    },
     /// Appends each row to the layer's cache.
-    CacheWrite { input: ValueId, part: CachePart },
-    Attention { query: ValueId, out: ValueId },
-    Add { left: ValueId, right: ValueId, out: ValueId },
-    ActMul { gate: ValueId, up: ValueId, activation: Activation, out: ValueId },
-    SoftCap { input: ValueId, cap: f32, out: ValueId },
+    CacheWrite {
+        input: ValueId,
+        part: CachePart,
+    },
+    Attention {
+        query: ValueId,
+        out: ValueId,
+    },
+    Add {
+        left: ValueId,
+        right: ValueId,
+        out: ValueId,
+    },
+    ActMul {
+        gate: ValueId,
+        up: ValueId,
+        activation: Activation,
+        out: ValueId,
+    },
+    SoftCap {
+        input: ValueId,
+        cap: f32,
+        out: ValueId,
+    },
 }
 
 /// The whole model; the last operation's output is the logits.
@@ -81,11 +128,7 @@ pub struct ModelGraph {
 /// The plain graph of a decoder-only transformer.
 pub fn build(config: &ModelConfig) -> ModelGraph {
     let mut builder = Builder { config, values: Vec::new(), nodes: Vec::new(), layer: None };
-    let table = MatrixRef {
-        tensor: "embed_tokens.weight".into(),
-        rows: config.vocab_size,
-        cols: config.hidden_size,
-    };
+    let table = MatrixRef { tensor: "embed_tokens.weight".into(), rows: config.vocab_size, cols: config.hidden_size };
     let scale = config.embedding_scale;
     let mut stream =
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
@@ -97,8 +140,7 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     builder.layer = None;
     let normed = builder.norm(stream, "norm.weight");
     let head = if config.tied_embeddings { table } else { MatrixRef { tensor: "lm_head.weight".into(), ..table } };
-    let mut logits =
-        builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head, out });
+    let mut logits = builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head, out });
     if let Some(cap) = config.final_softcap {
         let input = logits;
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });

@@ -44,14 +44,11 @@ pub fn build(
     fold_norms: bool,
     progress: &mut dyn Progress,
 ) -> Result<KernelSet> {
-    let mut set =
-        KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
+    let mut set = KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
-        let programs: Vec<(ProgramKind, Vec<Step>)> = PROGRAMS
-            .into_iter()
-            .map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms)))
-            .collect();
+        let programs: Vec<(ProgramKind, Vec<Step>)> =
+            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms))).collect();
         let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
         let mut specs = Vec::new();
         for step in programs.iter().flat_map(|(_, steps)| steps) {

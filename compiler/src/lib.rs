@@ -96,7 +96,8 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
 
     progress.stage("plan", 1);
     let plain = graph::build(config);
-    let fused = if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
+    let fused =
+        if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
     let placement = place::place_weights(&weights);
@@ -104,22 +105,20 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     clock.lap("plan");
 
     progress.stage("kernels", options.targets.len() as u64);
-    let kernels =
-        kernel_set::build(&verified, config, &weights, &placement, &options.targets, options.fuse, progress)?;
+    let kernels = kernel_set::build(&verified, config, &weights, &placement, &options.targets, options.fuse, progress)?;
     let plan = plan(config, &placement, &kernels);
     clock.lap("kernels");
 
     progress.stage("weights", placement.weights.iter().map(|weight| weight.len_bytes).sum());
     let mut writer = ArtifactWriter::create(output, placement.slices.len()).map_err(CompileError::io(output))?;
     progress.partial(Some(writer.partial_path()));
-    let errors = write_weights(&mut writer, output, &verified, &weights, &placement, source, &checkpoint, progress)?;
+    let errors = write_weights(&mut writer, &verified, &weights, &placement, source, &checkpoint, progress)?;
     clock.lap("weights");
 
     progress.stage("write", 1);
     let meta = meta(source, &checkpoint, &verified, &weights, options, &errors);
     let tokenizer = tokenizer(&checkpoint);
-    let artifact_bytes =
-        writer.finish(&meta, &plan, &kernels.kernels, &tokenizer).map_err(CompileError::io(output))?;
+    let artifact_bytes = writer.finish(&meta, &plan, &kernels.kernels, &tokenizer).map_err(CompileError::io(output))?;
     progress.partial(None);
     progress.advance(1);
     clock.lap("write");
@@ -132,7 +131,6 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
 
 fn write_weights(
     writer: &mut ArtifactWriter,
-    output: &Path,
     graph: &VerifiedGraph,
     weights: &PackedWeights,
     placement: &WeightPlacement,
@@ -140,32 +138,34 @@ fn write_weights(
     checkpoint: &Checkpoint,
     progress: &mut dyn Progress,
 ) -> Result<pack::Errors> {
+    let output = writer.path().to_owned();
     let mut errors = pack::Errors::new();
     let mut open_slice = None;
     for (planned, &id) in placement.weights.iter().zip(&placement.ids) {
         if open_slice != Some(planned.slice) {
-            writer.begin_slice().map_err(CompileError::io(output))?;
+            writer.begin_slice().map_err(CompileError::io(&output))?;
             open_slice = Some(planned.slice);
         }
-        writer.pad_slice_to(planned.offset_bytes).map_err(CompileError::io(output))?;
+        writer.pad_slice_to(planned.offset_bytes).map_err(CompileError::io(&output))?;
         let mut sink = |bytes: &[u8]| {
             progress.advance(bytes.len() as u64);
-            writer.weight_bytes(bytes).map_err(CompileError::io(output))
+            writer.weight_bytes(bytes).map_err(CompileError::io(&output))
         };
         match source {
             Source::Model(_) => pack::pack(weights.get(id), graph.graph(), checkpoint, &mut errors, &mut sink)?,
             Source::Synthetic(_) => synthesize::synthesize(weights.get(id), &checkpoint.config, &mut sink)?,
         }
-        assert_eq!(writer.slice_len_bytes(), planned.offset_bytes + planned.len_bytes, "{} has its planned size", planned.name);
+        assert_eq!(
+            writer.slice_len_bytes(),
+            planned.offset_bytes + planned.len_bytes,
+            "{} has its planned size",
+            planned.name
+        );
     }
     Ok(errors)
 }
 
-fn plan(
-    config: &ModelConfig,
-    placement: &WeightPlacement,
-    kernels: &kernel_set::KernelSet,
-) -> Plan {
+fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {
     let groups = select::kv_groups(config);
     let context = config.max_positions.min(PLANNED_CONTEXT_TOKENS);
     let logits_rows = kernels.logits_rows();

@@ -42,7 +42,12 @@ pub fn pack(
             for part in &vector.parts {
                 errors.insert(part.tensor.clone(), ErrorSum::default());
             }
-            sink(bytemuck::cast_slice(&packed_vector(vector, checkpoint)))
+            let values = packed_vector(vector, checkpoint);
+            if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+                let tensors: Vec<&str> = vector.parts.iter().map(|part| part.tensor.as_str()).collect();
+                return Err(not_finite(values[index], &tensors.join("+"), 0, index));
+            }
+            sink(bytemuck::cast_slice(&values))
         }
         PackedSource::Matrix { id, first_row, layout } => {
             let matrix = &graph.matrices[id.0];
@@ -70,8 +75,11 @@ pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
 
 /// The table that RoPE reads, see `kernels::heads`.
 pub fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
-    let variants: Vec<&[f64]> =
-        [Some(&rope.inv_freq), rope.long.as_ref().map(|long| &long.inv_freq)].into_iter().flatten().map(Vec::as_slice).collect();
+    let variants: Vec<&[f64]> = [Some(&rope.inv_freq), rope.long.as_ref().map(|long| &long.inv_freq)]
+        .into_iter()
+        .flatten()
+        .map(Vec::as_slice)
+        .collect();
     rope_table(&variants, rope.attention_factor, max_positions)
 }
 
@@ -106,10 +114,9 @@ fn pack_matrix(
                     let (part, row) = matrix.source_row(first_row + tile_row + row_in_tile);
                     let tensor = &checkpoint.tensors[&part.tensor];
                     tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
-                    let error = packer.put(row_in_tile).map_err(|column| CompileError::Unsupported {
-                        what: format!("a weight that is not a finite number of the format ({})", packer.row[column]),
-                        detail: format!("tensor {}, row {row}, column {column}", part.tensor),
-                    })?;
+                    let error = packer
+                        .put(row_in_tile)
+                        .map_err(|column| not_finite(packer.row[column], &part.tensor, row, column))?;
                     sums.push((part.tensor.clone(), error));
                 }
                 Ok(sums)
@@ -124,6 +131,13 @@ fn pack_matrix(
         sink(piece)?;
     }
     Ok(())
+}
+
+fn not_finite(value: f32, tensor: &str, row: usize, column: usize) -> CompileError {
+    CompileError::Unsupported {
+        what: format!("a weight that is not a finite number of the format ({value})"),
+        detail: format!("tensor {tensor}, row {row}, column {column}"),
+    }
 }
 
 /// Writes rows into one tile.
@@ -159,8 +173,7 @@ impl<'a> TilePacker<'a> {
         match self.layout.format {
             WeightFormat::Int4 { group } => {
                 let group = group as usize;
-                let error =
-                    quantize_int4_row(&self.row, self.importance, group, &mut self.codes, &mut self.params)?;
+                let error = quantize_int4_row(&self.row, self.importance, group, &mut self.codes, &mut self.params)?;
                 for (chunk, codes) in self.codes.chunks_exact(32).enumerate() {
                     let mut words = [0u32; 32 / INT4_PER_WORD];
                     pack_int4(codes, &mut words);

@@ -213,9 +213,9 @@ impl Hazards {
             set.iter().any(|other| other.0 == range.0 && other.1 < range.2 && range.1 < other.2)
         };
         let ranges: Vec<(Range, bool)> = bindings.iter().map(|binding| (range_of(binding), binding.writes)).collect();
-        let must_wait = ranges.iter().any(|(range, writes)| {
-            touches(&self.writes, range) || (*writes && touches(&self.reads, range))
-        });
+        let must_wait = ranges
+            .iter()
+            .any(|(range, writes)| touches(&self.writes, range) || (*writes && touches(&self.reads, range)));
         if must_wait {
             self.reads.clear();
             self.writes.clear();

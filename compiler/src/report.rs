@@ -87,7 +87,11 @@ impl Display for Report {
         for tensor in &self.tensors {
             if tensor.format != VECTOR_FORMAT {
                 let (bits, error) = (tensor.bits_per_weight, tensor.relative_error);
-                writeln!(f, "{:<48} {:>8} {bits:6.3} bits/weight, relative error {error:.5}", tensor.name, tensor.format)?;
+                writeln!(
+                    f,
+                    "{:<48} {:>8} {bits:6.3} bits/weight, relative error {error:.5}",
+                    tensor.name, tensor.format
+                )?;
             }
         }
         writeln!(f, "{}: {} parameters, {:.1} MiB read", self.architecture, self.parameters, mib(self.source_bytes))?;

@@ -224,7 +224,8 @@ impl Selector<'_> {
 
     fn norm(&mut self, node: &FusedNode, step: &NormStep) {
         let operand = |role| self.norm_operand(step, role).unwrap_or(Operand::Value(step.out));
-        let operands = Vec::from_iter(roles_of(KernelSpec::Norm(self.norm_spec(step))).map(|role| (role, operand(role))));
+        let operands =
+            Vec::from_iter(roles_of(KernelSpec::Norm(self.norm_spec(step))).map(|role| (role, operand(role))));
         self.push(node, KernelSpec::Norm(self.norm_spec(step)), self.kind.rows, 0, |role| {
             operands.iter().find(|(one, _)| *one == role).expect("listed above").1
         });
@@ -420,7 +421,8 @@ impl Selector<'_> {
     fn role_name(&self, node: &FusedNode) -> String {
         match &node.op {
             FusedOp::MatMul { matrix, .. } => {
-                let short = |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
+                let short =
+                    |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
                 let parts: Vec<String> =
                     self.graph.matrices[matrix.0].parts.iter().map(|part| short(&part.tensor)).collect();
                 parts.join("+")

@@ -57,7 +57,11 @@ pub struct PackedWeight {
 #[derive(Clone, Debug, PartialEq)]
 pub enum PackedSource {
     /// Rows from `first_row` on of a matrix, `layout.rows` of them.
-    Matrix { id: MatrixId, first_row: usize, layout: WeightLayout },
+    Matrix {
+        id: MatrixId,
+        first_row: usize,
+        layout: WeightLayout,
+    },
     Vector(VectorId),
     Rope(usize),
 }

@@ -106,7 +106,10 @@ impl AttentionSpec {
 
     /// Code for each (query, pair of this lane).
     fn each(&self, code: impl Fn(usize, usize) -> String) -> String {
-        (0..self.queries()).flat_map(|q| (0..self.pairs_per_lane()).map(move |j| (q, j))).map(|(q, j)| code(q, j)).collect()
+        (0..self.queries())
+            .flat_map(|q| (0..self.pairs_per_lane()).map(move |j| (q, j)))
+            .map(|(q, j)| code(q, j))
+            .collect()
     }
 
     /// Every query's score against this lane's token, one read of K for all of them.
@@ -114,7 +117,9 @@ impl AttentionSpec {
         let all = |code: fn(usize) -> String| (0..self.queries()).map(code).collect::<String>();
         let start = all(|q| format!("            var score_{q} = 0.0;\n"));
         let step = all(|q| format!("                score_{q} += dot(k, queries[{q}u * PAIRS + i]);\n"));
-        let end = all(|q| format!("            scores[{q}u * TILE + lane] = visible_score({q}u, score_{q}, token, first_row);\n"));
+        let end = all(|q| {
+            format!("            scores[{q}u * TILE + lane] = visible_score({q}u, score_{q}, token, first_row);\n")
+        });
         format!(
             "{start}            for (var i = 0u; i < PAIRS; i++) {{\n                \
              let k = unpack2x16float(keys[at + i * PAGE_TOKENS]);\n{step}            }}\n{end}"
@@ -157,9 +162,7 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [f32]) 
             let query = &inputs.queries[row * spec.input_stride + head * dim..][..dim];
             let score = |token: usize| {
                 let (page_head, slot) = cell(token);
-                let key = |i: usize| {
-                    half_of(inputs.keys[(page_head * (dim / 2) + i / 2) * spec.page_tokens + slot], i)
-                };
+                let key = |i: usize| half_of(inputs.keys[(page_head * (dim / 2) + i / 2) * spec.page_tokens + slot], i);
                 let score: f32 = (0..dim).map(|i| query[i] * key(i)).sum();
                 spec.softcap.map_or(score, |cap| cap.get() * (score / cap.get()).tanh())
             };

@@ -66,7 +66,8 @@ impl EmbedSpec {
 pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], output: &mut [f32]) {
     let mut weights = vec![0f32; spec.layout.cols];
     for (row, &token) in tokens.iter().enumerate() {
-        let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows) else {
+        let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows)
+        else {
             continue;
         };
         spec.layout.decode_row(packed, table_row, &mut weights);

@@ -142,8 +142,10 @@ impl HeadsSpec {
                     )
                 }
                 Destination::Values => {
-                    let index =
-                        format!("((cell.page * {0}u + part_head) * PAGE_TOKENS + cell.slot) * (HEAD_DIM / 2u)", part.n_heads);
+                    let index = format!(
+                        "((cell.page * {0}u + part_head) * PAGE_TOKENS + cell.slot) * (HEAD_DIM / 2u)",
+                        part.n_heads
+                    );
                     format!(
                         "        let cell = cache_cell(row);\n        let at = {index};\n        \
                          for (var i = lane; i < HEAD_DIM / 2u; i += WORKGROUP) {{\n            \
@@ -287,8 +289,7 @@ fn rope(spec: &HeadsSpec, inputs: &HeadsInputs, position: usize, vector: &mut [f
     let variant = inputs.rope_variant * (spec.rope_coarse + ROPE_FINE) * pairs;
     for i in 0..pairs {
         let [coarse_cos, coarse_sin] = inputs.rope_table[variant + position / ROPE_FINE * pairs + i];
-        let [fine_cos, fine_sin] =
-            inputs.rope_table[variant + (spec.rope_coarse + position % ROPE_FINE) * pairs + i];
+        let [fine_cos, fine_sin] = inputs.rope_table[variant + (spec.rope_coarse + position % ROPE_FINE) * pairs + i];
         let cos = coarse_cos * fine_cos - coarse_sin * fine_sin;
         let sin = coarse_sin * fine_cos + coarse_cos * fine_sin;
         let (low, high) = (vector[i], vector[i + pairs]);

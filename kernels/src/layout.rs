@@ -136,9 +136,8 @@ impl WeightLayout {
     fn decode_chunk(&self, bytes: &[u8], param: u16, out: &mut [f32; 32]) {
         match self.format {
             WeightFormat::Int4 { .. } => {
-                let words: [u32; 4] = std::array::from_fn(|w| {
-                    u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes"))
-                });
+                let words: [u32; 4] =
+                    std::array::from_fn(|w| u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes")));
                 let mut codes = [0u8; 32];
                 unpack_int4(&words, &mut codes);
                 for (weight, code) in out.iter_mut().zip(codes) {

@@ -88,7 +88,10 @@ impl MatMulSpec {
         assert!(self.prologue.is_none() || self.tile.columns == 1, "a prologue norms one row");
         assert!(!self.row_from_step || self.tile.columns == 1, "logits_row is one row");
         assert!(!self.tile.broadcast || self.tile.k_slices == 1, "neighbours work on the same block");
-        assert!(self.act_mul.is_none() || self.tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
+        assert!(
+            self.act_mul.is_none() || self.tile.tiles_per_lane.is_multiple_of(2),
+            "gate and up tiles come in pairs"
+        );
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
         let values = Values::default()
@@ -160,7 +163,11 @@ impl MatMulSpec {
                 }
             }
         }
-        if self.tile.broadcast { self.octets(&mut line) } else { self.quads(&mut line) }
+        if self.tile.broadcast {
+            self.octets(&mut line)
+        } else {
+            self.quads(&mut line)
+        }
         line(1, "}".into());
         for column in 0..columns {
             for tile in 0..tiles {

@@ -86,8 +86,7 @@ pub fn twin(header: &StepHeader, history: &[u32], logits: &mut [f32]) -> Draw {
     if header.min_p > 0.0 {
         threshold = threshold.max(greatest + header.min_p.ln());
     }
-    let candidates: Vec<u32> =
-        (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
+    let candidates: Vec<u32> = (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
     let heat = |token: u32| f64::from((logits[token as usize] - greatest) / header.temperature).exp();
     let total: f64 = candidates.iter().map(|&token| heat(token)).sum();
     let mut left = f64::from(uniform(header)) * total;

@@ -52,9 +52,13 @@ fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError>
 
 fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
     let size = module.execution_modes.iter().find_map(|mode| match mode.operands[..] {
-        [_, Operand::ExecutionMode(ExecutionMode::LocalSize), Operand::LiteralBit32(x), Operand::LiteralBit32(y), Operand::LiteralBit32(z)] => {
-            Some(u64::from(x) * u64::from(y) * u64::from(z))
-        }
+        [
+            _,
+            Operand::ExecutionMode(ExecutionMode::LocalSize),
+            Operand::LiteralBit32(x),
+            Operand::LiteralBit32(y),
+            Operand::LiteralBit32(z),
+        ] => Some(u64::from(x) * u64::from(y) * u64::from(z)),
         _ => None,
     });
     match size {

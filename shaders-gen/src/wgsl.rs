@@ -28,8 +28,7 @@ pub fn compile(source: &str) -> Result<Vec<u32>, EmitError> {
         force_loop_bounding: false,
         ..spv::Options::default()
     };
-    let entry =
-        spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: "main".into() };
+    let entry = spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: "main".into() };
     spv::write_vec(&module, &info, &options, Some(&entry))
         .map_err(|error| EmitError::Wgsl { message: error.to_string() })
 }

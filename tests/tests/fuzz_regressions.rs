@@ -6,7 +6,8 @@ use tests::oracles;
 
 #[test]
 fn what_was_found_once_stays_found() {
-    let targets: [(&str, fn(&[u8])); 4] = [
+    type Oracle = fn(&[u8]);
+    let targets: [(&str, Oracle); 4] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use artifacts::MappedFile;
+use half::{bf16, f16};
 
 use super::config::ModelConfig;
 use super::{gguf, huggingface};
