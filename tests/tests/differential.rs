@@ -32,7 +32,8 @@ fn targets() -> Vec<Target> {
     let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let devices = runtime::devices().expect("a Vulkan loader");
     let device = runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for");
-    let subgroups = Target { subgroup_size: device.subgroup_size, ..generic.clone() };
+    let mut subgroups = generic.clone();
+    subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = target::by_name("llvmpipe").filter(|target| target.subgroup_size == device.subgroup_size);
     llvmpipe.into_iter().chain([generic, subgroups]).collect()
 }
