@@ -13,6 +13,7 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
+mod bandwidth;
 mod buffers;
 mod chunks;
 pub mod device_plan;

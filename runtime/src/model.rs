@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use artifacts::view::WeightSection;
 use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, TokenizerSection};
 
+use crate::bandwidth;
 use crate::buffers::{Allocated, Buffers};
 use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, choose_target};
 use crate::engine::Engine;
@@ -161,6 +162,16 @@ impl Model {
 
     pub fn report(&self) -> &LoadReport {
         &self.report
+    }
+
+    /// The device's memory bandwidth in bytes per second, read and written, measured now by copies between scratch buffers.
+    ///
+    /// # Errors
+    /// When there is no room for the scratch buffers, or the device fails.
+    pub fn measure_bandwidth(&self) -> Result<f64, RunError> {
+        let lane = &mut self.engine().lane;
+        let device = lane.device().clone();
+        Ok(bandwidth::measure(&device, lane)?)
     }
 
     /// A new, empty sequence.

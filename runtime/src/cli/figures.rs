@@ -38,6 +38,10 @@ pub struct Figures {
     pub decode_tokens_per_s: Option<f64>,
     /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
     pub decode_gb_per_s: Option<f64>,
+    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
+    pub bandwidth_gb_per_s: Option<f64>,
+    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
+    pub decode_percent_of_bandwidth: Option<f64>,
 }
 
 /// Bytes in one tier, by what they are for.
@@ -86,6 +90,9 @@ impl Figures {
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
+            // A device without room for two scratch buffers has no figure; the run itself has gone well.
+            bandwidth_gb_per_s: model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9),
+            decode_percent_of_bandwidth: None,
         }
         .with_paces(prefill, decode)
     }
@@ -96,6 +103,8 @@ impl Figures {
         self.decode_tokens = decode.tokens;
         self.decode_tokens_per_s = decode.tokens_per_s();
         self.decode_gb_per_s = self.decode_tokens_per_s.map(|rate| rate * self.weight_bytes_per_token as f64 / 1e9);
+        let share = |rate: f64| self.bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
+        self.decode_percent_of_bandwidth = self.decode_gb_per_s.and_then(share);
         self
     }
 }
@@ -129,6 +138,9 @@ impl fmt::Display for Figures {
         if let (Some(rate), Some(gb_per_s)) = (self.decode_tokens_per_s, self.decode_gb_per_s) {
             write!(f, ", {rate:.2} tokens/s, {gb_per_s:.2} GB/s of weights")?;
         }
+        if let (Some(percent), Some(bandwidth)) = (self.decode_percent_of_bandwidth, self.bandwidth_gb_per_s) {
+            write!(f, ", {percent:.1} % of the device's {bandwidth:.1} GB/s")?;
+        }
         Ok(())
     }
 }
@@ -154,6 +166,8 @@ pub mod tests {
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
+            bandwidth_gb_per_s: Some(80.0),
+            decode_percent_of_bandwidth: None,
         }
         .with_paces(
             Pace { tokens: 7, elapsed: Duration::from_millis(500) },
@@ -181,11 +195,14 @@ pub mod tests {
                 "prefill_tokens_per_s",
                 "decode_tokens",
                 "decode_tokens_per_s",
-                "decode_gb_per_s"
+                "decode_gb_per_s",
+                "bandwidth_gb_per_s",
+                "decode_percent_of_bandwidth"
             ]
         );
         assert_eq!(json["prefill_tokens_per_s"], 14.0);
         assert_eq!(json["decode_gb_per_s"], 20.0);
+        assert_eq!(json["decode_percent_of_bandwidth"], 25.0);
         assert_eq!(json["memory_bytes"]["vram"]["weights"], 2_000_000_000_u64);
     }
 

@@ -34,6 +34,10 @@ impl Lane {
         Ok(Lane { device: device.clone(), fence, timeout, under_way: None })
     }
 
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
     /// Runs `lists`, a submission each, to the end of the last.
     pub fn run(&mut self, lists: &mut [CommandList]) -> Result<(), Failure> {
         self.wait()?;
