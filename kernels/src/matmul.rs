@@ -153,7 +153,7 @@ impl MatMulSpec {
             line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));
             if self.layout.format.has_params() {
                 let params_at = self.layout.format.block_words() - 1;
-                line(2, format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u], row);"));
+                line(2, format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"));
                 match self.layout.format {
                     WeightFormat::Int4 { .. } => {
                         line(2, format!("let scale_{tile} = vec4<f32>(int4_scale(param_{tile}));"));

@@ -1,10 +1,7 @@
 // Unpacking of packed weights; the layout is drawn in kernels/src/layout.rs, the numbers in artifacts/src/int4.rs.
 
-// The u16 parameter of row `row` of a tile from a block's parameter word.
-fn row_param(params: vec4<u32>, row: u32) -> u32 {
-    let low = select(params.x, params.y, (row & 2u) != 0u);
-    let high = select(params.z, params.w, (row & 2u) != 0u);
-    let pair = select(low, high, (row & 4u) != 0u);
+// The u16 parameter of row `row` of a tile from `pair`, word row / 2 of a block's parameters.
+fn row_param(pair: u32, row: u32) -> u32 {
     return (pair >> (16u * (row & 1u))) & 0xffffu;
 }
 
