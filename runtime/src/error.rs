@@ -18,6 +18,8 @@ pub enum LoadError {
     Artifact { path: PathBuf, source: ParseError },
     /// No Vulkan loader on this machine.
     NoLoader { detail: String },
+    /// There is a loader and no driver that it could use.
+    NoDriver,
     /// UNICORN_VALIDATE asks for a layer that is not installed.
     NoValidationLayer,
     /// No device fits the choice; `found` says what there is, one line a device.
@@ -92,6 +94,11 @@ impl fmt::Display for LoadError {
                 f,
                 "no Vulkan loader on this machine ({detail}); install libvulkan1 and a driver, for example \
                  mesa-vulkan-drivers"
+            ),
+            LoadError::NoDriver => write!(
+                f,
+                "no Vulkan driver on this machine; install the GPU's, or mesa-vulkan-drivers for AMD, Intel and the \
+                 software device llvmpipe"
             ),
             LoadError::NoValidationLayer => write!(
                 f,

@@ -57,7 +57,10 @@ impl Instance {
                 request.enabled_layer_names(&layers).enabled_extension_names(&extensions).push_next(&mut features);
         }
         // SAFETY: the request and what it points to live until the call returns.
-        let raw = unsafe { entry.create_instance(&request, None) }.named("vkCreateInstance")?;
+        let raw = match unsafe { entry.create_instance(&request, None) } {
+            Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => return Err(LoadError::NoDriver),
+            created => created.named("vkCreateInstance")?,
+        };
         let mut instance = Instance { raw, messenger: None, entry };
         if validate {
             instance.messenger = Some(instance.listen()?);

@@ -49,8 +49,9 @@ impl<'a> Gguf<'a> {
     pub fn read(path: &'a Path, bytes: &'a [u8]) -> Result<Gguf<'a>> {
         let mut cursor = Cursor::new(path, bytes);
         let mut gguf = Gguf { path, bytes, metadata: BTreeMap::new(), tensors: BTreeMap::new() };
-        if cursor.array("magic")? != MAGIC {
-            return Err(gguf.malformed("magic is not GGUF"));
+        let magic: [u8; 4] = cursor.array("magic")?;
+        if magic != MAGIC {
+            return Err(gguf.malformed(format!("magic is not GGUF: expected {MAGIC:02x?}, found {magic:02x?}")));
         }
         gguf.check_version(cursor.u32("version")?)?;
         let tensor_count = cursor.u64("tensor count")?;
