@@ -34,8 +34,6 @@ pub struct Matrix {
     /// Rows are looked up by token; the same matrix may be the output head as well.
     pub is_table: bool,
     pub is_head: bool,
-    /// The norm weight that multiplies every input of this matrix, if one does.
-    pub input_norm: Option<VectorId>,
 }
 
 /// One packed vector of f32: source tensors one after the other.
@@ -120,7 +118,7 @@ pub fn fuse(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
             fuser.fuse_from(index);
         }
     }
-    fuser.finish()
+    fuser.out
 }
 
 /// One fused operation for each plain one.
@@ -129,7 +127,7 @@ pub fn plain(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
     for index in 0..graph.nodes.len() {
         fuser.keep(index);
     }
-    fuser.finish()
+    fuser.out
 }
 
 struct Fuser<'a> {
@@ -162,21 +160,6 @@ impl<'a> Fuser<'a> {
             logits: graph.logits,
         };
         Fuser { graph, n_kv_heads, consumers, producer, done: vec![false; graph.nodes.len()], out }
-    }
-
-    fn finish(mut self) -> FusedGraph {
-        let norm_of = |value: ValueId, nodes: &[FusedNode]| {
-            nodes.iter().find_map(|node| match &node.op {
-                FusedOp::Norm(step) if step.out == value => Some(step.weight),
-                _ => None,
-            })
-        };
-        for node in &self.out.nodes {
-            if let FusedOp::MatMul { input, matrix, .. } = node.op {
-                self.out.matrices[matrix.0].input_norm = norm_of(input, &self.out.nodes);
-            }
-        }
-        self.out
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -385,7 +368,9 @@ impl<'a> Fuser<'a> {
         let fused = match op.clone() {
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(vec![table], false, layer);
+                // Outside the layers, but read by rows; a tied head will find it and say so.
                 self.out.matrices[table.0].is_table = true;
+                self.out.matrices[table.0].is_head = false;
                 FusedOp::Embed { table, scale, out }
             }
             Op::Norm { input, weight, out } => {
@@ -438,7 +423,7 @@ impl<'a> Fuser<'a> {
         }
         let name = parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
         let id = MatrixId(self.out.matrices.len());
-        self.out.matrices.push(Matrix { name, parts, interleaved, layer, is_table: false, is_head, input_norm: None });
+        self.out.matrices.push(Matrix { name, parts, interleaved, layer, is_table: false, is_head });
         id
     }
 

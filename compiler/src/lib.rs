@@ -28,6 +28,7 @@ pub mod place;
 
 pub mod kernel_set;
 
+pub mod importance;
 pub mod pack;
 pub mod quantize;
 pub mod synthesize;
@@ -44,10 +45,11 @@ use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
 use import::{Checkpoint, ModelConfig};
+use importance::Importance;
 use place::WeightPlacement;
 use report::Report;
 use verify::VerifiedGraph;
-use weights::{FormatPolicy, PackedWeights};
+use weights::{FormatPolicy, PackedWeight, PackedWeights, WeightsOption};
 
 /// What a compile is asked for.
 pub struct CompileOptions {
@@ -109,10 +111,22 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     let plan = plan(config, &placement, &kernels);
     clock.lap("kernels");
 
+    let mut importance = Importance::default();
+    if options.policy.weights == WeightsOption::Int4 && matches!(source, Source::Model(_)) {
+        progress.stage("importance", plain.nodes.len() as u64);
+        importance = Importance::estimate(&plain, &checkpoint, || progress.advance(1));
+        clock.lap("importance");
+    }
+
     progress.stage("weights", placement.weights.iter().map(|weight| weight.len_bytes).sum());
     let mut writer = ArtifactWriter::create(output, placement.slices.len()).map_err(CompileError::io(output))?;
     progress.partial(Some(writer.partial_path()));
-    let errors = write_weights(&mut writer, &verified, &weights, &placement, source, &checkpoint, progress)?;
+    let mut errors = pack::Errors::new();
+    let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
+        Source::Model(_) => pack::pack(weight, verified.graph(), &importance, &checkpoint, &mut errors, sink),
+        Source::Synthetic(_) => synthesize::synthesize(weight, config, sink),
+    };
+    write_weights(&mut writer, &weights, &placement, fill, progress)?;
     clock.lap("weights");
 
     progress.stage("write", 1);
@@ -129,17 +143,15 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     Ok(Report::new(&checkpoint, &meta, &plan, &errors, artifact_bytes, clock.laps))
 }
 
+/// Writes every weight to its planned place; `fill` hands over the bytes of one.
 fn write_weights(
     writer: &mut ArtifactWriter,
-    graph: &VerifiedGraph,
     weights: &PackedWeights,
     placement: &WeightPlacement,
-    source: Source,
-    checkpoint: &Checkpoint,
+    mut fill: impl FnMut(&PackedWeight, &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     progress: &mut dyn Progress,
-) -> Result<pack::Errors> {
+) -> Result<()> {
     let output = writer.path().to_owned();
-    let mut errors = pack::Errors::new();
     let mut open_slice = None;
     for (planned, &id) in placement.weights.iter().zip(&placement.ids) {
         if open_slice != Some(planned.slice) {
@@ -151,10 +163,7 @@ fn write_weights(
             progress.advance(bytes.len() as u64);
             writer.weight_bytes(bytes).map_err(CompileError::io(&output))
         };
-        match source {
-            Source::Model(_) => pack::pack(weights.get(id), graph.graph(), checkpoint, &mut errors, &mut sink)?,
-            Source::Synthetic(_) => synthesize::synthesize(weights.get(id), &checkpoint.config, &mut sink)?,
-        }
+        fill(weights.get(id), &mut sink)?;
         assert_eq!(
             writer.slice_len_bytes(),
             planned.offset_bytes + planned.len_bytes,
@@ -162,7 +171,7 @@ fn write_weights(
             planned.name
         );
     }
-    Ok(errors)
+    Ok(())
 }
 
 fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {

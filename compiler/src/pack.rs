@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, Vector};
 use crate::import::{Checkpoint, RopeConfig};
+use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight};
 
@@ -28,6 +29,7 @@ pub type Errors = BTreeMap<String, ErrorSum>;
 pub fn pack(
     weight: &PackedWeight,
     graph: &FusedGraph,
+    importance: &Importance,
     checkpoint: &Checkpoint,
     errors: &mut Errors,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
@@ -51,11 +53,9 @@ pub fn pack(
         }
         PackedSource::Matrix { id, first_row, layout } => {
             let matrix = &graph.matrices[id.0];
-            let importance = matrix.input_norm.map(|norm| {
-                let scale = packed_vector(&graph.vectors[norm.0], checkpoint);
-                scale.iter().map(|weight| weight * weight).collect::<Vec<f32>>()
-            });
-            pack_matrix(matrix, *first_row, layout, importance.as_deref(), checkpoint, errors, sink)
+            // Parts below one another have the same columns.
+            let importance = importance.of(&matrix.parts[0].tensor);
+            pack_matrix(matrix, *first_row, layout, importance, checkpoint, errors, sink)
         }
     }
 }

@@ -143,7 +143,7 @@ fn loading_reports_what_it_did() {
     assert!(error.starts_with("context must be 1 to 200 tokens"), "{error}");
     let other = LoadOptions { target: Some("other".into()), ..options };
     let error = Model::load(&path, &other, &mut |_, _| ()).err().unwrap().to_string();
-    assert!(error.ends_with("target toy: other was asked for"), "{error}");
+    assert!(error.ends_with("target toy: not other, which was asked for"), "{error}");
 }
 
 /// A loaded toy and the folder that it lies in.
