@@ -40,7 +40,7 @@ pub mod report;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use artifacts::{ArtifactWriter, BufferPlan, Meta, ModelMeta, Plan, Provenance, Tier, TokenizerSection};
+use artifacts::{ArtifactWriter, BufferPlan, Meta, ModelMeta, Plan, Provenance, Tier};
 use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
@@ -131,8 +131,8 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
 
     progress.stage("write", 1);
     let meta = meta(source, &checkpoint, &verified, &weights, options, &errors);
-    let tokenizer = tokenizer(&checkpoint);
-    let artifact_bytes = writer.finish(&meta, &plan, &kernels.kernels, &tokenizer).map_err(CompileError::io(output))?;
+    let artifact_bytes =
+        writer.finish(&meta, &plan, &kernels.kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
     progress.partial(None);
     progress.advance(1);
     clock.lap("write");
@@ -260,19 +260,6 @@ fn model_name(source: Source) -> String {
     let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
     let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json"));
     stem.unwrap_or(&name).to_owned()
-}
-
-fn tokenizer(checkpoint: &Checkpoint) -> TokenizerSection {
-    let files = checkpoint.tokenizer.clone();
-    TokenizerSection {
-        tokenizer_json: files.tokenizer_json,
-        chat_template: files.chat_template,
-        bos_token: files.bos_token,
-        eos_token: files.eos_token,
-        add_bos: files.add_bos,
-        bos_id: files.bos_id,
-        stop_ids: files.stop_ids,
-    }
 }
 
 /// Seconds each stage took, in order.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use artifacts::MappedFile;
+use artifacts::{MappedFile, TokenizerSection};
 use half::{bf16, f16};
 
 use super::config::ModelConfig;
@@ -23,7 +23,9 @@ pub struct Checkpoint {
     /// each with `.weight` and, where the family has one, `.bias`. Fused projections of the source appear split.
     /// Every tensor that the config calls for is present with the right shape, and no other.
     pub tensors: BTreeMap<String, Tensor>,
-    pub tokenizer: TokenizerFiles,
+    /// Stop tokens are generation_config.json's `eos_token_id` (one or many), else config.json's, and, for GGUF, what its
+    /// metadata names. Empty when the model came without a tokenizer.
+    pub tokenizer: TokenizerSection,
     pub skipped: Skipped,
     /// The source's config.json (for GGUF: one made from its metadata), for `--export-dequantized`.
     pub config_json: serde_json::Value,
@@ -73,22 +75,6 @@ fn has_gguf_magic(path: &Path) -> Result<bool> {
 pub struct Skipped {
     pub tensors: usize,
     pub bytes: u64,
-}
-
-/// What `tokenizers` and the chat template need, as text.
-#[derive(Clone, Debug, Default)]
-pub struct TokenizerFiles {
-    /// `tokenizer.json`; empty when the model came without a tokenizer.
-    pub tokenizer_json: String,
-    pub chat_template: Option<String>,
-    pub bos_token: Option<String>,
-    pub eos_token: Option<String>,
-    /// Whether a plain prompt is preceded by BOS.
-    pub add_bos: bool,
-    pub bos_id: Option<u32>,
-    /// Tokens that end a text: generation_config.json's `eos_token_id` (one or many), else config.json's, and, for
-    /// GGUF, its eos/eot metadata.
-    pub stop_ids: Vec<u32>,
 }
 
 /// Element types a source tensor may have.

@@ -1,7 +1,7 @@
 //! A GGUF file as a [`Checkpoint`].
 //!
 //! ```text
-//!   bytes ─ reader ─► Gguf { metadata, tensors } ┬─ tokenizer ─► TokenizerFiles
+//!   bytes ─ reader ─► Gguf { metadata, tensors } ┬─ tokenizer ─► TokenizerSection
 //!                                                ├─ config ────► config.json ─► ModelConfig
 //!                                                └─ tensors ───► canonical name → place in the file
 //! ```
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use artifacts::MappedFile;
+use artifacts::{MappedFile, TokenizerSection};
 
 use self::config::Architecture;
 use self::reader::Gguf;
 use self::tensors::TensorPlace;
 use super::config::ModelConfig;
-use super::{Checkpoint, Skipped, Tensor, TokenizerFiles, config_json};
+use super::{Checkpoint, Skipped, Tensor, config_json};
 use crate::error::{CompileError, Result};
 
 mod reader;
@@ -79,7 +79,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
 pub struct ParsedGguf {
     pub config: ModelConfig,
     pub config_json: serde_json::Value,
-    pub tokenizer: TokenizerFiles,
+    pub tokenizer: TokenizerSection,
     pub skipped: Skipped,
     tensors: BTreeMap<String, TensorPlace>,
 }

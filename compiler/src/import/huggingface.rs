@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use artifacts::TokenizerSection;
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor, TokenizerFiles};
+use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor};
 use super::config::ModelConfig;
 use super::config_json;
 use super::json::{Fields, parse_json};
@@ -37,7 +38,7 @@ pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint {
         config: config_json::model_config(path, &config_json)?,
         tensors: BTreeMap::new(),
-        tokenizer: TokenizerFiles::default(),
+        tokenizer: TokenizerSection::default(),
         skipped: Skipped::default(),
         config_json,
         source_hash: *blake3::hash(&bytes).as_bytes(),

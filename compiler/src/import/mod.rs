@@ -20,6 +20,6 @@ mod gguf;
 
 mod json;
 
-pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor, TokenizerFiles};
+pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{Activation, Family, LayerConfig, LongRope, ModelConfig, RopeConfig};
 pub use gguf::{ParsedGguf, parse as parse_gguf};

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
+use artifacts::TokenizerSection;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::checkpoint::TokenizerFiles;
 use super::config::ModelConfig;
 use super::huggingface::SourceFiles;
 use super::json::Fields;
@@ -18,7 +18,7 @@ pub(super) fn read(
     files: &mut SourceFiles,
     config: &ModelConfig,
     config_stop_ids: Option<Vec<u32>>,
-) -> Result<TokenizerFiles> {
+) -> Result<TokenizerSection> {
     let tokenizer_json = read_text(files, "tokenizer.json")?;
     let tokenizer = tokenizer_json.as_ref().map(|text| parse_tokenizer(files, text)).transpose()?;
     let id_of = |token: &Option<String>| tokenizer.as_ref()?.token_to_id(token.as_deref()?);
@@ -40,7 +40,7 @@ pub(super) fn read(
     };
     let chat_template = chat_template(files, &settings)?;
     let tokenizer_json = tokenizer_json.unwrap_or_default();
-    Ok(TokenizerFiles { tokenizer_json, chat_template, bos_token, eos_token, add_bos, bos_id, stop_ids })
+    Ok(TokenizerSection { tokenizer_json, chat_template, bos_token, eos_token, add_bos, bos_id, stop_ids })
 }
 
 fn parse_tokenizer(files: &SourceFiles, tokenizer_json: &str) -> Result<Tokenizer> {
@@ -142,7 +142,7 @@ mod tests {
         })
     }
 
-    fn read_folder(architecture: &str, files: &[(&str, Value)], config_stop_ids: Option<Vec<u32>>) -> TokenizerFiles {
+    fn read_folder(architecture: &str, files: &[(&str, Value)], config_stop_ids: Option<Vec<u32>>) -> TokenizerSection {
         let folder = write_folder(files);
         let config = model_config(Path::new("config.json"), &json!({ "architectures": [architecture] })).unwrap();
         read(&mut SourceFiles::new(folder.path()), &config, config_stop_ids).unwrap()

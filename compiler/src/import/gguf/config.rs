@@ -3,13 +3,13 @@
 //! The JSON serves twice: the importer reads its `ModelConfig` from it by the code that reads Hugging Face folders, and
 //! `--export-dequantized` writes it beside the weights, where transformers loads it.
 
+use artifacts::TokenizerSection;
 use serde_json::{Map, Value as Json, json};
 
 use super::reader::Gguf;
 use super::rope::{self, RopeShape};
 use super::value::Value;
 use crate::error::{CompileError, Result};
-use crate::import::TokenizerFiles;
 
 /// The architectures of GGUF that we read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Architecture {
 ///
 /// # Errors
 /// When a key is missing or has another type than it should, or when the metadata asks for what we do not do.
-pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &TokenizerFiles) -> Result<Json> {
+pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &TokenizerSection) -> Result<Json> {
     let keys = Keys { gguf, architecture };
     keys.refuse_unknown_graphs()?;
     let embedding = gguf

@@ -1,11 +1,11 @@
 //! The tokenizer in a GGUF file's metadata as a tokenizer.json and what goes with it.
 
+use artifacts::TokenizerSection;
 use serde_json::{Value as Json, json};
 
 use self::vocabulary::{TokenKind, Vocabulary};
 use super::reader::Gguf;
 use crate::error::{CompileError, Result};
-use crate::import::TokenizerFiles;
 
 mod byte_level;
 mod pre_tokenizer;
@@ -16,10 +16,10 @@ mod vocabulary;
 ///
 /// # Errors
 /// For kinds of tokenizers and pre-tokenizers that we do not know, and for lists that contradict each other.
-pub fn read(gguf: &Gguf) -> Result<TokenizerFiles> {
+pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
     let model_key = "tokenizer.ggml.model";
     let model = match gguf.string(model_key)? {
-        None | Some("no_vocab" | "none") => return Ok(TokenizerFiles::default()),
+        None | Some("no_vocab" | "none") => return Ok(TokenizerSection::default()),
         Some(model) => model,
     };
     let vocabulary = Vocabulary::read(gguf)?;
@@ -52,7 +52,7 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerFiles> {
     if let (true, Some(id), Some(token)) = (add_bos, bos_id, &bos_token) {
         tokenizer["post_processor"] = bos_template(token, id);
     }
-    Ok(TokenizerFiles {
+    Ok(TokenizerSection {
         tokenizer_json: tokenizer.to_string(),
         chat_template: gguf.string("tokenizer.chat_template")?.map(str::to_string),
         bos_token,
@@ -157,7 +157,7 @@ mod tests {
     use super::super::test_file::{TestFile, TestValue};
     use super::*;
 
-    pub fn parsed(file: &TestFile) -> TokenizerFiles {
+    pub fn parsed(file: &TestFile) -> TokenizerSection {
         parse(Path::new("model.gguf"), &file.bytes()).unwrap_or_else(|error| panic!("{error}")).tokenizer
     }
 
