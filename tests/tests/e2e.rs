@@ -7,10 +7,13 @@ use compiler::export::export;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Source, compile};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
 use shaders_gen::{Target, target};
 use tests::compiled::Silent;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
+use tests::tiny_model::TinyModel;
 
 /// f16 weights and KV cache, everything else f32: three decimal digits of each factor, over a few layers.
 const F16_TOLERANCE: f64 = 5e-3;
@@ -160,6 +163,41 @@ fn int4_logits_are_those_of_the_exported_weights() {
         let expected = built.exported_logits(&golden.tokens);
         let what = format!("{} int4", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, EXPORTED_TOLERANCE);
+    }
+}
+
+/// Widths that are no multiple of anything, one head or many, windows shorter than the text, tied or not.
+#[test]
+fn random_shapes_of_every_family_agree_with_the_reference() {
+    use tests::tiny_model::Family::{Gemma2, Gemma3, Llama, Mistral, Phi3, Qwen2, Qwen3};
+    let mut rng = StdRng::seed_from_u64(11);
+    for (seed, family) in [Llama, Mistral, Qwen2, Qwen3, Gemma2, Gemma3, Phi3].into_iter().cycle().take(14).enumerate()
+    {
+        let kv_heads = rng.random_range(1..4usize);
+        let windowed = matches!(family, Mistral | Gemma2 | Gemma3);
+        let shape = TinyModel {
+            family,
+            seed: seed as u64,
+            vocab_size: rng.random_range(260..700),
+            hidden: rng.random_range(20..150),
+            intermediate: rng.random_range(20..200),
+            layers: rng.random_range(1..4),
+            heads: kv_heads * rng.random_range(1..10),
+            kv_heads,
+            head_dim: 2 * rng.random_range(4..40),
+            tied: rng.random_range(0..2) == 1,
+            sliding_window: windowed.then(|| rng.random_range(3..40)),
+            ..TinyModel::default()
+        };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        shape.write(folder.path());
+        let tokens: Vec<i32> = (0..75).map(|_| rng.random_range(0..shape.vocab_size as i32)).collect();
+        let expected = Reference::open(folder.path()).logits(&tokens);
+        let model = Built::of(folder.path(), F16).load();
+        assert_close(&format!("{shape:?} f16"), &logits(&model, &tokens, 0), &expected, F16_TOLERANCE);
+        let built = Built::of(folder.path(), INT4);
+        let exported = built.exported_logits(&tokens);
+        assert_close(&format!("{shape:?} int4"), &logits(&built.load(), &tokens, 0), &exported, EXPORTED_TOLERANCE);
     }
 }
 
