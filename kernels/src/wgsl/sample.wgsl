@@ -10,6 +10,12 @@ var<workgroup> seen_above: u32;
 var<workgroup> run_mass: array<f32, WORKGROUP>;
 var<workgroup> winner: atomic<u32>;
 
+// Where top-k leaves few tokens, their logits: as found, then greatest first.
+const FEW: u32 = 512u;
+var<workgroup> n_few: atomic<u32>;
+var<workgroup> few: array<f32, FEW>;
+var<workgroup> few_sorted: array<f32, FEW>;
+
 // Order of floats as order of unsigned integers, and back.
 fn key_of(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
@@ -96,6 +102,51 @@ fn mass_from(lane: u32, threshold: f32, greatest: f32) -> f32 {
     return workgroup_sum(mass, lane);
 }
 
+// Collects the logits at or above `least`; gives their number, which may be more than FEW.
+fn collect_few(lane: u32, least: f32) -> u32 {
+    if (lane == 0u) {
+        atomicStore(&n_few, 0u);
+    }
+    workgroupBarrier();
+    for (var token = lane; token < VOCAB; token += WORKGROUP) {
+        let logit = output[token];
+        if (logit >= least) {
+            let at = atomicAdd(&n_few, 1u);
+            if (at < FEW) {
+                few[at] = logit;
+            }
+        }
+    }
+    workgroupBarrier();
+    return atomicLoad(&n_few);
+}
+
+// The top-p threshold among `count` collected logits. Sorted first, so that sums do not depend on who came when.
+fn few_threshold(lane: u32, count: u32, greatest: f32, top_p: f32) -> f32 {
+    for (var i = lane; i < count; i += WORKGROUP) {
+        var rank = 0u;
+        for (var j = 0u; j < count; j++) {
+            rank += select(0u, 1u, few[j] > few[i] || (few[j] == few[i] && j < i));
+        }
+        few_sorted[rank] = few[i];
+    }
+    workgroupBarrier();
+    var mass = 0.0;
+    for (var i = 0u; i < count; i++) {
+        mass += exp(few_sorted[i] - greatest);
+    }
+    var above = 0.0;
+    var i = 0u;
+    loop {
+        above += exp(few_sorted[i] - greatest);
+        if (above >= top_p * mass || i + 1u == count) {
+            break;
+        }
+        i += 1u;
+    }
+    return few_sorted[i];
+}
+
 // The greatest threshold whose tokens hold the share `top_p` of the mass at or above `floor`, by bisection on its key.
 fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
     let wanted = top_p * mass_from(lane, least, greatest);
@@ -150,8 +201,14 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         threshold = kth_greatest(lane, min(step.header.top_k, VOCAB));
     }
     if (step.header.top_p < 1.0) {
-        // Tokens 80 below the greatest have no mass in f32: a bisection need not look there.
-        threshold = mass_threshold(lane, max(threshold, greatest - 80.0), greatest, step.header.top_p);
+        // Tokens 80 below the greatest have no mass in f32: there is no need to look there.
+        let least = max(threshold, greatest - 80.0);
+        let count = collect_few(lane, least);
+        if (count <= FEW) {
+            threshold = few_threshold(lane, count, greatest, step.header.top_p);
+        } else {
+            threshold = mass_threshold(lane, least, greatest, step.header.top_p);
+        }
     }
     if (step.header.min_p > 0.0) {
         threshold = max(threshold, greatest + log(step.header.min_p));
