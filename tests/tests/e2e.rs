@@ -57,7 +57,9 @@ impl Built {
 
     fn options(&self) -> CompileOptions {
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        let targets: Vec<Target> = target::by_name(self.ask.target).into_iter().collect();
+        // Generic as well, for devices that the asked-for target does not fit.
+        let wanted = |target: &Target| [self.ask.target, "generic"].contains(&target.name);
+        let targets = target::presets().into_iter().filter(wanted).collect();
         CompileOptions { policy, targets, fuse: self.ask.fuse, emit: Vec::new() }
     }
 
