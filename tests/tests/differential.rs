@@ -138,6 +138,8 @@ fn matmul_of_every_format_and_folding() {
         let columns = if prologue { 1 } else { [1, 4, 8][index % 3] };
         let n_rows = if prologue { 1 } else { rng.random_range(1..columns + 1) };
         let layout = WeightLayout { format, rows, cols };
+        // A part of a matrix that was cut writes behind the part before.
+        let output_first = 8 * rng.random_range(0..4usize);
         let stride = cols.next_multiple_of(32);
         let norm = prologue.then(|| NormSpec {
             width: cols,
@@ -150,8 +152,8 @@ fn matmul_of_every_format_and_folding() {
         let spec = MatMulSpec {
             layout,
             input_stride: stride,
-            output_stride: rows.next_multiple_of(32),
-            output_first: 0,
+            output_stride: (rows + output_first).next_multiple_of(32),
+            output_first,
             prologue: norm.clone(),
             bias: act_mul.is_none() && index % 2 == 1,
             act_mul,
