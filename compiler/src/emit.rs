@@ -72,7 +72,11 @@ pub fn plan_text(plan: &Plan) -> String {
     line(format_args!("arena {} {} bytes", plan.arena_tier.name(), plan.arena_bytes));
     for one in &plan.activations {
         let (offset, len) = (one.offset_bytes, one.len_bytes);
-        line(format_args!("activation {offset} {len} {} live {}..={}", one.name, one.first_use, one.last_use));
+        let (tier, first, last) = (plan.arena_tier.name(), one.first_use, one.last_use);
+        line(format_args!(
+            "activation {tier} {offset} {len} {}: alive from dispatch {first} to {last}",
+            one.name
+        ));
     }
     for buffer in &plan.buffers {
         line(format_args!("buffer {} {} {}: {}", buffer.tier.name(), buffer.bytes, buffer.name, buffer.reason));
