@@ -73,10 +73,7 @@ pub fn plan_text(plan: &Plan) -> String {
     for one in &plan.activations {
         let (offset, len) = (one.offset_bytes, one.len_bytes);
         let (tier, first, last) = (plan.arena_tier.name(), one.first_use, one.last_use);
-        line(format_args!(
-            "activation {tier} {offset} {len} {}: alive from dispatch {first} to {last}",
-            one.name
-        ));
+        line(format_args!("activation {tier} {offset} {len} {}: alive from dispatch {first} to {last}", one.name));
     }
     for buffer in &plan.buffers {
         line(format_args!("buffer {} {} {}: {}", buffer.tier.name(), buffer.bytes, buffer.name, buffer.reason));

@@ -223,7 +223,11 @@ impl Selector<'_> {
     }
 
     fn norm(&mut self, node: &FusedNode, step: &NormStep) {
-        let operand = |role| self.norm_operand(step, role).unwrap_or(Operand::Value(step.out));
+        let operand = |role| match role {
+            Role::Step => Operand::StepBuffer,
+            Role::Output => Operand::Value(step.out),
+            role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
+        };
         let operands =
             Vec::from_iter(roles_of(KernelSpec::Norm(self.norm_spec(step))).map(|role| (role, operand(role))));
         self.push(node, KernelSpec::Norm(self.norm_spec(step)), self.kind.rows, 0, |role| {
@@ -273,7 +277,8 @@ impl Selector<'_> {
                     Role::Columns => Operand::Value(input),
                     Role::Bias => bias.expect("biased"),
                     Role::Output => result,
-                    role => of_norm(role).unwrap_or(Operand::StepBuffer),
+                    Role::Step => Operand::StepBuffer,
+                    role => of_norm(role).expect("every other role is the prologue's"),
                 };
                 (role, operand)
             }));
