@@ -13,7 +13,8 @@
 //!        A scale is never negative, so f16's sign bit is free; three bits of mantissa pay for the zero point. What is
 //!        left (5 exponent bits, 7 of mantissa) is within 0.4 % of any scale, far below a 4-bit step.
 //!
-//!        eight nibbles a u32                weight 8w+j of the group is bits 4j .. 4j+3 of word w
+//!        eight nibbles a u32                byte b of word w holds weights 8w+b (low nibble) and 8w+b+4 (high nibble), so that
+//!                                           `word & 0x0f0f0f0f` and `word >> 4 & 0x0f0f0f0f` are four consecutive codes each
 //!
 //! INT8   weight = q * scale                 q in -127..=127, scale an f16; four bytes a u32, first weight lowest
 //! ```
@@ -66,11 +67,11 @@ impl Int4Params {
     }
 }
 
-/// Packs codes (0..=15), eight a word, first code in the lowest bits. `codes.len()` is `8 * words.len()`.
+/// Packs codes (0..=15), eight a word, as drawn above. `codes.len()` is `8 * words.len()`.
 pub fn pack_int4(codes: &[u8], words: &mut [u32]) {
     assert_eq!(codes.len(), words.len() * INT4_PER_WORD);
     for (word, eight) in words.iter_mut().zip(codes.chunks_exact(INT4_PER_WORD)) {
-        *word = eight.iter().enumerate().fold(0, |acc, (j, &q)| acc | (u32::from(q & 15) << (4 * j)));
+        *word = eight.iter().enumerate().fold(0, |acc, (j, &q)| acc | (u32::from(q & 15) << nibble_shift(j)));
     }
 }
 
@@ -79,9 +80,14 @@ pub fn unpack_int4(words: &[u32], codes: &mut [u8]) {
     assert_eq!(codes.len(), words.len() * INT4_PER_WORD);
     for (word, eight) in words.iter().zip(codes.chunks_exact_mut(INT4_PER_WORD)) {
         for (j, q) in eight.iter_mut().enumerate() {
-            *q = ((word >> (4 * j)) & 15) as u8;
+            *q = ((word >> nibble_shift(j)) & 15) as u8;
         }
     }
+}
+
+/// Bit at which code `j` of a word begins.
+fn nibble_shift(j: usize) -> usize {
+    8 * (j % 4) + 4 * (j / 4)
 }
 
 #[cfg(test)]

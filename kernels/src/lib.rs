@@ -5,8 +5,9 @@
 //! SPIR-V or devices; what a device likes arrives as numbers in a spec (tile sizes, subgroup size).
 //!
 //! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `artifacts::step`).
-//! Activations are f32, row-major, one row a token.
+//! Activations are row-major, one row a token: f32, or as `activations` draws them.
 
+pub mod activations;
 pub mod layout;
 pub mod spec;
 pub mod template;
@@ -19,5 +20,6 @@ pub mod matmul;
 pub mod norm;
 pub mod sample;
 
+pub use activations::{ActivationFormat, Precision};
 pub use layout::{WeightFormat, WeightLayout};
 pub use spec::{Activation, BindingSpec, KernelSpec, Role};

@@ -102,6 +102,7 @@ fn substitute(line: &str, values: &Values) -> String {
 fn include(name: &str) -> &'static str {
     match name {
         "activation" => include_str!("wgsl/shared/activation.wgsl"),
+        "encode" => include_str!("wgsl/shared/encode.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
         "weights" => include_str!("wgsl/shared/weights.wgsl"),

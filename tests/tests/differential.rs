@@ -86,9 +86,8 @@ fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
                 match layout.format {
                     WeightFormat::Int4 { .. } => {
                         let zero = tile[layout.param_offset(block, row) + 1] >> 4;
-                        let byte = &mut tile[at + inside / 2];
-                        *byte =
-                            if inside.is_multiple_of(2) { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
+                        let byte = &mut tile[at + inside / 8 * 4 + inside % 4];
+                        *byte = if inside % 8 < 4 { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
                     }
                     WeightFormat::Int8 => tile[at + inside] = 0,
                     WeightFormat::F16 => tile[at + 2 * inside..][..2].fill(0),

@@ -16,12 +16,12 @@ fn int4_zero(param: u32) -> f32 {
 
 // Codes 0..4 of a word of eight.
 fn int4_low(word: u32) -> vec4<f32> {
-    return vec4<f32>(vec4<u32>(word, word >> 4u, word >> 8u, word >> 12u) & vec4<u32>(15u));
+    return vec4<f32>(vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u) & vec4<u32>(15u));
 }
 
 // Codes 4..8.
 fn int4_high(word: u32) -> vec4<f32> {
-    return vec4<f32>(vec4<u32>(word >> 16u, word >> 20u, word >> 24u, word >> 28u) & vec4<u32>(15u));
+    return vec4<f32>(vec4<u32>(word >> 4u, word >> 12u, word >> 20u, word >> 28u) & vec4<u32>(15u));
 }
 //#endif
 

@@ -1,0 +1,249 @@
+//! How activations lie between the kernel that makes them and the matmul that reads them: f32, or integers made once by
+//! their maker, so that a matmul can use packed integer dot products or matrix units.
+//!
+//! ```text
+//! group    32 consecutive elements of a row; x ≈ code · scale
+//! Int8     codes -127..=127; the scale has 4 significant bits
+//! Int11    codes -1023..=1023 = 16 · high + low, both int8; the scale is a power of two
+//!
+//! Codes    u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
+//!          a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
+//! Half     [two f16 a word, columns padded to 32 with zeros] [f32 by which the row's values are to be multiplied]
+//! ```
+//!
+//! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products see in decode and
+//! what matrix units see in prefill is the same number. Q and K decide which token is looked at, so the projection into
+//! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
+//! its place: rows keep the stride of f32 elements in words.
+
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+use crate::template::Values;
+
+/// Elements that share a scale.
+pub const ACTIVATION_GROUP: usize = 32;
+
+/// Bits of a quantised activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Precision {
+    Int8,
+    Int11,
+}
+
+/// How one row of an activation is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ActivationFormat {
+    F32,
+    /// For packed integer dot products.
+    Codes(Precision),
+    /// For matrix units: the values of the codes as f16.
+    Half(Precision),
+}
+
+impl Precision {
+    /// int8 planes of a code.
+    pub fn planes(self) -> usize {
+        match self {
+            Precision::Int8 => 1,
+            Precision::Int11 => 2,
+        }
+    }
+
+    /// Greatest magnitude of a code.
+    pub fn code_max(self) -> f32 {
+        match self {
+            Precision::Int8 => 127.0,
+            Precision::Int11 => 1023.0,
+        }
+    }
+
+    /// Bits of an f32 that a scale keeps.
+    fn scale_mask(self) -> u32 {
+        match self {
+            Precision::Int8 => 0xfff0_0000,
+            Precision::Int11 => 0xff80_0000,
+        }
+    }
+
+    /// The least allowed scale that keeps `most` within the codes.
+    fn scale(self, most: f32) -> f32 {
+        let exact = most.max(LEAST) / self.code_max();
+        f32::from_bits((exact.to_bits() + !self.scale_mask()) & self.scale_mask())
+    }
+}
+
+/// Groups of smaller magnitude get the scale of this one, and codes of 0.
+const LEAST: f32 = 1e-30;
+
+impl ActivationFormat {
+    pub fn precision(self) -> Option<Precision> {
+        match self {
+            ActivationFormat::F32 => None,
+            ActivationFormat::Codes(precision) | ActivationFormat::Half(precision) => Some(precision),
+        }
+    }
+
+    /// For names of pipelines: the bits of an activation.
+    pub fn name(self) -> &'static str {
+        match self {
+            ActivationFormat::F32 => "f32",
+            ActivationFormat::Codes(Precision::Int8) => "a8",
+            ActivationFormat::Codes(Precision::Int11) => "a11",
+            ActivationFormat::Half(Precision::Int8) => "a8 in f16",
+            ActivationFormat::Half(Precision::Int11) => "a11 in f16",
+        }
+    }
+
+    /// What pieces that include `encode` want to know.
+    pub(crate) fn values(self, values: Values) -> Values {
+        let precision = self.precision().unwrap_or(Precision::Int8);
+        values
+            .size("PLANES", precision.planes())
+            .number("CODE_MAX", precision.code_max())
+            .size("SCALE_MASK", precision.scale_mask() as usize)
+            .flag("ENCODE", self != ActivationFormat::F32)
+            .flag("ENCODE_CODES", matches!(self, ActivationFormat::Codes(_)))
+            .flag("ENCODE_HALF", matches!(self, ActivationFormat::Half(_)))
+            .flag("INT11", precision == Precision::Int11)
+    }
+}
+
+/// Groups of a row of `cols` elements.
+pub fn groups(cols: usize) -> usize {
+    cols.div_ceil(ACTIVATION_GROUP)
+}
+
+/// Words of a `Codes` row before its groups' words.
+pub fn group_words_at(cols: usize, precision: Precision) -> usize {
+    groups(cols) * precision.planes() * ACTIVATION_GROUP / 4
+}
+
+/// One row as a kernel writes it, for twins. f32 rows are themselves.
+pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {
+    let Some(precision) = format.precision() else { return row.iter().map(|x| x.to_bits()).collect() };
+    let quantised: Vec<([i32; ACTIVATION_GROUP], f32)> =
+        row.chunks(ACTIVATION_GROUP).map(|group| quantise_group(precision, group)).collect();
+    match format {
+        ActivationFormat::Half(_) => encode_half(row, &quantised),
+        _ => encode_codes(precision, &quantised),
+    }
+}
+
+/// The `cols` values that a stored row stands for.
+pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f32> {
+    match format {
+        ActivationFormat::F32 => words[..cols].iter().map(|&word| f32::from_bits(word)).collect(),
+        ActivationFormat::Half(_) => {
+            let factor = f32::from_bits(words[groups(cols) * ACTIVATION_GROUP / 2]);
+            let half = |i: usize| f16::from_bits((words[i / 2] >> (16 * (i % 2))) as u16);
+            (0..cols).map(|i| half(i).to_f32() * factor).collect()
+        }
+        ActivationFormat::Codes(precision) => {
+            let of_group = &words[group_words_at(cols, precision)..];
+            let byte = |word: u32, i: usize| i32::from((word >> (8 * (i % 4))) as u8 as i8);
+            let code = |i: usize| {
+                let (group, within) = (i / ACTIVATION_GROUP, i % ACTIVATION_GROUP / 4);
+                let at = group * precision.planes() * 8 + within;
+                match precision {
+                    Precision::Int8 => byte(words[at], i),
+                    Precision::Int11 => 16 * byte(words[at], i) + byte(words[at + 8], i),
+                }
+            };
+            let scale = |i: usize| f32::from_bits(of_group[i / ACTIVATION_GROUP] & 0xffff_0000);
+            (0..cols).map(|i| code(i) as f32 * scale(i)).collect()
+        }
+    }
+}
+
+/// Codes of a group, zeros past its end, and the scale.
+fn quantise_group(precision: Precision, group: &[f32]) -> ([i32; ACTIVATION_GROUP], f32) {
+    let scale = precision.scale(group.iter().fold(0.0, |most, x| x.abs().max(most)));
+    let (inverse, limit) = (1.0 / scale, precision.code_max());
+    let mut codes = [0; ACTIVATION_GROUP];
+    for (code, x) in codes.iter_mut().zip(group) {
+        *code = (x * inverse).round_ties_even().clamp(-limit, limit) as i32;
+    }
+    (codes, scale)
+}
+
+fn encode_codes(precision: Precision, quantised: &[([i32; ACTIVATION_GROUP], f32)]) -> Vec<u32> {
+    let pack = |bytes: [i32; 4]| u32::from_le_bytes(bytes.map(|byte| byte as i8 as u8));
+    let (mut words, mut of_group) = (Vec::new(), Vec::new());
+    for (codes, scale) in quantised {
+        let (quads, _) = codes.as_chunks::<4>();
+        let high = |code: i32| (code + 8) >> 4;
+        match precision {
+            Precision::Int8 => words.extend(quads.iter().map(|&quad| pack(quad))),
+            Precision::Int11 => {
+                words.extend(quads.iter().map(|quad| pack(quad.map(high))));
+                words.extend(quads.iter().map(|quad| pack(quad.map(|code| code - 16 * high(code)))));
+            }
+        }
+        let sum: i32 = codes.iter().sum();
+        of_group.push(scale.to_bits() | (sum as u32 & 0xffff));
+    }
+    words.extend(of_group);
+    words
+}
+
+fn encode_half(row: &[f32], quantised: &[([i32; ACTIVATION_GROUP], f32)]) -> Vec<u32> {
+    let (factor, inverse) = row_factor(row.iter().fold(0.0, |most, x| x.abs().max(most)));
+    let halves: Vec<u16> = quantised
+        .iter()
+        .flat_map(|(codes, scale)| codes.map(|code| f16::from_f32(code as f32 * (scale * inverse)).to_bits()))
+        .collect();
+    let (pairs, _) = halves.as_chunks::<2>();
+    let mut words: Vec<u32> = pairs.iter().map(|[low, high]| u32::from(*low) | (u32::from(*high) << 16)).collect();
+    words.push(factor.to_bits());
+    words
+}
+
+/// The power of two that brings a row whose greatest magnitude is `most` to between 2^13 and 2^14, where f16 neither
+/// overflows nor soon rounds, inverted (what the row is multiplied by again) and itself.
+fn row_factor(most: f32) -> (f32, f32) {
+    let exponent = (most.max(LEAST).to_bits() >> 23) as i32;
+    let power = |exponent: i32| f32::from_bits((exponent as u32) << 23);
+    (power(exponent - 13), power(267 - exponent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn codes_are_within_half_a_step_of_a_scale_an_eighth_too_large(
+            row in prop::collection::vec(-1e4f32..1e4, 1..200),
+        ) {
+            for precision in [Precision::Int8, Precision::Int11] {
+                let format = ActivationFormat::Codes(precision);
+                let decoded = decode_row(format, &encode_row(format, &row), row.len());
+                let loose = if precision == Precision::Int8 { 1.125 } else { 2.0 };
+                for (group, values) in row.chunks(32).zip(decoded.chunks(32)) {
+                    let most = group.iter().fold(0f32, |most, x| x.abs().max(most));
+                    let bound = 0.501 * loose * most / precision.code_max();
+                    prop_assert!(group.iter().zip(values).all(|(x, value)| (x - value).abs() <= bound));
+                }
+            }
+        }
+
+        #[test]
+        fn halves_are_the_codes_exactly(row in prop::collection::vec(-1e6f32..1e6, 1..200), small in -30i32..30) {
+            let row: Vec<f32> = row.iter().map(|x| x * 2f32.powi(small)).collect();
+            for precision in [Precision::Int8, Precision::Int11] {
+                let [codes, halves] = [ActivationFormat::Codes(precision), ActivationFormat::Half(precision)]
+                    .map(|format| decode_row(format, &encode_row(format, &row), row.len()));
+                prop_assert_eq!(codes, halves);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zeros() {
+        for format in [ActivationFormat::Codes(Precision::Int11), ActivationFormat::Half(Precision::Int8)] {
+            assert_eq!(decode_row(format, &encode_row(format, &[0.0; 40]), 40), [0.0; 40]);
+        }
+    }
+}
