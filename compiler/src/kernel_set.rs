@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
 use kernels::KernelSpec;
+use kernels::split::Split;
 use rayon::prelude::*;
 use shaders_gen::Target;
 
@@ -11,7 +12,7 @@ use crate::Progress;
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
 use crate::place::{self, WeightPlacement};
-use crate::select::{PROGRAMS, ProgramKind, Step, select};
+use crate::select::{PROGRAMS, ProgramKind, SelectOptions, Step, select};
 use crate::verify::VerifiedGraph;
 use crate::weights::PackedWeights;
 
@@ -41,14 +42,14 @@ pub fn build(
     weights: &PackedWeights,
     placement: &WeightPlacement,
     targets: &[Target],
-    fold_norms: bool,
+    options: SelectOptions,
     progress: &mut dyn Progress,
 ) -> Result<KernelSet> {
     let mut set = KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
         let programs: Vec<(ProgramKind, Vec<Step>)> =
-            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms))).collect();
+            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, options))).collect();
         let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
         let mut specs = Vec::new();
         for step in programs.iter().flat_map(|(_, steps)| steps) {
@@ -116,7 +117,11 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             format!("{norm}matmul {}×{} {} ×{}", layout.rows, layout.cols, layout.format.name(), spec.tile.columns)
         }
-        KernelSpec::Attention(spec) => format!("attention ×{}", spec.rows_per_group),
+        KernelSpec::Attention(spec) => {
+            let heads = if spec.prologue.is_some() { "heads+" } else { "" };
+            let Split { rows_per_group, splits, .. } = spec.split;
+            format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
+        }
         other => other.name().into(),
     }
 }

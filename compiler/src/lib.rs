@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use artifacts::{ArtifactWriter, BufferPlan, Meta, ModelMeta, Plan, Provenance, Tier};
+use kernels::KvFormat;
 use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
@@ -48,6 +49,7 @@ use import::{Checkpoint, ModelConfig};
 use importance::Importance;
 use place::WeightPlacement;
 use report::Report;
+use select::SelectOptions;
 use verify::VerifiedGraph;
 use weights::{FormatPolicy, PackedWeight, PackedWeights, WeightsOption};
 
@@ -58,6 +60,8 @@ pub struct CompileOptions {
     pub targets: Vec<Target>,
     /// Off: one kernel for each plain operation, as an oracle.
     pub fuse: bool,
+    /// Number format of the KV cache.
+    pub kv: KvFormat,
     /// Text forms to write beside the artifact.
     pub emit: Vec<emit::Form>,
 }
@@ -107,8 +111,9 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     clock.lap("plan");
 
     progress.stage("kernels", options.targets.len() as u64);
-    let kernels = kernel_set::build(&verified, config, &weights, &placement, &options.targets, options.fuse, progress)?;
-    let plan = plan(config, &placement, &kernels);
+    let select = SelectOptions { fold: options.fuse, kv: options.kv };
+    let kernels = kernel_set::build(&verified, config, &weights, &placement, &options.targets, select, progress)?;
+    let plan = plan(config, options.kv, &placement, &kernels);
     clock.lap("kernels");
 
     let mut importance = Importance::default();
@@ -174,7 +179,7 @@ fn write_weights(
     Ok(())
 }
 
-fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {
+fn plan(config: &ModelConfig, kv: KvFormat, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {
     let groups = select::kv_groups(config);
     let context = config.max_positions.min(PLANNED_CONTEXT_TOKENS);
     let logits_rows = kernels.logits_rows();
@@ -189,7 +194,7 @@ fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &kernel_set:
     Plan {
         slices: placement.slices.clone(),
         weights: placement.weights.clone(),
-        kv_groups: place::place_kv(&groups, config),
+        kv_groups: place::place_kv(&groups, config, kv),
         arena_bytes: kernels.arena_bytes,
         activations: kernels.activations.clone(),
         arena_tier: Tier::Vram,
@@ -246,6 +251,7 @@ fn meta(
                 ("weights".into(), weights_name),
                 ("group".into(), options.policy.group.to_string()),
                 ("targets".into(), targets.join(",")),
+                ("kv".into(), options.kv.name().into()),
                 ("fuse".into(), options.fuse.to_string()),
             ],
             source_hash: checkpoint.source_hash,

@@ -9,10 +9,11 @@ use artifacts::{
     ActivationPlan, Binding, BufferRef, Dispatch, KvGroupPlan, LogitsRows, Program, SlicePlan, Tier, WeightPlan,
 };
 
+use kernels::KvFormat;
+
 use crate::fuse::FusedGraph;
-use crate::graph::ValueId;
 use crate::import::ModelConfig;
-use crate::select::{KvGroup, Operand, PAGE_TOKENS, ProgramKind, Step, stride};
+use crate::select::{KvGroup, Operand, PAGE_TOKENS, ProgramKind, Step, cache_layout, stride};
 use crate::weights::{PackedId, PackedWeights};
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
@@ -63,8 +64,8 @@ fn tier_of(bytes_read_per_token: u64, len_bytes: u64) -> Tier {
 }
 
 /// The KV groups' pages.
-pub fn place_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
-    let page_bytes = (config.n_kv_heads * config.head_dim * PAGE_TOKENS * 2) as u64;
+pub fn place_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
+    let page_bytes = cache_layout(config, format).page_bytes() as u64;
     let plan = |group: &KvGroup| KvGroupPlan {
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
@@ -80,39 +81,44 @@ pub fn place_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
 }
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<ValueId, ActivationPlan> {
-    let mut lives: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
+pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<Operand, ActivationPlan> {
+    let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(value) = operand {
-                lives.entry(*value).or_insert((index, index)).1 = index;
+            if let Operand::Value(_) | Operand::Partials { .. } = operand {
+                lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
     }
-    let mut wanted: Vec<(ValueId, ActivationPlan)> = lives
+    let size = |operand: &Operand| match *operand {
+        Operand::Partials { of, len } => (format!("{}.partials", graph.values[of.0].name), len),
+        Operand::Value(id) => (graph.values[id.0].name.clone(), rows * stride(graph.values[id.0].width)),
+        _ => unreachable!("only these were collected"),
+    };
+    let mut wanted: Vec<(Operand, ActivationPlan)> = lives
         .into_iter()
-        .map(|(id, (first, last))| {
-            let value = &graph.values[id.0];
+        .map(|(operand, (first, last))| {
+            let (name, len) = size(&operand);
             let plan = ActivationPlan {
-                name: value.name.clone(),
+                name,
                 offset_bytes: 0,
-                len_bytes: (4 * rows * stride(value.width)) as u64,
+                len_bytes: 4 * len as u64,
                 first_use: first as u32,
                 last_use: last as u32,
             };
-            (id, plan)
+            (operand, plan)
         })
         .collect();
     // Large ones first, each at the lowest offset that is free for all of its life.
-    wanted.sort_by_key(|(id, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *id));
+    wanted.sort_by_key(|(operand, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *operand));
     let mut placed: Vec<ActivationPlan> = Vec::new();
-    let mut by_id = BTreeMap::new();
-    for (id, mut plan) in wanted {
+    let mut by_operand = BTreeMap::new();
+    for (operand, mut plan) in wanted {
         plan.offset_bytes = lowest_free(&placed, &plan);
         placed.push(plan.clone());
-        by_id.insert(id, plan);
+        by_operand.insert(operand, plan);
     }
-    by_id
+    by_operand
 }
 
 fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
@@ -172,7 +178,7 @@ pub fn place_program(
 
 fn bind(
     weights: &WeightPlacement,
-    activations: &BTreeMap<ValueId, ActivationPlan>,
+    activations: &BTreeMap<Operand, ActivationPlan>,
     operand: Operand,
     writes: bool,
 ) -> Binding {
@@ -183,8 +189,8 @@ fn bind(
         Operand::Drawn => whole(BufferRef::Output),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(id) => {
-            let plan = &activations[&id];
+        Operand::Value(_) | Operand::Partials { .. } => {
+            let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
         Operand::Weight(id) => {

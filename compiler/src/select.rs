@@ -2,8 +2,11 @@
 //!
 //! Nothing has an address yet: operands name values, weights and caches, and `place` turns them into bindings.
 
+use std::collections::BTreeMap;
+
 use artifacts::LogitsRows;
 use kernels::attention::AttentionSpec;
+use kernels::combine::{CombineSpec, partials_len};
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
@@ -11,7 +14,8 @@ use kernels::matmul::{MatMulSpec, MatMulTile};
 use kernels::norm::NormSpec;
 use kernels::sample::SampleSpec;
 use kernels::spec::Number;
-use kernels::{KernelSpec, Role, WeightLayout};
+use kernels::split::{Split, TILE};
+use kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
 use shaders_gen::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, NormStep};
@@ -22,6 +26,8 @@ use crate::weights::{PackedId, PackedSource, PackedWeights};
 
 /// Tokens of a page of the KV cache.
 pub const PAGE_TOKENS: usize = 32;
+/// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
+const SPLIT_ROWS: usize = 8;
 /// (row, head) pairs that one attention workgroup carries at most.
 const ATTENTION_QUERIES: usize = 8;
 
@@ -68,6 +74,8 @@ pub enum Operand {
     StepBuffer,
     Weight(PackedId),
     Value(ValueId),
+    /// What the splits of an attention leave for its `combine`, `len` f32 elements.
+    Partials { of: ValueId, len: usize },
     Keys { group: usize, layer: usize },
     Values { group: usize, layer: usize },
     Logits,
@@ -93,9 +101,22 @@ pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     groups
 }
 
+/// A layer's cache.
+pub fn cache_layout(config: &ModelConfig, format: KvFormat) -> CacheLayout {
+    CacheLayout { format, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim, page_tokens: PAGE_TOKENS }
+}
+
 /// Elements between rows of an activation of `width`.
 pub fn stride(width: usize) -> usize {
     width.next_multiple_of(32)
+}
+
+/// What a compile decides for all of its kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectOptions {
+    /// Norms become prologues of matmuls, and work on heads the prologue of attention, where they can.
+    pub fold: bool,
+    pub kv: KvFormat,
 }
 
 /// The kernels of one program.
@@ -105,15 +126,13 @@ pub fn select(
     weights: &PackedWeights,
     target: &Target,
     kind: ProgramKind,
-    fold_norms: bool,
+    options: SelectOptions,
 ) -> Vec<Step> {
     let graph = graph.graph();
     let groups = kv_groups(config);
-    let mut selector =
-        Selector { graph, config, weights, target, kind, groups: &groups, fold_norms, steps: Vec::new() };
-    let live = selector.live_nodes();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if live[index] {
+    let mut selector = Selector { graph, config, weights, target, kind, groups: &groups, options, steps: Vec::new() };
+    for (node, live) in graph.nodes.iter().zip(selector.live_nodes()) {
+        if live {
             selector.node(node);
         }
     }
@@ -130,7 +149,7 @@ struct Selector<'a> {
     target: &'a Target,
     kind: ProgramKind,
     groups: &'a [KvGroup],
-    fold_norms: bool,
+    options: SelectOptions,
     steps: Vec<Step>,
 }
 
@@ -176,7 +195,11 @@ impl Selector<'_> {
                 }
             }
             FusedOp::MatMul { .. } => self.matmul(node),
-            FusedOp::Heads(step) => self.heads(node, step),
+            FusedOp::Heads(step) => {
+                if !self.folds_into_attention(step) {
+                    self.heads(node, step);
+                }
+            }
             FusedOp::Attention { query, out } => self.attention(node, *query, *out),
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
@@ -245,7 +268,7 @@ impl Selector<'_> {
         let [only] = self.weights.matrix(*matrix) else { return None };
         let one_row = self.kind.rows == 1 || self.row_from_step(reader);
         let spec = self.matmul_spec(reader, *only, Some(step));
-        (self.fold_norms && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
+        (self.options.fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
     }
 
     fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
@@ -311,56 +334,137 @@ impl Selector<'_> {
     }
 
     fn heads(&mut self, node: &FusedNode, step: &HeadsStep) {
-        let (group, layer) = self.cache_of(node);
+        let spec = KernelSpec::Heads(self.heads_spec(node, step));
+        let operands = operands(&spec, |role| match role {
+            Role::Output => Operand::Value(step.out.expect("an output")),
+            role => self.heads_operand(node, step, role),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+    }
+
+    fn heads_spec(&self, node: &FusedNode, step: &HeadsStep) -> HeadsSpec {
         let rope = step.rope.map(|index| &self.config.ropes[index]);
-        let spec = HeadsSpec {
+        HeadsSpec {
             parts: step.parts.clone(),
-            head_dim: self.config.head_dim,
+            cache: cache_layout(self.config, self.options.kv),
             input_stride: self.stride_of(step.input),
             output_stride: step.out.map_or(0, |out| self.stride_of(out)),
             eps: Number::new(self.config.rms_norm_eps),
             rotary_dim: rope.map_or(0, |rope| 2 * rope.inv_freq.len()),
             rope_coarse: rope_coarse(self.config.max_positions),
-            page_tokens: PAGE_TOKENS,
-            kv_group: group,
+            kv_group: self.cache_of(node).0,
             subgroup_size: self.target.subgroup_size,
-        };
-        let weights = self.weights;
-        self.push(node, KernelSpec::Heads(spec), self.kind.rows, 0, |role| match role {
+        }
+    }
+
+    fn heads_operand(&self, node: &FusedNode, step: &HeadsStep, role: Role) -> Operand {
+        let (group, layer) = self.cache_of(node);
+        match role {
             Role::Input => Operand::Value(step.input),
-            Role::QueryNorm => Operand::Weight(weights.vector(step.query_norm.expect("query norm"))),
-            Role::KeyNorm => Operand::Weight(weights.vector(step.key_norm.expect("key norm"))),
-            Role::RopeTable => Operand::Weight(weights.rope(step.rope.expect("rope"))),
+            Role::QueryNorm => Operand::Weight(self.weights.vector(step.query_norm.expect("query norm"))),
+            Role::KeyNorm => Operand::Weight(self.weights.vector(step.key_norm.expect("key norm"))),
+            Role::RopeTable => Operand::Weight(self.weights.rope(step.rope.expect("rope"))),
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
-            _ => Operand::Value(step.out.expect("an output")),
-        });
+            other => unreachable!("heads have no {other:?}"),
+        }
+    }
+
+    /// Whether attention does this step as its prologue: in a program of one row, where q, k and v come together and there
+    /// is an attention. (The last layer of a program without logits only fills its cache.)
+    fn folds_into_attention(&self, step: &HeadsStep) -> bool {
+        let reads = |node: &&FusedNode| matches!(node.op, FusedOp::Attention { query, .. } if Some(query) == step.out);
+        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.kind.rows == 1) else {
+            return false;
+        };
+        let FusedOp::Attention { query, out } = node.op else { unreachable!("just matched") };
+        let live = self.graph.nodes.iter().zip(self.live_nodes()).any(|(one, live)| live && std::ptr::eq(one, node));
+        let fits = |spec: AttentionSpec| spec.shared_bytes() <= self.target.shared_memory_bytes;
+        live && self.heads_spec(node, step).is_qkv() && fits(self.attention_spec(node, query, out, Some(step)))
+    }
+
+    fn heads_before(&self, query: ValueId) -> Option<&HeadsStep> {
+        self.graph.nodes.iter().find_map(|node| match &node.op {
+            FusedOp::Heads(step) if step.out == Some(query) && self.folds_into_attention(step) => Some(step),
+            _ => None,
+        })
     }
 
     fn attention(&mut self, node: &FusedNode, query: ValueId, out: ValueId) {
         let (group, layer) = self.cache_of(node);
-        let config = self.config;
+        let heads = self.heads_before(query).cloned();
+        let spec = self.attention_spec(node, query, out, heads.as_ref());
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.splits);
+        let partials = Operand::Partials { of: out, len };
+        let combine = CombineSpec {
+            n_heads: self.config.n_heads,
+            head_dim: self.config.head_dim,
+            split: spec.split,
+            output_stride: spec.output_stride,
+            output: spec.output,
+            subgroup_size: spec.subgroup_size,
+        };
+        let spec = KernelSpec::Attention(spec);
+        let operands = operands(&spec, |role| match (role, &heads) {
+            (Role::Output | Role::Encoded, _) => Operand::Value(out),
+            (Role::Partials, _) => partials,
+            (Role::Keys, _) => Operand::Keys { group, layer },
+            (Role::Values, _) => Operand::Values { group, layer },
+            (role, Some(step)) => self.heads_operand(node, step, role),
+            (_, None) => Operand::Value(query),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        if combine.split.splits > 1 {
+            self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
+                Role::Partials => partials,
+                _ => Operand::Value(out),
+            });
+        }
+    }
+
+    fn attention_spec(
+        &self,
+        node: &FusedNode,
+        query: ValueId,
+        out: ValueId,
+        heads: Option<&HeadsStep>,
+    ) -> AttentionSpec {
+        let (group, _) = self.cache_of(node);
+        let (config, rows) = (self.config, self.kind.rows);
         let gqa = config.n_heads / config.n_kv_heads;
         let heads_per_group = (1..=gqa.min(ATTENTION_QUERIES)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
-        let spec = AttentionSpec {
-            n_kv_heads: config.n_kv_heads,
+        let rows_per_group = (ATTENTION_QUERIES / heads_per_group).min(rows);
+        let window = self.groups[group].window;
+        let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
+        AttentionSpec {
             gqa,
-            head_dim: config.head_dim,
-            input_stride: self.stride_of(query),
-            output_stride: self.stride_of(out),
-            window: self.groups[group].window,
-            softcap: config.attention_softcap.map(Number::new),
-            page_tokens: PAGE_TOKENS,
+            cache: cache_layout(config, self.options.kv),
             kv_group: group,
+            split: Split {
+                rows_per_group,
+                window,
+                splits: self.splits(alone, window),
+                newest_apart: heads.is_some(),
+            },
             heads_per_group,
-            rows_per_group: (ATTENTION_QUERIES / heads_per_group).min(self.kind.rows),
-        };
-        self.push(node, KernelSpec::Attention(spec), self.kind.rows, 0, |role| match role {
-            Role::Input => Operand::Value(query),
-            Role::Keys => Operand::Keys { group, layer },
-            Role::Values => Operand::Values { group, layer },
-            _ => Operand::Value(out),
-        });
+            input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
+            prologue: heads.map(|step| self.heads_spec(node, step)),
+            softcap: config.attention_softcap.map(Number::new),
+            output_stride: self.stride_of(out),
+            output: ActivationFormat::F32,
+            subgroup_size: self.target.subgroup_size,
+        }
+    }
+
+    /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
+    /// more parts than there can be tiles.
+    fn splits(&self, alone: usize, window: Option<usize>) -> usize {
+        if self.kind.rows > SPLIT_ROWS {
+            return 1;
+        }
+        // A window that begins and ends within a tile reaches over one more.
+        let tokens = window.map_or(self.config.max_positions, |window| window + TILE).min(self.config.max_positions);
+        (self.target.attention_workgroups / alone).clamp(1, tokens.div_ceil(TILE))
     }
 
     fn sample(&mut self) {
@@ -439,6 +543,12 @@ impl Selector<'_> {
             FusedOp::Elementwise { op, .. } => format!("{op:?}").to_lowercase(),
         }
     }
+}
+
+/// The operand of each role of a kernel; the step buffer is always the same.
+fn operands(spec: &KernelSpec, operand: impl Fn(Role) -> Operand) -> BTreeMap<Role, Operand> {
+    let one = |role| (role, if role == Role::Step { Operand::StepBuffer } else { operand(role) });
+    spec.bindings().into_iter().map(|binding| one(binding.role)).collect()
 }
 
 fn roles_of(spec: KernelSpec) -> impl Iterator<Item = Role> {

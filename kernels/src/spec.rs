@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attention::AttentionSpec;
+use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
 use crate::heads::HeadsSpec;
@@ -18,6 +19,7 @@ pub enum KernelSpec {
     MatMul(MatMulSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
+    Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
 }
@@ -42,6 +44,10 @@ pub enum Role {
     /// A second activation: the residual, or the other operand.
     Residual,
     Output,
+    /// The same in place of `Output`, as `activations` draws it.
+    Encoded,
+    /// What attention found in each split, see `combine`.
+    Partials,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -88,6 +94,7 @@ impl KernelSpec {
             KernelSpec::MatMul(_) => "matmul",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
+            KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
         }
@@ -101,6 +108,7 @@ impl KernelSpec {
             KernelSpec::MatMul(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
+            KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
         }
@@ -114,6 +122,7 @@ impl KernelSpec {
             KernelSpec::MatMul(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
+            KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
         }
@@ -127,15 +136,21 @@ impl KernelSpec {
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
+            KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [1, 1, 1],
         }
     }
 }
 
-/// A list of bindings from roles; `Output`, `Sum`, `Keys`, `Values` and `Drawn` are written, the others read.
+/// A list of bindings from roles; results, the cache and `Drawn` are written, the others read.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
-    let writes = |role| matches!(role, Role::Output | Role::Sum | Role::Keys | Role::Values | Role::Drawn);
+    let writes = |role| {
+        matches!(
+            role,
+            Role::Output | Role::Encoded | Role::Partials | Role::Sum | Role::Keys | Role::Values | Role::Drawn
+        )
+    };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
 
@@ -149,6 +164,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Columns => ("columns", "array<vec4<f32>>"),
             Role::Residual => ("residual", "array<f32>"),
             Role::Output => ("output", "array<f32>"),
+            Role::Encoded => ("encoded", "array<u32>"),
+            Role::Partials => ("partials", "array<vec4<f32>>"),
             Role::Sum => ("sum", "array<f32>"),
             Role::Bias => ("bias", "array<f32>"),
             Role::NormWeight => ("norm_weight", "array<f32>"),
@@ -156,8 +173,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
-            Role::Keys => ("keys", "array<u32>"),
-            Role::Values => ("values", "array<u32>"),
+            Role::Keys => ("keys", "array<vec4<u32>>"),
+            Role::Values => ("values", "array<vec4<u32>>"),
             Role::Drawn => ("drawn", "Output"),
         };
         let access = if binding.writes { "read_write" } else { "read" };

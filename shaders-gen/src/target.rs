@@ -14,6 +14,8 @@ pub struct Target {
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
     pub matmul: MatMulTuning,
+    /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
+    pub attention_workgroups: usize,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -69,6 +71,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 broadcast: false,
             },
+            attention_workgroups: 192,
         },
         Target {
             name: "nvidia",
@@ -86,6 +89,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 broadcast: false,
             },
+            attention_workgroups: 512,
         },
         Target {
             name: "llvmpipe",
@@ -103,6 +107,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 64,
                 broadcast: true,
             },
+            attention_workgroups: 1,
         },
         Target {
             name: "generic",
@@ -120,6 +125,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 128,
                 broadcast: false,
             },
+            attention_workgroups: 64,
         },
     ]
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use compiler::emit::Form;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Progress, Source, compile};
+use kernels::KvFormat;
 use shaders_gen::Target;
 use tempfile::TempDir;
 
@@ -50,7 +51,7 @@ impl Compiled {
 /// INT4 in groups of 32, fused.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
-    CompileOptions { policy, targets, fuse: true, emit }
+    CompileOptions { policy, targets, fuse: true, kv: KvFormat::F16, emit }
 }
 
 /// Tells nobody.

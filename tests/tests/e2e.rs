@@ -7,6 +7,7 @@ use compiler::export::export;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Source, compile};
+use kernels::KvFormat;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
@@ -29,10 +30,11 @@ struct Ask {
     weights: WeightsOption,
     group: u32,
     fuse: bool,
+    kv: KvFormat,
     target: &'static str,
 }
 
-const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, target: "llvmpipe" };
+const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, kv: KvFormat::F16, target: "llvmpipe" };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 
 /// A compiled model folder; vanishes with the value.
@@ -60,7 +62,7 @@ impl Built {
         // Generic as well, for devices that the asked-for target does not fit.
         let wanted = |target: &Target| [self.ask.target, "generic"].contains(&target.name);
         let targets = target::presets().into_iter().filter(wanted).collect();
-        CompileOptions { policy, targets, fuse: self.ask.fuse, emit: Vec::new() }
+        CompileOptions { policy, targets, fuse: self.ask.fuse, kv: self.ask.kv, emit: Vec::new() }
     }
 
     fn load(&self) -> Model {
