@@ -75,9 +75,18 @@ pub enum Operand {
     Weight(PackedId),
     Value(ValueId),
     /// What the splits of an attention leave for its `combine`, `len` f32 elements.
-    Partials { of: ValueId, len: usize },
-    Keys { group: usize, layer: usize },
-    Values { group: usize, layer: usize },
+    Partials {
+        of: ValueId,
+        len: usize,
+    },
+    Keys {
+        group: usize,
+        layer: usize,
+    },
+    Values {
+        group: usize,
+        layer: usize,
+    },
     Logits,
     Drawn,
 }
@@ -440,12 +449,7 @@ impl Selector<'_> {
             gqa,
             cache: cache_layout(config, self.options.kv),
             kv_group: group,
-            split: Split {
-                rows_per_group,
-                window,
-                splits: self.splits(alone, window),
-                newest_apart: heads.is_some(),
-            },
+            split: Split { rows_per_group, window, splits: self.splits(alone, window), newest_apart: heads.is_some() },
             heads_per_group,
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
             prologue: heads.map(|step| self.heads_spec(node, step)),

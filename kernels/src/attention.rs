@@ -157,9 +157,7 @@ impl AttentionSpec {
         let slots: Vec<usize> = (0..TILE / self.cache.page_tokens).collect();
         let page = |i: &usize| {
             let first = i * self.cache.page_tokens;
-            format!(
-                "        let page_{i} = head_of_page(table, tile + clamp({first}u, low, high - 1u), kv_head);\n"
-            )
+            format!("        let page_{i} = head_of_page(table, tile + clamp({first}u, low, high - 1u), kv_head);\n")
         };
         values
             .text("PAGES", slots.iter().map(page).collect::<String>())
@@ -227,9 +225,8 @@ impl AttentionSpec {
             let products: Vec<String> = (0..self.chunk_quads())
                 .map(|j| format!("dot(key_{j}, queries[{q}u * QUADS + chunk * CHUNK_QUADS + {j}u])"))
                 .collect();
-            let mix = self.each_quad(|j| {
-                format!("        mix_{j}_{q} = select(vec4<f32>(0.0), value_{j}, lane < CHUNKS);\n")
-            });
+            let mix = self
+                .each_quad(|j| format!("        mix_{j}_{q} = select(vec4<f32>(0.0), value_{j}, lane < CHUNKS);\n"));
             format!(
                 "        let part_{q} = select(0.0, key.scale * ({}), lane < CHUNKS);\n        \
                  greatest_{q} = capped(workgroup_sum(part_{q}, lane));\n        \
@@ -245,14 +242,15 @@ impl AttentionSpec {
         let words: String = (0..self.key_unroll())
             .map(|u| format!("            let key_{u} = keys[key_first + (c + {u}u) * PAGE_TOKENS];\n"))
             .collect();
-        let products = (0..self.key_unroll()).flat_map(|u| (0..self.chunk_quads()).map(move |j| (u, j))).map(|(u, j)| {
-            let quad = format!("            let key_{u}_{j} = {};\n", self.unpacked(&format!("key_{u}"), j));
-            let step = self.each(|q| {
-                let at = format!("{q}u * QUADS + (c + {u}u) * CHUNK_QUADS + {j}u");
-                format!("            score_{q} += dot(key_{u}_{j}, queries[{at}]);\n")
+        let products =
+            (0..self.key_unroll()).flat_map(|u| (0..self.chunk_quads()).map(move |j| (u, j))).map(|(u, j)| {
+                let quad = format!("            let key_{u}_{j} = {};\n", self.unpacked(&format!("key_{u}"), j));
+                let step = self.each(|q| {
+                    let at = format!("{q}u * QUADS + (c + {u}u) * CHUNK_QUADS + {j}u");
+                    format!("            score_{q} += dot(key_{u}_{j}, queries[{at}]);\n")
+                });
+                quad + &step
             });
-            quad + &step
-        });
         words + &products.collect::<String>()
     }
 
@@ -282,8 +280,9 @@ impl AttentionSpec {
     fn weigh_wgsl(&self) -> String {
         let scale = if self.cache.format == KvFormat::Int8 { " * value_scale" } else { "" };
         self.each(|q| {
-            let parts: String =
-                (0..self.parts()).map(|i| format!("        next_{q} = max(next_{q}, parts[{q}u * PARTS + {i}u]);\n")).collect();
+            let parts: String = (0..self.parts())
+                .map(|i| format!("        next_{q} = max(next_{q}, parts[{q}u * PARTS + {i}u]);\n"))
+                .collect();
             let mix = self.each_quad(|j| format!("        mix_{j}_{q} *= rescale_{q};\n"));
             format!(
                 "        var next_{q} = greatest_{q};\n{parts}        \
@@ -364,7 +363,8 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                     let mut partial = mixed;
                     partial.resize(partial_len - 4, 0.0);
                     partial.extend([greatest, total, 0.0, 0.0]);
-                    output[at..at + partial_len].copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
+                    output[at..at + partial_len]
+                        .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
                 } else {
                     result.extend(mixed.iter().map(|x| x / total));
                 }

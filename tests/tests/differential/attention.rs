@@ -127,13 +127,11 @@ impl Case {
         for pair in model.chunks_exact_mut(2) {
             pair.copy_from_slice(&half::f16::from_f32(rng.random_range(-1f32..1.0)).to_le_bytes());
         }
-        let embed =
-            EmbedSpec { layout, first_token: 0, output_stride: heads.input_stride, scale: Number::new(1.5) };
+        let embed = EmbedSpec { layout, first_token: 0, output_stride: heads.input_stride, scale: Number::new(1.5) };
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
-        let partials = self.rows
-            * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
         let q_len = self.rows * self.attention.output_stride;
         let operand = |kernel: usize, role| match role {
             Role::Step => Operand::Step,
