@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::attention::AttentionSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
+use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
@@ -16,6 +17,7 @@ pub enum KernelSpec {
     Embed(EmbedSpec),
     Norm(NormSpec),
     MatMul(MatMulSpec),
+    Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
     Elementwise(ElementwiseSpec),
@@ -39,6 +41,8 @@ pub enum Role {
     Input,
     /// The same, read four elements at a time.
     Columns,
+    /// The activation as `ActivationFormat::Half` rows.
+    Halves,
     /// A second activation: the residual, or the other operand.
     Residual,
     Output,
@@ -86,6 +90,7 @@ impl KernelSpec {
             KernelSpec::Embed(_) => "embed",
             KernelSpec::Norm(_) => "norm",
             KernelSpec::MatMul(_) => "matmul",
+            KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
             KernelSpec::Elementwise(_) => "elementwise",
@@ -99,6 +104,7 @@ impl KernelSpec {
             KernelSpec::Embed(spec) => spec.bindings(),
             KernelSpec::Norm(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
+            KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
@@ -112,6 +118,7 @@ impl KernelSpec {
             KernelSpec::Embed(spec) => spec.wgsl(),
             KernelSpec::Norm(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
+            KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
@@ -125,6 +132,7 @@ impl KernelSpec {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
             KernelSpec::Norm(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
+            KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
@@ -147,6 +155,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
             Role::Columns => ("columns", "array<vec4<f32>>"),
+            Role::Halves => ("halves", "array<vec4<u32>>"),
             Role::Residual => ("residual", "array<f32>"),
             Role::Output => ("output", "array<f32>"),
             Role::Sum => ("sum", "array<f32>"),

@@ -175,7 +175,15 @@ impl Heap {
     }
 }
 
+/// The shape that GEMM kernels are made of, as [`DeviceFeatures::cooperative_matrix`] names it.
+const F16_MATRIX: &str = "16x16x16 f16 -> f32";
+
 impl DeviceFeatures {
+    /// Whether kernels for `TargetMatch::cooperative_matrix` run.
+    pub fn multiplies_f16_matrices(&self) -> bool {
+        self.float16 && self.memory_model && self.cooperative_matrix.iter().any(|shape| shape == F16_MATRIX)
+    }
+
     /// Names of what is there, for people.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
@@ -273,6 +281,19 @@ fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
         return Some(format!(
             "needs workgroups of {}, this device has at most {}",
             wanted.workgroup_invocations, device.workgroup_invocations
+        ));
+    }
+    let features = &device.features;
+    if wanted.integer_dot_product && !features.integer_dot_product {
+        return Some("needs integer dot products, this device has none".into());
+    }
+    if wanted.cooperative_matrix && !features.multiplies_f16_matrices() {
+        let has =
+            if features.cooperative_matrix.is_empty() { "none".into() } else { features.cooperative_matrix.join(", ") };
+        return Some(format!(
+            "needs cooperative matrices {F16_MATRIX}, f16 and the memory model, this device has matrices: {has}; f16: {}; \
+             memory model: {}",
+            features.float16, features.memory_model
         ));
     }
     None

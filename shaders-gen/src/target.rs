@@ -1,6 +1,10 @@
 //! [`Target`]: what we know of a kind of device. Presets are data; a new device is a new row.
 
+use std::collections::BTreeSet;
+
 use artifacts::TargetMatch;
+use kernels::gemm::GemmTile;
+use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +17,11 @@ pub struct Target {
     pub workgroup_invocations: usize,
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
+    /// Packed dot products of four int8 in one instruction.
+    pub integer_dot: bool,
     pub matmul: MatMulTuning,
+    /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
+    pub matrix: Option<MatrixTuning>,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -32,7 +40,43 @@ pub struct MatMulTuning {
     pub broadcast: bool,
 }
 
+/// How GEMMs are cut on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatrixTuning {
+    /// In programs of more rows than `few` has, and of at most as many.
+    pub many: GemmTile,
+    pub few: GemmTile,
+}
+
+impl MatrixTuning {
+    /// The tile for a program of `rows` rows.
+    pub fn tile(&self, rows: usize) -> GemmTile {
+        if rows > self.few.step_rows { self.many } else { self.few }
+    }
+}
+
 impl Target {
+    /// What SPIR-V for this target may ask for.
+    pub fn capabilities(&self) -> BTreeSet<Capability> {
+        let mut allowed = BTreeSet::from([Capability::Shader]);
+        if self.subgroup_size > 0 {
+            allowed.extend([
+                Capability::GroupNonUniform,
+                Capability::GroupNonUniformArithmetic,
+                Capability::GroupNonUniformBallot,
+                Capability::GroupNonUniformShuffle,
+                Capability::GroupNonUniformVote,
+            ]);
+        }
+        if self.integer_dot {
+            allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
+        }
+        if self.matrix.is_some() {
+            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+        }
+        allowed
+    }
+
     /// The artifact's record of which devices this is for.
     pub fn matches(&self) -> TargetMatch {
         TargetMatch {
@@ -41,6 +85,8 @@ impl Target {
             subgroup_size: self.subgroup_size,
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
+            integer_dot_product: self.integer_dot,
+            cooperative_matrix: self.matrix.is_some(),
         }
     }
 }
@@ -61,6 +107,7 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x1002),
             name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
@@ -69,6 +116,24 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 broadcast: false,
             },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 64,
+                    step_rows: 64,
+                    k: 32,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+                few: GemmTile {
+                    matrix_rows: 64,
+                    step_rows: 32,
+                    k: 32,
+                    subgroups_across: 4,
+                    subgroups_down: 1,
+                    double_buffered: true,
+                },
+            }),
         },
         Target {
             name: "nvidia",
@@ -78,6 +143,7 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x10de),
             name_contains: &[],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
@@ -86,6 +152,24 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 broadcast: false,
             },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 128,
+                    k: 32,
+                    subgroups_across: 4,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+                few: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 64,
+                    k: 32,
+                    subgroups_across: 4,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+            }),
         },
         Target {
             name: "llvmpipe",
@@ -95,6 +179,7 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: Some(0x1_0005),
             name_contains: &["llvmpipe"],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 16,
                 tiles_per_lane_one: 2,
@@ -103,6 +188,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 64,
                 broadcast: true,
             },
+            matrix: None,
         },
         Target {
             name: "generic",
@@ -112,6 +198,7 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: None,
             name_contains: &[],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
@@ -120,6 +207,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 128,
                 broadcast: false,
             },
+            matrix: None,
         },
     ]
 }
