@@ -15,8 +15,8 @@ use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat, WeightLayout};
 use crate::spec::{Activation, BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
-/// Rows and columns of one cooperative matrix.
-pub const FRAGMENT: usize = 16;
+/// Rows and columns of what a subgroup writes at a time: a gate tile and its up tile.
+const BLOCK: usize = 2 * TILE_ROWS;
 
 /// Parameters of one GEMM pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub struct GemmTile {
     pub step_rows: usize,
     /// Columns of a stage, 32 or 64: what lies in workgroup memory at a time.
     pub k: usize,
+    /// Rows and columns of one cooperative matrix, 8 or 16.
+    pub fragment: usize,
     /// Subgroups side by side along the matrix rows, and along the rows of the step.
     pub subgroups_across: usize,
     pub subgroups_down: usize,
@@ -59,18 +61,18 @@ impl GemmTile {
     pub fn shared_bytes(&self) -> usize {
         let buffers = if self.double_buffered { 2 } else { 1 };
         let padded_row_bytes = 2 * self.k + WORD_BYTES;
-        let fragments = 4 * FRAGMENT * FRAGMENT * self.subgroups();
-        buffers * (self.matrix_rows + self.step_rows) * padded_row_bytes + fragments
+        let results = 4 * BLOCK * BLOCK * self.subgroups();
+        buffers * (self.matrix_rows + self.step_rows) * padded_row_bytes + results
     }
 
-    /// Fragments of one subgroup, along the rows of the step and along the matrix rows.
-    fn fragments(&self) -> (usize, usize) {
-        let (step, matrix) = (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across);
+    /// Rows of the step and matrix rows of one subgroup.
+    fn subgroup_rows(&self) -> (usize, usize) {
+        let rows = (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across);
         assert!(
-            step.is_multiple_of(FRAGMENT) && matrix.is_multiple_of(FRAGMENT),
-            "subgroups own whole fragments, found {self:?}"
+            rows.0.is_multiple_of(BLOCK) && rows.1.is_multiple_of(BLOCK),
+            "subgroups own whole blocks of {BLOCK} rows, found {self:?}"
         );
-        (step / FRAGMENT, matrix / FRAGMENT)
+        rows
     }
 }
 
@@ -97,8 +99,9 @@ impl GemmSpec {
     pub(crate) fn wgsl(&self) -> String {
         assert!(self.subgroup_size > 0, "matrices belong to subgroups");
         assert!(matches!(self.tile.k, 32 | 64), "a stage is 32 or 64 columns, found {}", self.tile.k);
+        assert!(matches!(self.tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", self.tile.fragment);
         let (layout, tile) = (&self.layout, &self.tile);
-        let (step_fragments, matrix_fragments) = tile.fragments();
+        let (subgroup_step_rows, subgroup_matrix_rows) = tile.subgroup_rows();
         let values = Values::default()
             .size("K", tile.k)
             .size("GROUPS", groups(layout.cols))
@@ -108,13 +111,14 @@ impl GemmSpec {
             .size("OUTPUT_ROWS", self.output_rows())
             .size("STEP_ROWS", tile.step_rows)
             .size("MATRIX_ROWS", tile.matrix_rows)
+            .size("BLOCK", BLOCK)
             .size("BUFFERS", if tile.double_buffered { 2 } else { 1 })
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("SUBGROUPS", tile.subgroups())
             .size("SUBGROUPS_ACROSS", tile.subgroups_across)
-            .size("SUBGROUP_STEP_ROWS", FRAGMENT * step_fragments)
-            .size("SUBGROUP_MATRIX_ROWS", FRAGMENT * matrix_fragments)
-            .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { FRAGMENT })
+            .size("SUBGROUP_STEP_ROWS", subgroup_step_rows)
+            .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
+            .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { BLOCK })
             .flag("INT4", matches!(layout.format, WeightFormat::Int4 { .. }))
             .flag("INT8", layout.format == WeightFormat::Int8)
             .flag("F16", layout.format == WeightFormat::F16)
@@ -144,7 +148,8 @@ impl GemmSpec {
             loads.iter().flat_map(|load| &load.put).map(|code| code.replace("$buffer", buffer)).collect()
         };
         let barrier = || vec!["workgroupBarrier();".to_owned()];
-        let setup = self.sums().map(|(i, j)| format!("var sum_{i}_{j}: coop_mat16x16<f32, C>;"));
+        let kind = self.kind("f32", "C");
+        let setup = self.sums().map(|(i, j)| format!("var sum_{i}_{j}: {kind};"));
         let setup = setup.chain(loads.iter().flat_map(|load| load.setup.clone())).collect();
         // The last stage fetches itself again, for nobody.
         let next = vec![format!("let next = min(stage + 1u, {}u);", stages - 1)];
@@ -153,14 +158,6 @@ impl GemmSpec {
         } else {
             [next, fetch("next"), self.multiply("0u"), barrier(), put("0u"), barrier()].concat()
         };
-        let results = self.sums().map(|(i, j)| {
-            let step_row = format!("first_step_row + subgroup_step_row + {}u", FRAGMENT * i);
-            let matrix_row = format!("first_tile * 8u + subgroup_matrix_row + {}u", FRAGMENT * j);
-            format!(
-                "coopStoreT(sum_{i}_{j}, &fragments[subgroup * 256u], 16u);\n    \
-                 write_fragment({step_row}, {matrix_row}, subgroup, subgroup_lane);"
-            )
-        });
         let indented = |indent: &str, lines: Vec<String>| -> String {
             lines.into_iter().map(|code| format!("{indent}{code}\n")).collect()
         };
@@ -168,31 +165,63 @@ impl GemmSpec {
             + &format!("    for (var stage = 0u; stage < {stages}u; stage++) {{\n")
             + &indented("        ", stage)
             + "    }\n"
-            + &indented("    ", results.collect())
+            + &indented("    ", self.results())
     }
 
-    /// Places of a subgroup's sums: fragment along the rows of the step, fragment along the matrix rows.
+    /// A type of cooperative matrices.
+    fn kind(&self, element: &str, role: &str) -> String {
+        format!("coop_mat{0}x{0}<{element}, {role}>", self.tile.fragment)
+    }
+
+    /// Fragments of one subgroup, along the rows of the step and along the matrix rows.
+    fn fragments(&self) -> (usize, usize) {
+        let (step_rows, matrix_rows) = self.tile.subgroup_rows();
+        (step_rows / self.tile.fragment, matrix_rows / self.tile.fragment)
+    }
+
+    /// Places of a subgroup's sums.
     fn sums(&self) -> impl Iterator<Item = (usize, usize)> {
-        let (step_fragments, matrix_fragments) = self.tile.fragments();
+        let (step_fragments, matrix_fragments) = self.fragments();
         (0..step_fragments).flat_map(move |i| (0..matrix_fragments).map(move |j| (i, j)))
+    }
+
+    /// Blocks one after the other: into workgroup memory, from there by every lane to the output.
+    fn results(&self) -> Vec<String> {
+        let (step_rows, matrix_rows) = self.tile.subgroup_rows();
+        let (fragment, across) = (self.tile.fragment, BLOCK / self.tile.fragment);
+        let mut lines = Vec::new();
+        for (block_i, block_j) in (0..step_rows / BLOCK).flat_map(|i| (0..matrix_rows / BLOCK).map(move |j| (i, j))) {
+            for (i, j) in (0..across).flat_map(|i| (0..across).map(move |j| (i, j))) {
+                let sum = format!("sum_{}_{}", block_i * across + i, block_j * across + j);
+                let at = (BLOCK * i + j) * fragment;
+                lines.push(format!("coopStoreT({sum}, &results[subgroup * RESULTS + {at}u], {BLOCK}u);"));
+            }
+            let step_row = format!("first_step_row + subgroup_step_row + {}u", BLOCK * block_i);
+            let matrix_row = format!("first_tile * 8u + subgroup_matrix_row + {}u", BLOCK * block_j);
+            lines.push(format!("write_block({step_row}, {matrix_row}, subgroup, subgroup_lane);"));
+        }
+        lines
     }
 
     /// One stage: every fragment of the activations with every fragment of the weights.
     fn multiply(&self, buffer: &str) -> Vec<String> {
-        let (step_fragments, matrix_fragments) = self.tile.fragments();
+        let (step_fragments, matrix_fragments) = self.fragments();
+        let fragment = self.tile.fragment;
+        let (a, b) = (self.kind("f16", "A"), self.kind("f16", "B"));
         let mut lines = vec![
-            format!("let activations_at = (({buffer}) * STEP_ROWS + subgroup_step_row) * ROW_QUADS;"),
-            format!("let weights_at = (({buffer}) * MATRIX_ROWS + subgroup_matrix_row) * ROW_QUADS;"),
+            format!("let activations_at = (({buffer}) * STEP_ROWS + subgroup_step_row) * ROW_WORDS;"),
+            format!("let weights_at = (({buffer}) * MATRIX_ROWS + subgroup_matrix_row) * ROW_WORDS;"),
         ];
-        for depth in 0..self.tile.k / FRAGMENT {
-            let at = |fragment: usize| format!("{}u * ROW_QUADS + {}u", FRAGMENT * fragment, FRAGMENT / 4 * depth);
+        for depth in 0..self.tile.k / fragment {
+            let at =
+                |index: usize| format!("{}u * ROW_WORDS + {}u", fragment * index, fragment / HALVES_PER_WORD * depth);
             for i in 0..step_fragments {
-                let from = format!("&activation_tile[activations_at + {}], ROW_QUADS", at(i));
-                lines.push(format!("let a_{depth}_{i} = coopLoadT<coop_mat16x16<f16, A>>({from});"));
+                let from = format!("&activation_tile[activations_at + {}], ROW_WORDS", at(i));
+                lines.push(format!("let a_{depth}_{i} = coopLoadT<{a}>({from});"));
             }
             for j in 0..matrix_fragments {
-                let from = format!("&weight_tile[weights_at + {}], ROW_QUADS", at(j));
-                lines.push(format!("let b_{depth}_{j} = coopLoad<coop_mat16x16<f16, B>>({from});"));
+                let from = format!("&weight_tile[weights_at + {}], ROW_WORDS", at(j));
+                lines.push(format!("let b_{depth}_{j} = coopLoad<{b}>({from});"));
                 for i in 0..step_fragments {
                     let sum = format!("sum_{i}_{j}");
                     lines.push(format!("{sum} = coopMultiplyAdd(a_{depth}_{i}, b_{depth}_{j}, {sum});"));
@@ -209,7 +238,7 @@ impl GemmSpec {
         let words = self.tile.matrix_rows * self.tile.k / chunk_cols;
         // Where there are fewer words of weights than lanes, neighbours read one together and unpack a part each.
         let parts = (lanes / words).max(1);
-        let splits = [1, 2, 4].contains(&parts) && (parts == 1 || self.layout.format != WeightFormat::F16);
+        let splits = (chunk_cols / HALVES_PER_WORD).is_multiple_of(parts);
         assert!(
             splits && (words * parts).is_multiple_of(lanes) && activations.is_multiple_of(lanes),
             "{words} words of weights and {activations} of activations do not share out among {lanes} lanes"
@@ -224,7 +253,7 @@ impl GemmSpec {
         let (chunks, block_chunks) = (self.tile.k / format.chunk_cols(), format.chunks_per_block());
         let (block_words, last_chunk) = (format.block_words(), self.layout.blocks_per_tile() * block_chunks - 1);
         let tile_words = self.layout.blocks_per_tile() * block_words;
-        let quads = format.chunk_cols() / 4;
+        let words = format.chunk_cols() / HALVES_PER_WORD;
         let part = format!("part_{i}");
         let setup = vec![
             format!("let item_{i} = lane / 8u + {}u;", i * self.lanes() / TILE_ROWS),
@@ -233,8 +262,8 @@ impl GemmSpec {
             format!("let tile_{i} = item_{i} / {}u;", parts * chunks),
             format!("let base_{i} = min(first_tile + tile_{i}, {}u) * {tile_words}u;", self.layout.tiles() - 1),
             format!(
-                "let put_{i} = (tile_{i} * 8u + lane % 8u) * ROW_QUADS + chunk_{i} * {quads}u + {part} * {}u;",
-                quads / parts
+                "let put_{i} = (tile_{i} * 8u + lane % 8u) * ROW_WORDS + chunk_{i} * {words}u + {part} * {}u;",
+                words / parts
             ),
             format!("var word_{i}: vec4<u32>;"),
             format!("var param_{i}: u32;"),
@@ -248,21 +277,21 @@ impl GemmSpec {
             let pair = format!("weights[block_{i} + {}u][lane % 8u / 2u]", block_words - 1);
             fetch.push(format!("param_{i} = row_param({pair}, lane % 8u);"));
         }
-        let at = format!("($buffer) * MATRIX_ROWS * ROW_QUADS + put_{i}");
-        let put = match (format, parts) {
-            (WeightFormat::F16, _) => vec![format!("put_weights({at}, word_{i});")],
-            _ => (0..4 / parts)
-                .map(|word| {
-                    let component = |index: usize| format!("word_{i}.{}", ["x", "y", "z", "w"][index]);
-                    let code = match parts {
-                        1 => component(word),
-                        2 => format!("select({}, {}, {part} == 1u)", component(word), component(word + 2)),
-                        _ => format!("word_{i}[{part}]"),
-                    };
-                    format!("put_weights({at} + {}u, {code}, param_{i});", word * quads / 4)
-                })
-                .collect(),
+        let at = format!("weight_tile[($buffer) * MATRIX_ROWS * ROW_WORDS + put_{i}");
+        let component = |index: usize| format!("word_{i}.{}", ["x", "y", "z", "w"][index]);
+        let pick = |index: usize| match parts {
+            1 => component(index),
+            2 => format!("select({}, {}, {part} == 1u)", component(index), component(index + 2)),
+            _ => format!("word_{i}[{part}]"),
         };
+        let eight = |index: usize| match format {
+            WeightFormat::Int4 { .. } => format!("eight_weights({}, param_{i})", pick(index)),
+            WeightFormat::Int8 => {
+                format!("eight_weights(vec2<u32>({}, {}), param_{i})", pick(2 * index), pick(2 * index + 1))
+            }
+            WeightFormat::F16 => format!("word_{i}"),
+        };
+        let put = (0..words / parts).map(|index| format!("{at} + {index}u] = {};", eight(index))).collect();
         Load { setup, fetch, put }
     }
 
@@ -284,8 +313,8 @@ impl GemmSpec {
             let word = format!("halves[from_{i} + min({place}, {}u)]", all_words - 1);
             format!("halves_{i} = select(vec4<u32>(0u), {word}, {place} < {all_words}u);")
         };
-        let put =
-            format!("put_activations((($buffer) * STEP_ROWS + row_{i}) * ROW_QUADS + place_{i} * 2u, halves_{i});");
+        let at = format!("activation_tile[(($buffer) * STEP_ROWS + row_{i}) * ROW_WORDS + place_{i}]");
+        let put = format!("{at} = ordered(halves_{i});");
         Load { setup, fetch: vec![fetch], put: vec![put] }
     }
 }

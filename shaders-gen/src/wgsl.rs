@@ -38,3 +38,21 @@ pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
     spv::write_vec(&module, &info, &options, Some(&entry))
         .map_err(|error| EmitError::Wgsl { message: error.to_string() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{check, target};
+    use rspirv::spirv::Op;
+
+    #[test]
+    fn packed_dot_products_are_one_instruction_where_the_target_has_it() {
+        let source = "@group(0) @binding(0) var<storage, read_write> words: array<i32, 3>;
+            @compute @workgroup_size(1) fn main() { words[2] = dot4I8Packed(bitcast<u32>(words[0]), bitcast<u32>(words[1])); }";
+        for target in target::presets() {
+            let module = check::parse(&compile(source, &target).unwrap()).unwrap();
+            let dots = module.all_inst_iter().filter(|one| one.class.opcode == Op::SDot).count();
+            assert_eq!(dots, usize::from(target.integer_dot), "{}", target.name);
+        }
+    }
+}

@@ -1,23 +1,26 @@
-// output[row of the step][matrix row] = dot(matrix row, input row) on 16x16x16 matrix units, for programs of many rows.
+// output[row of the step][matrix row] = dot(matrix row, input row) on matrix units, for programs of many rows.
 //
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results, K columns a stage: weights become f16 on their way into workgroup
-// memory, where both operands lie row by row along the columns. Each subgroup owns a rectangle of 16x16 fragments.
+// memory, where both operands lie row by row along the columns. Each subgroup owns a rectangle of fragments.
 ${DECLARATIONS}
 //#if ACT_MUL
 //#include activation
 //#endif
 
-// Rows are 16 bytes longer than their columns, so that eight of them lie in different banks.
-const ROW_QUADS: u32 = (K + 8u) / 4u;
-const LAST_HALVES: u32 = GROUPS * 4u - 1u;
-
-var<workgroup> activation_tile: array<vec4<f16>, BUFFERS * STEP_ROWS * ROW_QUADS>;
-var<workgroup> weight_tile: array<vec4<f16>, BUFFERS * MATRIX_ROWS * ROW_QUADS>;
-// One fragment of each subgroup, on its way out.
-var<workgroup> fragments: array<f32, SUBGROUPS * 256u>;
+// Eight f16 a word. Rows are a word longer than their columns, so that eight of them lie in different banks.
+const ROW_WORDS: u32 = K / 8u + 1u;
+var<workgroup> activation_tile: array<vec4<u32>, BUFFERS * STEP_ROWS * ROW_WORDS>;
+var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
+// A block of each subgroup, on its way out.
+const RESULTS: u32 = BLOCK * BLOCK;
+var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
 
 fn halves_of(word: u32) -> vec2<f16> {
     return vec2<f16>(unpack2x16float(word));
+}
+
+fn word_of(pair: vec2<f16>) -> u32 {
+    return pack2x16float(vec2<f32>(pair));
 }
 
 fn twice(half: u32) -> vec2<f16> {
@@ -32,65 +35,65 @@ fn row_param(pair: u32, row: u32) -> u32 {
 // Codes become f16 without a conversion: 0x6400 + code is 1024 + code. Taking codes two at a time from a word, 16 bits apart,
 // gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not mind, as long as activations lie in the same order.
 
+// Two weights from two codes that stand in the low bits of either half of a word.
+fn weights_of(codes: u32, zero: vec2<f16>, scale: vec2<f16>) -> u32 {
+    return word_of((halves_of(codes | 0x64006400u) - zero) * scale);
+}
+
 //#if INT4
-// Eight weights of a word.
-fn put_weights(at: u32, word: u32, param: u32) {
+// Eight weights of a word of codes.
+fn eight_weights(codes: u32, param: u32) -> vec4<u32> {
     let scale = twice((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u);
     let zero = twice((param >> ${INT4_ZERO_SHIFT}u) | 0x6400u);
-    let q02 = halves_of((word & 0x000f000fu) | 0x64006400u);
-    let q13 = halves_of(((word >> 8u) & 0x000f000fu) | 0x64006400u);
-    let q46 = halves_of(((word >> 4u) & 0x000f000fu) | 0x64006400u);
-    let q57 = halves_of(((word >> 12u) & 0x000f000fu) | 0x64006400u);
-    weight_tile[at] = vec4<f16>((q02 - zero) * scale, (q13 - zero) * scale);
-    weight_tile[at + 1u] = vec4<f16>((q46 - zero) * scale, (q57 - zero) * scale);
+    return vec4<u32>(
+        weights_of(codes & 0x000f000fu, zero, scale),
+        weights_of((codes >> 8u) & 0x000f000fu, zero, scale),
+        weights_of((codes >> 4u) & 0x000f000fu, zero, scale),
+        weights_of((codes >> 12u) & 0x000f000fu, zero, scale),
+    );
 }
 //#endif
 
 //#if INT8
-// Four weights of a word. With its sign bit flipped a code is code + 128.
-fn put_weights(at: u32, word: u32, param: u32) {
+// Eight weights of two words of codes. With its sign bit flipped a code is code + 128.
+fn eight_weights(codes: vec2<u32>, param: u32) -> vec4<u32> {
     let scale = twice(param);
     let zero = twice(0x6480u);
-    let lifted = word ^ 0x80808080u;
-    let q02 = halves_of((lifted & 0x00ff00ffu) | 0x64006400u);
-    let q13 = halves_of(((lifted >> 8u) & 0x00ff00ffu) | 0x64006400u);
-    weight_tile[at] = vec4<f16>((q02 - zero) * scale, (q13 - zero) * scale);
+    let lifted = codes ^ vec2<u32>(0x80808080u);
+    let even = lifted & vec2<u32>(0x00ff00ffu);
+    let odd = (lifted >> vec2<u32>(8u)) & vec2<u32>(0x00ff00ffu);
+    return vec4<u32>(
+        weights_of(even.x, zero, scale),
+        weights_of(odd.x, zero, scale),
+        weights_of(even.y, zero, scale),
+        weights_of(odd.y, zero, scale),
+    );
 }
 //#endif
 
-// Eight activations.
-fn put_activations(at: u32, words: vec4<u32>) {
+// Eight activations in the order of the weights.
+fn ordered(words: vec4<u32>) -> vec4<u32> {
 //#if INTERLEAVED
-    let evens = (words.xz & vec2<u32>(0xffffu)) | (words.yw << vec2<u32>(16u));
-    let odds = (words.xz >> vec2<u32>(16u)) | (words.yw & vec2<u32>(0xffff0000u));
-    activation_tile[at] = vec4<f16>(halves_of(evens.x), halves_of(odds.x));
-    activation_tile[at + 1u] = vec4<f16>(halves_of(evens.y), halves_of(odds.y));
+    let even = (words.xz & vec2<u32>(0xffffu)) | (words.yw << vec2<u32>(16u));
+    let odd = (words.xz >> vec2<u32>(16u)) | (words.yw & vec2<u32>(0xffff0000u));
+    return vec4<u32>(even.x, odd.x, even.y, odd.y);
 //#else
-    activation_tile[at] = vec4<f16>(halves_of(words.x), halves_of(words.y));
-    activation_tile[at + 1u] = vec4<f16>(halves_of(words.z), halves_of(words.w));
+    return words;
 //#endif
 }
-
-//#if F16
-// Eight weights.
-fn put_weights(at: u32, words: vec4<u32>) {
-    weight_tile[at] = vec4<f16>(halves_of(words.x), halves_of(words.y));
-    weight_tile[at + 1u] = vec4<f16>(halves_of(words.z), halves_of(words.w));
-}
-//#endif
 
 // What the values of a row of the step are to be multiplied by.
 fn row_factor(step_row: u32) -> f32 {
     return bitcast<f32>(halves[step_row * (INPUT_STRIDE / 4u) + GROUPS * 4u].x);
 }
 
-// Finishes and writes the subgroup's fragment of 16 rows of the step and 16 matrix rows.
-fn write_fragment(first_step_row: u32, first_matrix_row: u32, subgroup: u32, subgroup_lane: u32) {
+// Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows.
+fn write_block(first_step_row: u32, first_matrix_row: u32, subgroup: u32, subgroup_lane: u32) {
     subgroupBarrier();
-    for (var i = subgroup_lane; i < 16u * WRITTEN; i += SUBGROUP) {
+    for (var i = subgroup_lane; i < BLOCK * WRITTEN; i += SUBGROUP) {
         let step_row = first_step_row + i / WRITTEN;
         let column = i % WRITTEN;
-        let at = subgroup * 256u + i / WRITTEN * 16u + column;
+        let at = subgroup * RESULTS + i / WRITTEN * BLOCK + column;
 //#if ACT_MUL
         let matrix_row = first_matrix_row / 2u + column;
 //#else
@@ -98,12 +101,12 @@ fn write_fragment(first_step_row: u32, first_matrix_row: u32, subgroup: u32, sub
 //#endif
         if (step_row < step.header.n_rows && matrix_row < OUTPUT_ROWS) {
             let factor = row_factor(step_row);
-            var value = fragments[at] * factor;
+            var value = results[at] * factor;
 //#if BIAS
             value += bias[first_matrix_row + column];
 //#endif
 //#if ACT_MUL
-            var up = fragments[at + 8u] * factor;
+            var up = results[at + 8u] * factor;
 //#if BIAS
             up += bias[first_matrix_row + column + 8u];
 //#endif
