@@ -407,4 +407,22 @@ pub(crate) mod tests {
              hungry: needs 200 bytes of shared memory, this device has 100"
         );
     }
+
+    #[test]
+    fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
+        let mut device = facts(0, "GPU", DeviceKind::Discrete);
+        let wanted = TargetMatch { integer_dot_product: true, cooperative_matrix: true, ..Default::default() };
+        assert_eq!(misfit(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
+        device.features.integer_dot_product = true;
+        device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];
+        device.features.memory_model = true;
+        assert_eq!(
+            misfit(&wanted, &device).unwrap(),
+            "needs cooperative matrices 16x16x16 f16 -> f32, f16 and the memory model, this device has matrices: 8x8x8 f16 \
+             -> f32; f16: false; memory model: true"
+        );
+        device.features.cooperative_matrix.push("16x16x16 f16 -> f32".into());
+        device.features.float16 = true;
+        assert_eq!(misfit(&wanted, &device), None);
+    }
 }
