@@ -10,7 +10,6 @@ use artifacts::{
 };
 
 use crate::fuse::FusedGraph;
-use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::select::{KvGroup, Operand, PAGE_TOKENS, ProgramKind, Step, stride};
 use crate::weights::{PackedId, PackedWeights};
@@ -80,39 +79,44 @@ pub fn place_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
 }
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<ValueId, ActivationPlan> {
-    let mut lives: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
+pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<Operand, ActivationPlan> {
+    let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(value) = operand {
-                lives.entry(*value).or_insert((index, index)).1 = index;
+            if let Operand::Value(_) | Operand::Encoded(_) = operand {
+                lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
     }
-    let mut wanted: Vec<(ValueId, ActivationPlan)> = lives
+    let mut wanted: Vec<(Operand, ActivationPlan)> = lives
         .into_iter()
-        .map(|(id, (first, last))| {
+        .map(|(operand, (first, last))| {
+            let (id, encoded) = match operand {
+                Operand::Encoded(id) => (id, " as integers"),
+                Operand::Value(id) => (id, ""),
+                other => unreachable!("{other:?} is no activation"),
+            };
             let value = &graph.values[id.0];
             let plan = ActivationPlan {
-                name: value.name.clone(),
+                name: format!("{}{encoded}", value.name),
                 offset_bytes: 0,
                 len_bytes: (4 * rows * stride(value.width)) as u64,
                 first_use: first as u32,
                 last_use: last as u32,
             };
-            (id, plan)
+            (operand, plan)
         })
         .collect();
     // Large ones first, each at the lowest offset that is free for all of its life.
-    wanted.sort_by_key(|(id, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *id));
+    wanted.sort_by_key(|(operand, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *operand));
     let mut placed: Vec<ActivationPlan> = Vec::new();
-    let mut by_id = BTreeMap::new();
-    for (id, mut plan) in wanted {
+    let mut by_operand = BTreeMap::new();
+    for (operand, mut plan) in wanted {
         plan.offset_bytes = lowest_free(&placed, &plan);
         placed.push(plan.clone());
-        by_id.insert(id, plan);
+        by_operand.insert(operand, plan);
     }
-    by_id
+    by_operand
 }
 
 fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
@@ -172,7 +176,7 @@ pub fn place_program(
 
 fn bind(
     weights: &WeightPlacement,
-    activations: &BTreeMap<ValueId, ActivationPlan>,
+    activations: &BTreeMap<Operand, ActivationPlan>,
     operand: Operand,
     writes: bool,
 ) -> Binding {
@@ -183,8 +187,8 @@ fn bind(
         Operand::Drawn => whole(BufferRef::Output),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(id) => {
-            let plan = &activations[&id];
+        Operand::Value(_) | Operand::Encoded(_) => {
+            let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
         Operand::Weight(id) => {

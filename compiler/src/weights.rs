@@ -69,6 +69,8 @@ pub enum PackedSource {
 /// Everything that is packed, in the order in which a step reads it.
 pub struct PackedWeights {
     pub list: Vec<PackedWeight>,
+    /// Matmuls may read their activations as integers: beside INT4's error theirs is small.
+    pub integer_activations: bool,
     matrices: Vec<Vec<PackedId>>,
     vectors: Vec<PackedId>,
     ropes: Vec<PackedId>,
@@ -77,8 +79,13 @@ pub struct PackedWeights {
 impl PackedWeights {
     /// Lists the weights of `graph`: a matrix larger than one binding may see is cut by rows.
     pub fn of(graph: &FusedGraph, config: &ModelConfig, policy: FormatPolicy) -> PackedWeights {
-        let mut weights =
-            PackedWeights { list: Vec::new(), matrices: Vec::new(), vectors: Vec::new(), ropes: Vec::new() };
+        let mut weights = PackedWeights {
+            list: Vec::new(),
+            integer_activations: policy.weights == WeightsOption::Int4,
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+        };
         for (index, rope) in config.ropes.iter().enumerate() {
             let len_bytes = rope_table_entries(rope, config.max_positions) * 8;
             let id = weights.push(PackedWeight {
@@ -100,7 +107,8 @@ impl PackedWeights {
                 name,
                 source: PackedSource::Vector(VectorId(index)),
                 layer: vector.layer,
-                len_bytes: 4 * elements as u64,
+                // Kernels read four elements at a time.
+                len_bytes: 4 * elements.next_multiple_of(4) as u64,
                 bytes_read_per_token: 4 * elements as u64,
                 reason: "f32 vector, read whole".into(),
             });

@@ -18,6 +18,7 @@ pub mod embed;
 pub mod heads;
 pub mod matmul;
 pub mod norm;
+pub mod quantize;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};

@@ -8,6 +8,7 @@ use crate::embed::EmbedSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
+use crate::quantize::QuantizeSpec;
 use crate::sample::SampleSpec;
 
 /// One specialised kernel.
@@ -15,6 +16,7 @@ use crate::sample::SampleSpec;
 pub enum KernelSpec {
     Embed(EmbedSpec),
     Norm(NormSpec),
+    Quantize(QuantizeSpec),
     MatMul(MatMulSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
@@ -38,10 +40,18 @@ pub enum Role {
     /// The activation that is read.
     Input,
     /// The same, read four elements at a time.
-    Columns,
-    /// A second activation: the residual, or the other operand.
+    InputQuads,
+    /// The same as integers (`activations::ActivationFormat::Codes`), sixteen codes at a time.
+    Codes,
+    /// The other operand.
+    Second,
+    /// The residual stream before the sum.
     Residual,
     Output,
+    /// The same, written four elements at a time.
+    OutputQuads,
+    /// The same as integers, or f16 made of them: rows of `activations`.
+    Encoded,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -85,6 +95,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(_) => "embed",
             KernelSpec::Norm(_) => "norm",
+            KernelSpec::Quantize(_) => "quantize",
             KernelSpec::MatMul(_) => "matmul",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
@@ -98,6 +109,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.bindings(),
             KernelSpec::Norm(spec) => spec.bindings(),
+            KernelSpec::Quantize(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
@@ -111,6 +123,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.wgsl(),
             KernelSpec::Norm(spec) => spec.wgsl(),
+            KernelSpec::Quantize(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
@@ -123,7 +136,7 @@ impl KernelSpec {
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
-            KernelSpec::Norm(_) => [rows, 1, 1],
+            KernelSpec::Norm(_) | KernelSpec::Quantize(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
@@ -133,9 +146,12 @@ impl KernelSpec {
     }
 }
 
-/// A list of bindings from roles; `Output`, `Sum`, `Keys`, `Values` and `Drawn` are written, the others read.
+/// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
-    let writes = |role| matches!(role, Role::Output | Role::Sum | Role::Keys | Role::Values | Role::Drawn);
+    let writes = |role| {
+        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, Sum, Values};
+        matches!(role, Output | OutputQuads | Encoded | Sum | Keys | Values | Drawn)
+    };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
 
@@ -146,13 +162,17 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Step => ("step", "Step"),
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
-            Role::Columns => ("columns", "array<vec4<f32>>"),
-            Role::Residual => ("residual", "array<f32>"),
+            Role::InputQuads => ("input", "array<vec4<f32>>"),
+            Role::Codes => ("codes", "array<vec4<u32>>"),
+            Role::Second => ("second", "array<f32>"),
+            Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
-            Role::Sum => ("sum", "array<f32>"),
+            Role::OutputQuads => ("output", "array<vec4<f32>>"),
+            Role::Encoded => ("encoded", "array<u32>"),
+            Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
-            Role::NormWeight => ("norm_weight", "array<f32>"),
-            Role::PostNormWeight => ("post_norm_weight", "array<f32>"),
+            Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
+            Role::PostNormWeight => ("post_norm_weight", "array<vec4<f32>>"),
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),

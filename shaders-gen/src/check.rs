@@ -44,6 +44,9 @@ fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError>
             Capability::GroupNonUniformVote,
         ]);
     }
+    if target.integer_dot {
+        allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
+    }
     match capabilities(module).difference(&allowed).next() {
         None => Ok(()),
         Some(extra) => Err(mismatch("capabilities", format!("a subset of {allowed:?}"), format!("{extra:?}"))),

@@ -13,6 +13,8 @@ pub struct Target {
     pub workgroup_invocations: usize,
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
+    /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
+    pub integer_dot: bool,
     pub matmul: MatMulTuning,
 }
 
@@ -28,6 +30,10 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
+    /// Groups of 32 columns that a lane loads before it multiplies them (integer activations only).
+    pub unroll: usize,
+    /// Tiles of a workgroup at least where it norms and quantises its input first: as many share that work.
+    pub prologue_tiles: usize,
     /// Activations are handed round subgroups of 8 lanes.
     pub broadcast: bool,
 }
@@ -61,12 +67,15 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x1002),
             name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
         },
@@ -78,12 +87,15 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x10de),
             name_contains: &[],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
         },
@@ -95,12 +107,15 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: Some(0x1_0005),
             name_contains: &["llvmpipe"],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 16,
                 tiles_per_lane_one: 2,
                 tiles_per_lane_many: 2,
                 k_slices: 1,
                 workgroup: 64,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: true,
             },
         },
@@ -112,12 +127,15 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: None,
             name_contains: &[],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 16,
                 workgroup: 128,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: false,
             },
         },

@@ -48,6 +48,17 @@ impl Operand {
     pub fn floats(values: &[f32]) -> Operand {
         Operand::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
+
+    /// A vector as the compiler packs it: whole quads.
+    pub fn quads(values: &[f32]) -> Operand {
+        let mut padded = values.to_vec();
+        padded.resize(values.len().next_multiple_of(4), 0.0);
+        Operand::floats(&padded)
+    }
+
+    pub fn words(words: &[u32]) -> Operand {
+        Operand::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+    }
 }
 
 impl Launch {
