@@ -11,7 +11,7 @@ use artifacts::{
 };
 use kernels::KernelSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
-use runtime::{DeviceChoice, LoadOptions, Model, Sampled, Sampling};
+use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
 use shaders_gen::Target;
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
@@ -42,6 +42,16 @@ pub struct Launch {
     /// Tokens fed before, in a step of their own, and tokens whose step is looked at.
     pub before: Vec<u32>,
     pub tokens: Vec<u32>,
+}
+
+/// The device that `UNICORN_DEVICE` names, llvmpipe if it names none.
+///
+/// # Panics
+/// Without a Vulkan loader, or such a device.
+pub fn device() -> DeviceFacts {
+    let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let devices = runtime::devices().expect("a Vulkan loader");
+    runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
 }
 
 impl Operand {

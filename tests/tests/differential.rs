@@ -16,9 +16,9 @@ use kernels::spec::Number;
 use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use runtime::{DeviceChoice, Sampling};
+use runtime::Sampling;
 use shaders_gen::{Target, target};
-use tests::launch::{Launch, Operand, POISON};
+use tests::launch::{Launch, Operand, POISON, device};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
@@ -34,12 +34,9 @@ const F16_TOLERANCE: f64 = 1e-3;
 /// the one without.
 fn targets() -> Vec<Target> {
     let generic = target::by_name("generic").expect("a preset");
-    let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let devices = runtime::devices().expect("a Vulkan loader");
-    let device = runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for");
+    let device = device();
     let mut subgroups = generic.clone();
     subgroups.subgroup_size = device.subgroup_size;
-    subgroups.integer_dot = true;
     let llvmpipe = target::by_name("llvmpipe").filter(|target| target.subgroup_size == device.subgroup_size);
     llvmpipe.into_iter().chain([generic, subgroups]).collect()
 }
