@@ -88,6 +88,8 @@ pub struct DeviceFeatures {
     pub memory_budget: bool,
     /// Host memory can become device memory in place (VK_EXT_external_memory_host).
     pub host_import: bool,
+    /// The driver tells registers, spills and machine code (VK_KHR_pipeline_executable_properties).
+    pub pipeline_statistics: bool,
     /// Shapes of cooperative matrices, as `16x16x16 f16 -> f32`; empty: none.
     pub cooperative_matrix: Vec<String>,
 }
@@ -207,6 +209,7 @@ impl DeviceFeatures {
             ("robust buffer access", self.robust_buffer_access),
             ("memory budget", self.memory_budget),
             ("host memory import", self.host_import),
+            ("pipeline statistics", self.pipeline_statistics),
             ("cooperative matrix", !self.cooperative_matrix.is_empty()),
         ];
         all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()

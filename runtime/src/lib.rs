@@ -6,7 +6,8 @@
 //!                           ├─ model        follows both: buffers, weights, programs (pipelines, recorded lists)
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · record · submit
+//!  kernel_statistics             what the driver made of each kernel: registers, spills, machine code; runs nothing
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · statistics · record · submit
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -19,8 +20,10 @@ mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+pub mod kernel_statistics;
 pub mod model;
 mod pages;
+mod pipelines;
 mod programs;
 mod residency;
 pub mod session;
@@ -34,6 +37,7 @@ pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
 pub use error::{LoadError, RunError};
+pub use kernel_statistics::kernel_statistics;
 pub use model::{LoadOptions, LoadReport, Model};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};

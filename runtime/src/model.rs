@@ -14,11 +14,13 @@ use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, c
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
 use crate::pages::{BlockTable, PagePool};
+use crate::pipelines::compile_each;
 use crate::programs;
 use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
 use crate::session::Session;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
+use crate::vk::pipeline::Capture;
 use crate::vk::submit::{Lane, Timer};
 use crate::weights::{self, Slice};
 
@@ -103,7 +105,7 @@ impl Model {
         let slices = slices(view.weights(), &buffers, weights);
         let (filled, compiled) = thread::scope(|scope| {
             let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
-            let compiled = scope.spawn(|| timed(|| programs::compile(&device, &view.kernels, target)));
+            let compiled = scope.spawn(|| timed(|| compile_each(&device, &view.kernels, target, Capture::Nothing, Ok)));
             let filled = timed(|| weights::fill(&device, &file, slices, timeout, progress));
             if let Some(verified) = verified {
                 verified.join().expect("hashing does not panic").map_err(damaged)?;

@@ -21,7 +21,7 @@ pub struct Device {
     facts: DeviceFacts,
     stuck: AtomicBool,
     /// Destroyed after the device, so it goes last.
-    _instance: Instance,
+    pub(super) instance: Instance,
 }
 
 impl Device {
@@ -63,7 +63,7 @@ impl Device {
             clock,
             facts: facts.clone(),
             stuck: AtomicBool::new(false),
-            _instance: instance,
+            instance,
         }))
     }
 

@@ -119,6 +119,7 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
         cooperative_matrix: has(khr::cooperative_matrix::NAME),
         memory_budget: has(ext::memory_budget::NAME),
         host_import: has(ext::external_memory_host::NAME),
+        pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
     }
 }
 

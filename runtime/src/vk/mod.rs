@@ -18,6 +18,7 @@ pub mod instance;
 pub mod memory;
 pub mod pipeline;
 pub mod record;
+pub mod statistics;
 pub mod submit;
 
 use ash::vk;

@@ -21,6 +21,37 @@ pub struct Pipeline {
     device: Arc<Device>,
     pub(super) raw: vk::Pipeline,
     layout: Arc<SetLayout>,
+    pub(super) capture: Capture,
+}
+
+/// What a pipeline is made from.
+#[derive(Clone, Copy)]
+pub struct PipelineRequest<'a> {
+    pub spirv: &'a [u32],
+    pub layout: &'a Arc<SetLayout>,
+    /// The device is told to use exactly this one, all lanes in use.
+    pub subgroup_size: Option<u32>,
+    pub capture: Capture,
+}
+
+/// What the driver keeps of its work, for [`Pipeline::executables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capture {
+    Nothing,
+    Statistics,
+    /// Statistics, and the kernel in the driver's own forms, down to machine code.
+    Representations,
+}
+
+impl Capture {
+    fn flags(self) -> vk::PipelineCreateFlags {
+        let statistics = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR;
+        match self {
+            Capture::Nothing => vk::PipelineCreateFlags::empty(),
+            Capture::Statistics => statistics,
+            Capture::Representations => statistics | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR,
+        }
+    }
 }
 
 /// A descriptor set that was written once.
@@ -70,13 +101,9 @@ impl SetLayout {
 }
 
 impl Pipeline {
-    /// Compiles `spirv`. With `subgroup_size`, the device is told to use exactly that one, all lanes in use.
-    pub fn create(
-        device: &Arc<Device>,
-        spirv: &[u32],
-        layout: &Arc<SetLayout>,
-        subgroup_size: Option<u32>,
-    ) -> Result<Arc<Pipeline>, Failure> {
+    /// Compiles one kernel.
+    pub fn create(device: &Arc<Device>, request: &PipelineRequest) -> Result<Arc<Pipeline>, Failure> {
+        let PipelineRequest { spirv, layout, subgroup_size, capture } = *request;
         let request = vk::ShaderModuleCreateInfo::default().code(spirv);
         // SAFETY: the words are a SPIR-V module (rule 2); the module is destroyed below.
         let module = unsafe { device.raw.create_shader_module(&request, None) }.named("vkCreateShaderModule")?;
@@ -89,13 +116,19 @@ impl Pipeline {
         if subgroup_size.is_some() {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut size);
         }
-        let request = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout.pipeline);
-        // SAFETY: module and layout are alive; a required size is asked for only where the device has the feature.
+        let request =
+            vk::ComputePipelineCreateInfo::default().flags(capture.flags()).stage(stage).layout(layout.pipeline);
+        // SAFETY: module and layout are alive; a required size is asked for, and statistics are kept, only where the
+        // device has the feature.
         let made = unsafe { device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[request], None) };
         // SAFETY: a pipeline does not need its module once it is made.
         unsafe { device.raw.destroy_shader_module(module, None) };
         let raw = made.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
-        Ok(Arc::new(Pipeline { device: device.clone(), raw, layout: layout.clone() }))
+        Ok(Arc::new(Pipeline { device: device.clone(), raw, layout: layout.clone(), capture }))
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     pub fn layout(&self) -> &Arc<SetLayout> {
