@@ -172,6 +172,11 @@ impl DeviceFacts {
         size.is_power_of_two() && (size == self.subgroup_size || any_in_range)
     }
 
+    /// Whether everything that Vulkan 1.3 made mandatory is there.
+    pub fn has_core_1_3(&self) -> bool {
+        (self.api_version.0, self.api_version.1) >= (1, 3)
+    }
+
     fn is_recent(&self) -> bool {
         (self.api_version.0, self.api_version.1) >= (1, 2)
     }

@@ -47,7 +47,7 @@ pub fn kernel_statistics(
     }
     let device = Device::open(Instance::create()?, facts, true)?;
     let capture = if representations { Capture::Representations } else { Capture::Statistics };
-    compile_each(&device, kernels, target, capture, |pipeline| Ok(pipeline.executables()?))
+    compile_each(&device, kernels, target, None, capture, |pipeline| Ok(pipeline.executables()?))
 }
 
 impl Executable {

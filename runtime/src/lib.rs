@@ -7,7 +7,7 @@
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
 //!  kernel_statistics             what the driver made of each kernel: registers, spills, machine code; runs nothing
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · statistics · record · submit
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · statistics · record · submit
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -16,6 +16,7 @@
 
 mod bandwidth;
 mod buffers;
+mod cache_file;
 mod chunks;
 pub mod device_plan;
 mod engine;
@@ -23,6 +24,7 @@ pub mod error;
 pub mod kernel_statistics;
 pub mod model;
 mod pages;
+mod pipeline_cache;
 mod pipelines;
 mod programs;
 mod residency;
@@ -39,6 +41,7 @@ pub use device_plan::{
 pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
 pub use model::{LoadOptions, LoadReport, Model};
+pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use vk::instance::{validation_errors, validation_messages};

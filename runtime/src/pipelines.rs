@@ -8,6 +8,7 @@ use std::thread;
 use artifacts::{Kernels, TargetKernels};
 
 use crate::error::LoadError;
+use crate::vk::cache::PipelineCache;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{Capture, Pipeline, PipelineRequest, SetLayout};
 
@@ -19,6 +20,7 @@ pub fn compile_each<T: Send>(
     device: &Arc<Device>,
     kernels: &Kernels,
     target: &TargetKernels,
+    cache: Option<&PipelineCache>,
     capture: Capture,
     look: impl Fn(Arc<Pipeline>) -> Result<T, LoadError> + Sync,
 ) -> Result<Vec<T>, LoadError> {
@@ -34,6 +36,7 @@ pub fn compile_each<T: Send>(
             spirv: &kernels.modules[pipeline.module as usize],
             layout: &layouts[&pipeline.bindings],
             subgroup_size,
+            cache,
             capture,
         };
         Pipeline::create(device, &request)

@@ -12,6 +12,7 @@ pub mod instructions;
 pub mod estimate;
 pub mod golden;
 pub mod rules;
+pub mod second_start;
 pub mod table;
 
 use std::collections::BTreeSet;

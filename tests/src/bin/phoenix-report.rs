@@ -10,7 +10,7 @@ use tests::phoenix::estimate::{METHOD, estimates};
 use tests::phoenix::golden::{self, Comparison};
 use tests::phoenix::rules::broken;
 use tests::phoenix::table::{LEGEND, table};
-use tests::phoenix::{CompiledModel, Kernel};
+use tests::phoenix::{CompiledModel, Kernel, second_start};
 
 const TARGET: &str = "phoenix";
 const MODELS: [&str; 2] = ["gemma-3-27b", "llama-3-8b"];
@@ -56,6 +56,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let wrong: Vec<String> = models.iter().flat_map(|model| broken(model, arguments.require_classes)).collect();
     if !wrong.is_empty() {
         return Err(format!("kernels break their rules:\n{}", wrong.join("\n")));
+    }
+    let wrong: Vec<String> = models.iter().flat_map(|model| second_start::broken(model, &device)).collect();
+    if !wrong.is_empty() {
+        return Err(format!("pipeline cache does not do its work:\n{}", wrong.join("\n")));
     }
     if arguments.subgroup_size.is_some() {
         return Ok(());
