@@ -19,6 +19,7 @@
 
 pub mod codec;
 pub mod error;
+pub mod hash;
 pub mod header;
 pub mod int4;
 pub mod kernels;

@@ -44,8 +44,10 @@ use artifacts::{ArtifactWriter, BufferPlan, Meta, ModelMeta, Plan, Provenance, T
 use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
+use graph::ModelGraph;
 use import::{Checkpoint, ModelConfig};
 use importance::Importance;
+use kernel_set::KernelSet;
 use place::WeightPlacement;
 use report::Report;
 use verify::VerifiedGraph;
@@ -98,11 +100,7 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
 
     progress.stage("plan", 1);
     let plain = graph::build(config);
-    let fused =
-        if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
-    let verified = fused.verify(config);
-    let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    let placement = place::place_weights(&weights);
+    let Layout { verified, weights, placement } = Layout::of(&plain, config, options);
     progress.advance(1);
     clock.lap("plan");
 
@@ -143,6 +141,35 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     Ok(Report::new(&checkpoint, &meta, &plan, &errors, artifact_bytes, clock.laps))
 }
 
+/// The kernels and programs of a model of the shape that `config` (a config.json) describes. No weight is read or made.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn kernels_of_shape(config: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<KernelSet> {
+    let checkpoint = Checkpoint::of_config(config)?;
+    let config = &checkpoint.config;
+    let Layout { verified, weights, placement } = Layout::of(&graph::build(config), config, options);
+    kernel_set::build(&verified, config, &weights, &placement, &options.targets, options.fuse, progress)
+}
+
+/// What is known of a model before its kernels are: the fused graph, its packed weights and where they lie.
+struct Layout {
+    verified: VerifiedGraph,
+    weights: PackedWeights,
+    placement: WeightPlacement,
+}
+
+impl Layout {
+    fn of(plain: &ModelGraph, config: &ModelConfig, options: &CompileOptions) -> Layout {
+        let fused =
+            if options.fuse { fuse::fuse(plain, config.n_kv_heads) } else { fuse::plain(plain, config.n_kv_heads) };
+        let verified = fused.verify(config);
+        let weights = PackedWeights::of(verified.graph(), config, options.policy);
+        let placement = place::place_weights(&weights);
+        Layout { verified, weights, placement }
+    }
+}
+
 /// Writes every weight to its planned place; `fill` hands over the bytes of one.
 fn write_weights(
     writer: &mut ArtifactWriter,
@@ -174,7 +201,7 @@ fn write_weights(
     Ok(())
 }
 
-fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {
+fn plan(config: &ModelConfig, placement: &WeightPlacement, kernels: &KernelSet) -> Plan {
     let groups = select::kv_groups(config);
     let context = config.max_positions.min(PLANNED_CONTEXT_TOKENS);
     let logits_rows = kernels.logits_rows();

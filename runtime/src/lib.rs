@@ -6,7 +6,8 @@
 //!                           ├─ model        follows both: buffers, weights, programs (pipelines, recorded lists)
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · record · submit
+//!  kernel_statistics             what the driver made of each kernel: registers, spills, machine code; runs nothing
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · statistics · record · submit
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -15,12 +16,16 @@
 
 mod bandwidth;
 mod buffers;
+mod cache_file;
 mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+pub mod kernel_statistics;
 pub mod model;
 mod pages;
+mod pipeline_cache;
+mod pipelines;
 mod programs;
 mod residency;
 pub mod session;
@@ -34,7 +39,9 @@ pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
 pub use error::{LoadError, RunError};
+pub use kernel_statistics::kernel_statistics;
 pub use model::{LoadOptions, LoadReport, Model};
+pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use vk::instance::{validation_errors, validation_messages};

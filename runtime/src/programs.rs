@@ -1,17 +1,14 @@
-//! A target's pipelines and programs, compiled and recorded at load.
+//! A target's programs, recorded at load.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use artifacts::{Dispatch, Kernels, LogitsRows, Plan, Program, TargetKernels};
+use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels};
 
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
 use crate::vk::device::Device;
-use crate::vk::pipeline::{BoundSet, Pipeline, SetLayout};
+use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
 use crate::vk::submit::Timer;
 
@@ -31,44 +28,6 @@ pub struct RecordedProgram {
 /// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
 /// reset a device that spends seconds on one submission.
 const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
-
-/// Compiles the target's pipelines on all cores: drivers take their time.
-pub fn compile(
-    device: &Arc<Device>,
-    kernels: &Kernels,
-    target: &TargetKernels,
-) -> Result<Vec<Arc<Pipeline>>, LoadError> {
-    let facts = device.facts();
-    let varies = facts.min_subgroup_size != facts.max_subgroup_size;
-    let subgroup_size = Some(target.matches.subgroup_size).filter(|&size| size > 0 && varies);
-    let bindings: BTreeSet<u32> = target.pipelines.iter().map(|pipeline| pipeline.bindings).collect();
-    let layouts = bindings.into_iter().map(|bindings| Ok((bindings, SetLayout::create(device, bindings)?)));
-    let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
-    let compile_one = |pipeline: &artifacts::Pipeline| {
-        let words = &kernels.modules[pipeline.module as usize];
-        Pipeline::create(device, words, &layouts[&pipeline.bindings], subgroup_size)
-            .map_err(|failure| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(failure.into()) })
-    };
-    let next = AtomicUsize::new(0);
-    let compile_some = || {
-        let mut made = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(pipeline) = target.pipelines.get(index) else { return made };
-            made.push((index, compile_one(pipeline)));
-        }
-    };
-    let mut made = Vec::new();
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(target.pipelines.len());
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(compile_some)).collect();
-        for worker in workers {
-            made.extend(worker.join().expect("compiling does not panic"));
-        }
-    });
-    made.sort_by_key(|(index, _)| *index);
-    made.into_iter().map(|(_, pipeline)| pipeline).collect()
-}
 
 /// Binds every dispatch to its buffers and records every program.
 pub fn record(

@@ -146,6 +146,28 @@ fn loading_reports_what_it_did() {
     assert!(error.ends_with("target toy: not other, which was asked for"), "{error}");
 }
 
+#[test]
+fn a_cache_of_pipelines_is_never_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let Some(options) = options() else { return };
+    let load = |cache_folder: &std::path::Path| {
+        let options = LoadOptions { cache_folder: Some(cache_folder.to_owned()), ..options.clone() };
+        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
+        model.session().unwrap().feed(&prompt(20)).unwrap();
+        model.report().pipelines.clone()
+    };
+    let caches = folder.path().join("caches");
+    let first = load(&caches);
+    let second = load(&caches);
+    assert_eq!((first.pipelines, &first.note, &second.note), (second.pipelines, &None, &None));
+    // Where the driver keeps anything at all, the second start finds everything.
+    assert!(second.from_cache.is_none_or(|found| found == second.pipelines), "{second:?}");
+    // A file where the folder should be: a word about it, and nothing else.
+    let note = load(&path).note.expect("a note");
+    assert!(note.contains("toy.unicorn"), "{note}");
+}
+
 /// A loaded toy and the folder that it lies in.
 struct Toy {
     model: Model,

@@ -109,6 +109,9 @@ pub struct LoadArgs {
     /// Do not check the hashes of the weights
     #[arg(long)]
     pub no_verify: bool,
+    /// Compile every kernel anew, and leave nothing for the next start
+    #[arg(long)]
+    pub no_cache: bool,
 }
 
 #[derive(Debug, clap::Args)]

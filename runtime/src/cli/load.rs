@@ -1,6 +1,6 @@
 //! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,6 +16,7 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
         target: args.target.clone(),
         context_tokens,
         verify_weights: !args.no_verify,
+        cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..LoadOptions::default()
     };
     let bar = ProgressBar::no_length().with_style(
@@ -31,10 +32,20 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     if is_software(&model) {
         eprintln!("software device: {}: every figure is that of a CPU", model.device().name);
     }
+    if let Some(note) = &model.report().pipelines.note {
+        eprintln!("pipeline cache: {note}");
+    }
     if model.meta().model.synthetic {
         eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
     }
     Ok(model)
+}
+
+/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. Neither counts unless it is absolute, as the XDG specification says.
+fn user_cache_folder() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("unicorn"))
 }
 
 /// Whether the model runs on a CPU that plays a Vulkan device.

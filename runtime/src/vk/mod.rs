@@ -11,6 +11,7 @@
 //! Once a submission outran its timeout, nothing is destroyed any more ([`device::Device::is_stuck`]): the device may
 //! still be using it.
 
+pub mod cache;
 pub mod device;
 pub mod facts;
 pub mod features;
@@ -18,6 +19,7 @@ pub mod instance;
 pub mod memory;
 pub mod pipeline;
 pub mod record;
+pub mod statistics;
 pub mod submit;
 
 use ash::vk;
