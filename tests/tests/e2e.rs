@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
 use shaders_gen::{Target, target};
-use tests::compiled::Silent;
+use tests::compiled::{Silent, options};
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
 
@@ -60,7 +60,7 @@ impl Built {
         // Generic as well, for devices that the asked-for target does not fit.
         let wanted = |target: &Target| [self.ask.target, "generic"].contains(&target.name);
         let targets = target::presets().into_iter().filter(wanted).collect();
-        CompileOptions { policy, targets, fuse: self.ask.fuse, emit: Vec::new() }
+        CompileOptions { policy, fuse: self.ask.fuse, ..options(targets, Vec::new()) }
     }
 
     fn load(&self) -> Model {
