@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use artifacts::ParseError;
+pub(crate) use artifacts::account::size;
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
@@ -181,12 +182,3 @@ impl std::error::Error for LoadError {
 }
 
 impl std::error::Error for RunError {}
-
-/// Bytes in the unit that a person would choose: `1.50 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) => format!("{:.2} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} bytes"),
-    }
-}

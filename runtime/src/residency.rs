@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::device_plan::Heap;
     use crate::device_plan::tests::facts;
-    use artifacts::SlicePlan;
+    use artifacts::{MachinePlan, SlicePlan};
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -322,6 +322,7 @@ mod tests {
     /// 1 GiB of weights; 1 KiB a token and layer for K and V together, 8 layers.
     fn plan(window_tokens: Option<u32>) -> Plan {
         Plan {
+            machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: GIB, tier: Tier::Vram }],
             weights: vec![],
             kv_groups: vec![KvGroupPlan {
@@ -339,6 +340,7 @@ mod tests {
             logits_stride: 1024,
             buffers: vec![],
             planned_context_tokens: 4096,
+            planned_chunk_tokens: 512,
         }
     }
 

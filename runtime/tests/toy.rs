@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use artifacts::{
-    ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, Meta, ModelMeta,
-    Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection, WeightPlan,
-    step,
+    ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
+    ModelMeta, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection,
+    WeightPlan, step,
 };
 use runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
 
@@ -393,8 +393,10 @@ fn plan() -> Plan {
         len_bytes: ARENA_PART_BYTES,
         first_use: 2,
         last_use: 4,
+        reason: "toy".into(),
     };
     Plan {
+        machine: MachinePlan::default(),
         slices: vec![
             SlicePlan { bytes: 4 * FIRST_SLICE_WORDS as u64, tier: Tier::Vram },
             SlicePlan { bytes: 4 * u64::from(VOCAB), tier: Tier::Gtt },
@@ -416,6 +418,7 @@ fn plan() -> Plan {
         logits_stride: STRIDE,
         buffers: vec![],
         planned_context_tokens: CONTEXT,
+        planned_chunk_tokens: 8,
     }
 }
 

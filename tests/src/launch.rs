@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use artifacts::header::SECTION_ALIGN;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{
-    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, Meta, ModelMeta, Pipeline, Plan,
-    Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
+    Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
 use kernels::KernelSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
@@ -189,6 +189,7 @@ impl Launch {
             programs,
         });
         let plan = Plan {
+            machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: slice.len() as u64, tier: Tier::Vram }],
             weights: Vec::new(),
             kv_groups: self.kv.iter().cloned().collect(),
@@ -199,6 +200,7 @@ impl Launch {
             logits_stride: stride as u32,
             buffers: Vec::new(),
             planned_context_tokens: CONTEXT,
+            planned_chunk_tokens: rows as u32,
         };
         let mut writer = ArtifactWriter::create(path, 1).expect("a temporary file");
         writer.begin_slice().expect("room");

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use compiler::kernel_set::KernelSet;
-use compiler::{CompileError, kernels_of_shape};
+use compiler::{CompileError, Source, plan};
 use kernels::KernelSpec;
 use runtime::kernel_statistics::Executable;
 use runtime::{DeviceFacts, LoadError, kernel_statistics};
@@ -52,7 +52,8 @@ impl CompiledModel {
     /// # Errors
     /// When the compiler or the driver refuses.
     pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
-        let set = kernels_of_shape(config, &options(vec![target.clone()], vec![]), &mut Silent)?;
+        let options = options(vec![target.clone()], vec![]);
+        let set = plan(Source::Synthetic(config), &options, &mut Silent)?.kernels(&options, &mut Silent)?;
         let compiled = &set.kernels.targets[0];
         let executables = kernel_statistics(facts, &set.kernels, compiled, true)?;
         let kernels = compiled.pipelines.iter().zip(&set.specs[0]).zip(executables).enumerate();

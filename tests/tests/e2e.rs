@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
 use shaders_gen::target;
-use tests::compiled::Silent;
+use tests::compiled::{Silent, options};
 use tests::launch::device;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
@@ -72,7 +72,7 @@ impl Built {
         let asked = if asked.integer_dot { asked.for_any_device(device().subgroup_size) } else { asked };
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
-        CompileOptions { policy, targets, fuse: self.ask.fuse, emit: Vec::new() }
+        CompileOptions { policy, fuse: self.ask.fuse, ..options(targets, Vec::new()) }
     }
 
     fn load(&self) -> Model {

@@ -107,6 +107,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         }
         KernelSpec::Embed(_)
         | KernelSpec::Norm(_)
+        | KernelSpec::Quantize(_)
         | KernelSpec::Heads(_)
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_) => (0, 0),
