@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use artifacts::header::MAX_SLICE_BYTES;
 use artifacts::plan::BUFFER_ALIGN;
-use artifacts::step::{self, Output};
+use artifacts::step::{self, MAX_OUTPUTS, Output};
 use artifacts::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Plan, Program,
     SlicePlan, Tier, WeightPlan,
@@ -176,7 +176,7 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     [
         ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
         ("step", step_bytes, "what the host writes each step: rows, block tables, sampling"),
-        ("drawn", 4 * Output::WORDS as u64, "the token that a step drew, read by the host"),
+        ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that two steps drew, read by the host"),
         ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
     ]
     .map(|(name, bytes, reason)| BufferPlan { name: name.into(), bytes, tier, reason: reason.into() })
@@ -312,7 +312,7 @@ pub fn place_program(
             }
         })
         .collect();
-    Program { rows: kind.rows as u32, logits: kind.logits, samples: kind.logits == LogitsRows::One, dispatches }
+    Program { rows: kind.rows as u32, logits: kind.logits, samples: kind.samples(), batch: kind.batch, dispatches }
 }
 
 fn bind(

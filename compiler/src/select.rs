@@ -33,15 +33,33 @@ const ATTENTION_QUERIES: usize = 8;
 pub struct ProgramKind {
     pub rows: usize,
     pub logits: LogitsRows,
+    /// Each row is the newest token of a sequence of its own, and a token is drawn for each.
+    pub batch: bool,
 }
 
-/// Every program of a target. Rows grow by eights; logits of all rows are asked for by tools, in chunks of 64 at most.
-pub const PROGRAMS: [ProgramKind; 11] = {
+impl ProgramKind {
+    pub fn samples(self) -> bool {
+        self.batch || self.logits == LogitsRows::One
+    }
+}
+
+/// Every program of a target. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
+/// in chunks of 64 at most; for sequences by twos.
+pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
-        ProgramKind { rows, logits }
+        ProgramKind { rows, logits, batch: false }
+    }
+    const fn batch(rows: usize) -> ProgramKind {
+        ProgramKind { rows, logits: LogitsRows::All, batch: true }
     }
     [
-        kind(1, LogitsRows::One),
+        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true },
+        batch(2),
+        batch(4),
+        batch(8),
+        batch(16),
+        batch(32),
+        batch(64),
         kind(1, LogitsRows::None),
         kind(1, LogitsRows::All),
         kind(8, LogitsRows::One),
@@ -128,7 +146,7 @@ pub fn select(
             selector.node(node);
         }
     }
-    if kind.logits == LogitsRows::One {
+    if kind.samples() {
         selector.sample();
     }
     selector.steps
@@ -432,7 +450,7 @@ impl Selector<'_> {
             page_tokens: PAGE_TOKENS,
             kv_group: group,
             heads_per_group,
-            rows_per_group: (ATTENTION_QUERIES / heads_per_group).min(self.kind.rows),
+            rows_per_group: if self.kind.batch { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(self.kind.rows) },
         };
         self.push(node, KernelSpec::Attention(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(query),
@@ -446,11 +464,12 @@ impl Selector<'_> {
     fn sample(&mut self) {
         let spec = KernelSpec::Sample(SampleSpec {
             vocab: self.config.vocab_size,
+            logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(256),
             subgroup_size: self.target.subgroup_size,
         });
         self.steps.push(Step {
-            workgroups: spec.workgroups(1),
+            workgroups: spec.workgroups(self.logits_rows()),
             operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
             spec,
             label: "sample".into(),

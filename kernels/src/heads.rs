@@ -126,7 +126,7 @@ impl HeadsSpec {
                 None => {}
             }
             if part.rope {
-                text += "        rope_head(lane, position);\n";
+                text += "        rope_head(lane, row, position);\n";
             }
             text += &match part.to {
                 Destination::Output => format!(

@@ -118,7 +118,8 @@ impl MatMulSpec {
     pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
-        [self.layout.tiles().div_ceil(tiles_per_group), rows.div_ceil(self.tile.columns), 1]
+        // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
+        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group), 1]
     }
 
     pub(crate) fn wgsl(&self) -> String {

@@ -35,6 +35,8 @@ pub struct BindingSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Step,
+    /// The same, which the kernel prepares for the step after.
+    StepState,
     /// The packed matrix.
     Weights,
     /// The activation that is read.
@@ -64,7 +66,7 @@ pub enum Role {
     RopeTable,
     Keys,
     Values,
-    /// `artifacts::step::Output`.
+    /// `artifacts::step::Output`s.
     Drawn,
 }
 
@@ -141,7 +143,7 @@ impl KernelSpec {
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
-            KernelSpec::Sample(_) => [1, 1, 1],
+            KernelSpec::Sample(_) => [rows, 1, 1],
         }
     }
 }
@@ -149,8 +151,8 @@ impl KernelSpec {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, Sum, Values};
-        matches!(role, Output | OutputQuads | Encoded | Sum | Keys | Values | Drawn)
+        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Sum | Keys | Values | Drawn)
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -159,7 +161,7 @@ pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec
 pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
-            Role::Step => ("step", "Step"),
+            Role::Step | Role::StepState => ("step", "Step"),
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),
@@ -178,7 +180,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<u32>"),
             Role::Values => ("values", "array<u32>"),
-            Role::Drawn => ("drawn", "Output"),
+            Role::Drawn => ("drawn", "array<Output>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

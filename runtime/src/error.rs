@@ -64,6 +64,8 @@ pub enum RunError {
         kept_from: u32,
     },
     /// The artifact holds no program that gives what was asked for.
+    /// Whoever was asked between two steps said so; what was fed before stays.
+    Interrupted,
     NoProgram {
         wanted: &'static str,
     },
@@ -161,6 +163,7 @@ impl fmt::Display for RunError {
                 f,
                 "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
             ),
+            RunError::Interrupted => write!(f, "interrupted between two steps"),
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),

@@ -15,6 +15,7 @@
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
 mod bandwidth;
+pub mod batch;
 mod buffers;
 mod cache_file;
 mod chunks;
@@ -35,6 +36,7 @@ mod weights;
 #[cfg(feature = "cli")]
 pub mod cli;
 
+pub use batch::BatchRow;
 pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };

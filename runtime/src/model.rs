@@ -20,7 +20,7 @@ use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, ta
 use crate::session::Session;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
-use crate::vk::submit::{Lane, Timer};
+use crate::vk::submit::Lane;
 use crate::weights::{self, Slice};
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
@@ -117,9 +117,8 @@ impl Model {
             Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
         })?;
         let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
-        let timer = Timer::create(&device)?;
         let Compiled { pipelines, report: pipeline_report } = compiled?;
-        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, timer.as_ref())?;
+        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers)?;
 
         let report = LoadReport {
             seconds_total: begin.elapsed().as_secs_f64(),
@@ -133,13 +132,13 @@ impl Model {
         };
         let engine = Engine {
             lane,
-            timer,
             views,
             programs,
             pools: pools(&view.plan, context_tokens, &request),
             free_slots: (0..request.slots).rev().collect(),
             slots: request.slots,
             table_stride: table_stride(&view.plan, context_tokens),
+            long_rope_above: view.meta.model.long_rope_above_tokens.unwrap_or(u32::MAX),
             logits_stride: view.plan.logits_stride,
         };
         let ArtifactView { meta, plan, tokenizer, .. } = view;

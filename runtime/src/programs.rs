@@ -19,10 +19,16 @@ pub struct Programs {
 }
 
 pub struct RecordedProgram {
-    /// One a submission.
-    pub lists: Vec<CommandList>,
+    /// The program once, or twice where its steps can follow one another without the host; each a list a submission.
+    pub turns: Vec<Turn>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
+}
+
+pub struct Turn {
+    pub lists: Vec<CommandList>,
+    /// Around all of them; `None`: the device keeps no time.
+    pub timer: Option<Arc<Timer>>,
 }
 
 /// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
@@ -36,7 +42,6 @@ pub fn record(
     target: &TargetKernels,
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
-    timer: Option<&Arc<Timer>>,
 ) -> Result<Programs, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -47,25 +52,38 @@ pub fn record(
     }
     let mut sets = BoundSet::create_all(device, &requests)?.into_iter();
     let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
+    let timers = [Timer::create(device)?, Timer::create(device)?];
     for program in &target.programs {
         let logits_rows = logits_rows(plan, program)?;
-        let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
+        let parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
             .map(|dispatches| commands(dispatches, pipelines, &mut sets))
             .collect();
-        if let Some(timer) = timer {
-            parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
-            parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
-        }
-        let record = |commands| CommandList::record(device, commands);
-        let lists = parts.into_iter().map(record).collect::<Result<_, _>>()?;
+        let turns = timers[..if program.batch { 2 } else { 1 }]
+            .iter()
+            .map(|timer| record_turn(device, parts.clone(), timer.clone()))
+            .collect::<Result<_, _>>()?;
         let read_logits = match logits_rows {
             0 => Vec::new(),
-            rows => vec![record(vec![copy_logits(plan, buffers, rows)])?],
+            rows => vec![CommandList::record(device, vec![copy_logits(plan, buffers, rows)])?],
         };
-        programs.recorded.push(RecordedProgram { lists, read_logits });
-        programs.shapes.push(ProgramShape { rows: program.rows, logits: program.logits, samples: program.samples });
+        programs.recorded.push(RecordedProgram { turns, read_logits });
+        let &Program { rows, logits, samples, batch, .. } = program;
+        programs.shapes.push(ProgramShape { rows, logits, samples, batch });
     }
     Ok(programs)
+}
+
+fn record_turn(
+    device: &Arc<Device>,
+    mut parts: Vec<Vec<Command>>,
+    timer: Option<Arc<Timer>>,
+) -> Result<Turn, LoadError> {
+    if let Some(timer) = &timer {
+        parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
+        parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
+    }
+    let lists = parts.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()?;
+    Ok(Turn { lists, timer })
 }
 
 /// Cuts a program where [`SUBMISSION_BYTE_ROWS`] is reached; one dispatch is never cut.

@@ -92,7 +92,9 @@ pub fn rank_memory_types(facts: &DeviceFacts, role: Role) -> Vec<usize> {
             }
         }
         Role::Upload => {
-            pick(&|kind| kind.host_visible, &|kind| 2 * u32::from(kind.host_coherent) + u32::from(kind.device_local))
+            // Written beside a step that is under way: a flush would take the neighbouring bytes along. Vulkan promises a
+            // coherent type.
+            pick(&|kind| kind.host_visible && kind.host_coherent, &|kind| u32::from(kind.device_local))
         }
         Role::Staging => {
             pick(&|kind| kind.host_visible, &|kind| 2 * u32::from(kind.host_coherent) + u32::from(!kind.device_local))

@@ -166,7 +166,7 @@ impl Launch {
         let outputs = self.outputs();
         for (spec, operands) in &self.steps {
             let bind = |(operand, binding): (&Operand, kernels::BindingSpec)| match operand {
-                Operand::Step => whole(BufferRef::Step, false),
+                Operand::Step => whole(BufferRef::Step, binding.writes),
                 Operand::Bytes(bytes) => put(bytes),
                 Operand::Out { id, .. } => {
                     let (first, words) = outputs[id];
@@ -181,7 +181,7 @@ impl Launch {
             add(spec, bindings);
         }
         let samples = logits == LogitsRows::One;
-        let programs = vec![Program { rows: rows as u32, logits, samples, dispatches }];
+        let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
         kernels.targets.push(TargetKernels {
             name: self.target.name.into(),
             matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },

@@ -2,7 +2,7 @@
 //! `UNICORN_DEVICE` names another.
 
 use artifacts::KvGroupPlan;
-use artifacts::step::StepHeader;
+use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
 use kernels::attention::{self, AttentionInputs, AttentionSpec};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
@@ -618,7 +618,7 @@ fn sampling_draws_what_the_twin_draws() {
         let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };
         let zeros = Operand::floats(&vec![0.0; vocab]);
         let buffer = Operand::Out { id: 0, words: vocab };
-        let spec = SampleSpec { vocab, workgroup: 64, subgroup_size: target.subgroup_size };
+        let spec = SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size };
         let mut one = launch(
             target,
             KernelSpec::Elementwise(copy),
@@ -628,7 +628,7 @@ fn sampling_draws_what_the_twin_draws() {
         one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Drawn]));
         one.tokens = history.clone();
         let found = one.sample(vocab, &sampling);
-        let header = StepHeader {
+        let sampler = Sampler {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
             top_p: sampling.top_p,
@@ -636,10 +636,10 @@ fn sampling_draws_what_the_twin_draws() {
             repeat_penalty: sampling.repeat_penalty,
             seed_low: sampling.seed as u32,
             seed_high: (sampling.seed >> 32) as u32,
-            ..StepHeader::default()
+            ..Sampler::default()
         };
         let mut twin_logits = logits.clone();
-        let draw = sample::twin(&header, &history, &mut twin_logits);
+        let draw = sample::twin(&sampler, &history, &mut twin_logits);
         assert_eq!(found.token, draw.token, "{sampling:?}, vocab {vocab}");
         assert_eq!(found.candidates as usize, draw.candidates.len(), "{sampling:?}, vocab {vocab}");
         assert_eq!(found.logit, twin_logits[found.token as usize], "{sampling:?}");

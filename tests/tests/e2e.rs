@@ -1,6 +1,7 @@
 //! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against
 //! themselves by other ways (chunks, unfused, other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use compiler::export::export;
@@ -9,7 +10,7 @@ use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Source, compile};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
+use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
 use tests::launch::device;
@@ -76,8 +77,12 @@ impl Built {
     }
 
     fn load(&self) -> Model {
+        self.load_with_slots(1)
+    }
+
+    fn load_with_slots(&self, slots: u32) -> Model {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options = LoadOptions { device: DeviceChoice::Name(device), ..LoadOptions::default() };
+        let options = LoadOptions { device: DeviceChoice::Name(device), slots, ..LoadOptions::default() };
         let model = Model::load(&self.artifact(), &options, &mut |_, _| {})
             .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
         // Made for any device with these subgroups, so it must have been taken.
@@ -315,4 +320,56 @@ fn a_seed_draws_the_same_text_again() {
     };
     assert_eq!(text(7), text(7));
     assert_ne!(text(7), text(8), "16 draws of a flat distribution");
+}
+
+/// Sequences of different lengths in one step, and draws that feed the next step on the device, against one token at a time.
+#[test]
+fn batches_and_generation_ahead_draw_what_single_steps_draw() {
+    let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 3, ..Sampling::default() };
+    for name in ["gemma3-text", "mistral-window", "phi3-longrope-short", "llama-tied"] {
+        let folder = models().join("tiny").join(name);
+        let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
+            .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
+            .to_vec();
+        let model = Built::of(&folder, INT4).load_with_slots(2 * prompts.len() as u32);
+        let single = |session: &mut Session<'_>, prompt: &[u32]| -> Vec<u32> {
+            let mut next = prompt.to_vec();
+            let mut drawn = Vec::new();
+            for _ in 0..20 {
+                let token = session.feed_and_sample(&next, &sampling).expect("the step runs").token;
+                drawn.push(token);
+                next = vec![token];
+            }
+            drawn
+        };
+        let expected: Vec<Vec<u32>> =
+            prompts.iter().map(|prompt| single(&mut model.session().expect("a free slot"), prompt)).collect();
+
+        for (prompt, expected) in prompts.iter().zip(&expected) {
+            let mut session = model.session().expect("a free slot");
+            let mut drawn = vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token];
+            let mut each = |sampled: Sampled| {
+                drawn.push(sampled.token);
+                ControlFlow::Continue(())
+            };
+            session.generate(expected[0], &sampling, 19, &mut each).expect("the steps run");
+            assert_eq!(drawn, *expected, "{name} ahead");
+        }
+
+        let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session().expect("a free slot")).collect();
+        let firsts = sessions.iter_mut().zip(&prompts);
+        let mut drawn: Vec<Vec<u32>> = firsts
+            .map(|(session, prompt)| vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token])
+            .collect();
+        for _ in 1..20 {
+            let newest = sessions.iter_mut().zip(&drawn).map(|(session, drawn)| BatchRow {
+                session,
+                token: drawn[drawn.len() - 1],
+                sampling: &sampling,
+            });
+            let sampled = model.decode_batch(&mut newest.collect::<Vec<_>>()).expect("the step runs");
+            drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+        }
+        assert_eq!(drawn, expected, "{name} in a batch");
+    }
 }

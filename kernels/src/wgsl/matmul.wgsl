@@ -147,19 +147,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = step.header.logits_row;
     let output_row = 0u;
 //#else
-    let input_row = group.y * COLUMNS;
+    let input_row = group.x * COLUMNS;
     let output_row = input_row;
     if (input_row >= step.header.n_rows) {
         return;
     }
 //#endif
 //#if PROLOGUE
-    prologue(lane, group.x == 0u, input_row);
+    prologue(lane, group.y == 0u, input_row);
 //#endif
     let row = lane % 8u;
 //#if SPLIT
     let slice = (lane / 8u) % K_SLICES;
-    let group_tile = group.x * GROUP_TILES + lane / (8u * K_SLICES);
+    let group_tile = group.y * GROUP_TILES + lane / (8u * K_SLICES);
 //#if MANY_PARTS
     // Lanes of a part have added up among themselves.
     let part = slice / (K_SLICES / PARTS);
@@ -168,7 +168,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#else
     const slice = 0u;
-    let group_tile = group.x * GROUP_TILES + lane / 8u;
+    let group_tile = group.y * GROUP_TILES + lane / 8u;
 //#endif
     let first_tile = group_tile * TILES_PER_LANE;
 ${BODY}
@@ -178,7 +178,7 @@ ${BODY}
         let quad = min(first + lane, COLUMNS * GROUP_ROWS / 4u - 1u);
         let x = vec4<f32>(staged[4u * quad], staged[4u * quad + 1u], staged[4u * quad + 2u], staged[4u * quad + 3u]);
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
-        let row_quad = group.x * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
+        let row_quad = group.y * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
         // A lane without a quad of its own stores none.
         store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, 0.0, lane);
     }
