@@ -108,7 +108,8 @@ fn compile(specs: &[KernelSpec], target: &Target) -> Result<Vec<Vec<u32>>> {
     specs.par_iter().map(one).collect()
 }
 
-/// Family and shape, short enough for a table.
+/// Family and shape, short enough for a table. A kernel that multiplies by a matrix names its `ROWS×COLS`, from which
+/// profiles work out its flops.
 pub fn pipeline_name(spec: &KernelSpec) -> String {
     match spec {
         KernelSpec::MatMul(spec) => {

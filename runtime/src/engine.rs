@@ -1,22 +1,28 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use artifacts::step::{HISTORY_AT, Output, ROWS_AT, Row, StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
 use crate::chunks::Chunk;
 use crate::pages::{BlockTable, PagePool};
+use crate::profile::StepProfile;
 use crate::programs::Programs;
 use crate::session::Sampled;
 use crate::vk::Failure;
-use crate::vk::submit::{Lane, Timer};
+use crate::vk::stamps::Stamps;
+use crate::vk::submit::Lane;
 
 /// What all sessions of a model share. They take turns.
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
     pub lane: Lane,
-    pub timer: Option<Arc<Timer>>,
+    /// Begin and end of a step; `None`: the device keeps no time.
+    pub timer: Option<Arc<Stamps>>,
+    /// Steps since they were last taken, where programs were recorded to be profiled.
+    pub profiles: Vec<StepProfile>,
     pub views: HostViews,
     pub programs: Programs,
     /// One a KV group.
@@ -49,7 +55,18 @@ impl Engine {
         self.write_tables(step, tables);
         self.write_rows(step);
         self.views.step.flush()?;
-        self.lane.run(&mut self.programs.recorded[step.chunk.program].lists)
+        let program = &mut self.programs.recorded[step.chunk.program];
+        let begin = Instant::now();
+        self.lane.run(&mut program.lists)?;
+        if let Some(stamps) = &program.stamps {
+            self.profiles.extend(stamps.read(step.chunk.n_rows, begin, begin.elapsed().as_secs_f64()));
+        }
+        Ok(())
+    }
+
+    /// Seconds that the device spent in the last step; `None`: it keeps no time, or there was none.
+    pub fn last_step_seconds(&self) -> Option<f64> {
+        self.timer.as_ref()?.seconds_between(0, 1)
     }
 
     /// The token that the last step, of a sampling program, drew.

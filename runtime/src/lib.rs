@@ -7,7 +7,8 @@
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
 //!  kernel_statistics             what the driver made of each kernel: registers, spills, machine code; runs nothing
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · statistics · record · submit
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · statistics · stamps · record
+//!       · submit
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -26,6 +27,7 @@ pub mod model;
 mod pages;
 mod pipeline_cache;
 mod pipelines;
+pub mod profile;
 mod programs;
 mod residency;
 pub mod session;

@@ -7,10 +7,11 @@ use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels};
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
+use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
-use crate::vk::submit::Timer;
+use crate::vk::stamps::Stamps;
 
 /// Ready to run.
 pub struct Programs {
@@ -21,6 +22,8 @@ pub struct Programs {
 pub struct RecordedProgram {
     /// One a submission.
     pub lists: Vec<CommandList>,
+    /// Where it was recorded to be profiled.
+    pub stamps: Option<ProgramStamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
 }
@@ -29,14 +32,16 @@ pub struct RecordedProgram {
 /// reset a device that spends seconds on one submission.
 const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
 
-/// Binds every dispatch to its buffers and records every program.
+/// Binds every dispatch to its buffers and records every program: the step's time goes to the two stamps of `timer`, and
+/// with `profile` each dispatch's to stamps of its own.
 pub fn record(
     device: &Arc<Device>,
     plan: &Plan,
     target: &TargetKernels,
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
-    timer: Option<&Arc<Timer>>,
+    timer: Option<&Arc<Stamps>>,
+    profile: bool,
 ) -> Result<Programs, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -52,9 +57,10 @@ pub fn record(
         let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
             .map(|dispatches| commands(dispatches, pipelines, &mut sets))
             .collect();
-        if let Some(timer) = timer {
-            parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
-            parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
+        let stamps = profile.then(|| ProgramStamps::insert(device, target, program, &mut parts)).transpose()?;
+        if let (Some(timer), Some(first)) = (timer, parts.first_mut()) {
+            first.splice(0..0, [Command::ResetStamps(timer.clone()), Command::Stamp(timer.clone(), 0)]);
+            parts.last_mut().expect("there is a first").push(Command::Stamp(timer.clone(), 1));
         }
         let record = |commands| CommandList::record(device, commands);
         let lists = parts.into_iter().map(record).collect::<Result<_, _>>()?;
@@ -62,7 +68,7 @@ pub fn record(
             0 => Vec::new(),
             rows => vec![record(vec![copy_logits(plan, buffers, rows)])?],
         };
-        programs.recorded.push(RecordedProgram { lists, read_logits });
+        programs.recorded.push(RecordedProgram { lists, stamps, read_logits });
         programs.shapes.push(ProgramShape { rows: program.rows, logits: program.logits, samples: program.samples });
     }
     Ok(programs)

@@ -180,7 +180,7 @@ impl<'m> Session<'m> {
                 self.tokens.truncate(position as usize);
                 return Err(failure.into());
             }
-            self.gpu_seconds = engine.timer.as_ref().and_then(|timer| timer.seconds());
+            self.gpu_seconds = engine.last_step_seconds();
             after_step(&mut engine, chunk, position)?;
             rest = later;
         }
