@@ -107,7 +107,7 @@ impl Buffers {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         for buffer in kv.chain([&self.arena, &self.logits, &self.step, &self.output]) {
             // A list each keeps submissions short.
-            lane.run(&mut [CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
+            lane.run(&[CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
         }
         Ok(())
     }

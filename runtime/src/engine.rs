@@ -1,10 +1,13 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
+use std::time::Instant;
+
 use artifacts::step::{HISTORY_AT, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT, Sampler};
 use artifacts::step::{StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
 use crate::pages::{BlockTable, PagePool};
+use crate::profile::StepProfile;
 use crate::programs::Programs;
 use crate::session::Sampled;
 use crate::vk::Failure;
@@ -14,6 +17,8 @@ use crate::vk::submit::Lane;
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
     pub lane: Lane,
+    /// Steps since they were last taken, where programs were recorded to be profiled.
+    pub profiles: Vec<StepProfile>,
     pub views: HostViews,
     pub programs: Programs,
     /// One a KV group.
@@ -63,8 +68,14 @@ impl Engine {
     /// Runs one step to its end. Its rows have their pages.
     pub fn run(&mut self, step: &Step<'_>) -> Result<(), Failure> {
         self.write(step)?;
+        let begin = Instant::now();
         self.begin(step.program, 0)?;
-        self.end(0)
+        self.end(0)?;
+        if let Some(stamps) = &self.programs.recorded[step.program].stamps {
+            let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
+            self.profiles.extend(stamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
+        }
+        Ok(())
     }
 
     /// Lets a program run on what the step buffer holds, behind the other turn's step.
@@ -79,7 +90,7 @@ impl Engine {
 
     /// Seconds that the device spent in the turn's last step; `None`: it keeps no time.
     pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
-        self.programs.recorded[program].turns[turn].timer.as_ref().and_then(|timer| timer.seconds())
+        self.programs.recorded[program].turns[turn].timer.as_ref()?.seconds_between(0, 1)
     }
 
     /// The token that sampler `sampler` of a step that ended drew, as draw number `draw`.

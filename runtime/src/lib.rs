@@ -3,11 +3,12 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ model        follows both: buffers, weights, programs (pipelines, recorded lists)
+//!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  kernel_statistics             what the driver made of each kernel: registers, spills, machine code; runs nothing
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · statistics · record · submit
+//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · stamps · record · submit ·
+//!                                    statistics
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -27,6 +28,7 @@ pub mod model;
 mod pages;
 mod pipeline_cache;
 mod pipelines;
+pub mod profile;
 mod programs;
 mod residency;
 pub mod session;

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
 use crate::pages::{BlockTable, PagePool};
 use crate::pipeline_cache::{self, Compiled, PipelineReport};
+use crate::profile::StepProfile;
 use crate::programs;
 use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
 use crate::session::Session;
@@ -50,6 +51,8 @@ pub struct LoadOptions {
     pub verify_weights: bool,
     /// Where starts leave what spares later ones work; `None`: nowhere.
     pub cache_folder: Option<PathBuf>,
+    /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
+    pub profile: bool,
     /// The device checks every access of a kernel against its binding's range.
     pub robust_buffer_access: bool,
 }
@@ -118,7 +121,7 @@ impl Model {
         })?;
         let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
         let Compiled { pipelines, report: pipeline_report } = compiled?;
-        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers)?;
+        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
 
         let report = LoadReport {
             seconds_total: begin.elapsed().as_secs_f64(),
@@ -132,6 +135,7 @@ impl Model {
         };
         let engine = Engine {
             lane,
+            profiles: Vec::new(),
             views,
             programs,
             pools: pools(&view.plan, context_tokens, &request),
@@ -181,6 +185,11 @@ impl Model {
         Ok(bandwidth::measure(&device, lane)?)
     }
 
+    /// The steps of all sessions since this was last called, if the model was loaded to be profiled.
+    pub fn take_profiles(&self) -> Vec<StepProfile> {
+        std::mem::take(&mut self.engine().profiles)
+    }
+
     /// A new, empty sequence.
     ///
     /// # Errors
@@ -210,6 +219,7 @@ impl Default for LoadOptions {
             slots: 1,
             verify_weights: true,
             cache_folder: None,
+            profile: false,
             robust_buffer_access: true,
         }
     }

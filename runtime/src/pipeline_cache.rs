@@ -10,7 +10,8 @@ use crate::cache_file::CacheFile;
 use crate::device_plan::DeviceFacts;
 use crate::error::LoadError;
 use crate::pipelines::compile_each;
-use crate::vk::cache::PipelineCache;
+use crate::vk::Failure;
+use crate::vk::cache::{Identity, PipelineCache};
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 use crate::vk::pipeline::{Capture, Pipeline};
@@ -42,26 +43,21 @@ pub fn compile(
     target: &TargetKernels,
     folder: Option<&Path>,
 ) -> Result<Compiled, LoadError> {
-    let Some(folder) = folder else {
-        let pipelines = compile_each(device, kernels, target, None, Capture::Nothing, Ok)?;
-        let report = PipelineReport { pipelines: pipelines.len() as u32, ..PipelineReport::default() };
-        return Ok(Compiled { pipelines, report });
+    let opened = folder.map(|folder| OpenCache::below(folder, device, kernels, target));
+    let (cache, unopened) = match opened {
+        None => (None, None),
+        Some(Ok(cache)) => (Some(cache), None),
+        Some(Err(problem)) => (None, Some(problem)),
     };
-    let file = file_for(device, kernels, target, folder)?;
-    let (found, unread) = match file.read() {
-        Ok(found) => (found.unwrap_or_default(), None),
-        Err(problem) => (Vec::new(), Some(problem)),
-    };
-    let cache = open(device, &found)?;
-    let pipelines = compile_each(device, kernels, target, Some(&cache), Capture::Nothing, Ok)?;
-    let data = cache.data()?;
-    let keeps = data.len() > HEADER_BYTES;
-    let kept = if keeps && data != found { file.write(&data) } else { Ok(()) };
-    let report = PipelineReport {
-        pipelines: pipelines.len() as u32,
-        from_cache: count_cached(&pipelines).filter(|_| keeps),
-        note: unread.or(kept.err()),
-    };
+    let in_driver = cache.as_ref().map(|cache| &cache.in_driver);
+    let pipelines = compile_each(device, kernels, target, in_driver, Capture::Nothing, Ok)?;
+    let mut report = PipelineReport { pipelines: pipelines.len() as u32, from_cache: None, note: unopened };
+    if let Some(cache) = cache {
+        let cached = count_cached(&pipelines);
+        let kept = cache.keep(cached == Some(report.pipelines));
+        report.from_cache = cached.filter(|_| kept != Ok(Kept::Nothing));
+        report.note = cache.unread.or(kept.err());
+    }
     Ok(Compiled { pipelines, report })
 }
 
@@ -83,9 +79,56 @@ pub fn warm_pipeline_cache(
 /// A driver that keeps nothing writes only Vulkan's own header.
 const HEADER_BYTES: usize = 32;
 
-/// The driver may refuse what it wrote itself; then it begins anew.
-fn open(device: &Arc<Device>, data: &[u8]) -> Result<PipelineCache, LoadError> {
-    Ok(PipelineCache::create(device, data).or_else(|_| PipelineCache::create(device, &[]))?)
+/// The file of one device and set of kernels, and the driver's cache that began with it.
+struct OpenCache {
+    file: CacheFile,
+    found: Vec<u8>,
+    /// Why what was found was of no use.
+    unread: Option<String>,
+    in_driver: PipelineCache,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kept {
+    /// On disk, now or before.
+    All,
+    /// The driver keeps nothing in such caches.
+    Nothing,
+}
+
+impl OpenCache {
+    fn below(
+        folder: &Path,
+        device: &Arc<Device>,
+        kernels: &Kernels,
+        target: &TargetKernels,
+    ) -> Result<OpenCache, String> {
+        let identity = device.identity().map_err(in_words)?;
+        let file = file_for(&identity, kernels, target, folder);
+        let (found, unread) = match file.read() {
+            Ok(found) => (found.unwrap_or_default(), None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        // The driver may refuse what it wrote itself; then it begins anew.
+        let in_driver = PipelineCache::create(device, &found).or_else(|_| PipelineCache::create(device, &[]));
+        Ok(OpenCache { file, found, unread, in_driver: in_driver.map_err(in_words)? })
+    }
+
+    /// What was found need not be written again where it held everything: drivers may give it in another order.
+    fn keep(&self, held_all: bool) -> Result<Kept, String> {
+        let data = self.in_driver.data().map_err(in_words)?;
+        if data.len() <= HEADER_BYTES {
+            return Ok(Kept::Nothing);
+        }
+        if !held_all && data != self.found {
+            self.file.write(&data)?;
+        }
+        Ok(Kept::All)
+    }
+}
+
+fn in_words(failure: Failure) -> String {
+    LoadError::from(failure).to_string()
 }
 
 /// `None` if the driver is silent about any.
@@ -94,8 +137,7 @@ fn count_cached(pipelines: &[Arc<Pipeline>]) -> Option<u32> {
 }
 
 /// One file a device and set of kernels; a new version of the driver takes over the file of the old one.
-fn file_for(device: &Device, kernels: &Kernels, target: &TargetKernels, folder: &Path) -> Result<CacheFile, LoadError> {
-    let identity = device.identity()?;
+fn file_for(identity: &Identity, kernels: &Kernels, target: &TargetKernels, folder: &Path) -> CacheFile {
     let modules = target.pipelines.iter().map(|pipeline| {
         let words = kernels.modules[pipeline.module as usize].iter().flat_map(|word| word.to_le_bytes());
         words.collect::<Vec<u8>>()
@@ -105,5 +147,5 @@ fn file_for(device: &Device, kernels: &Kernels, target: &TargetKernels, folder: 
     let owner = hash_parts([identity.device.as_slice(), &kernels]);
     let name: String = owner[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let key = hash_parts([owner.as_slice(), &identity.driver]);
-    Ok(CacheFile { path: folder.join("pipelines").join(name + ".cache"), key })
+    CacheFile { path: folder.join("pipelines").join(name + ".cache"), key }
 }

@@ -7,10 +7,11 @@ use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels};
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
+use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
-use crate::vk::submit::Timer;
+use crate::vk::stamps::Stamps;
 
 /// Ready to run.
 pub struct Programs {
@@ -21,6 +22,8 @@ pub struct Programs {
 pub struct RecordedProgram {
     /// The program once, or twice where its steps can follow one another without the host; each a list a submission.
     pub turns: Vec<Turn>,
+    /// Where the first turn was recorded to be profiled.
+    pub stamps: Option<ProgramStamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
 }
@@ -28,20 +31,22 @@ pub struct RecordedProgram {
 pub struct Turn {
     pub lists: Vec<CommandList>,
     /// Around all of them; `None`: the device keeps no time.
-    pub timer: Option<Arc<Timer>>,
+    pub timer: Option<Arc<Stamps>>,
 }
 
 /// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
 /// reset a device that spends seconds on one submission.
 const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
 
-/// Binds every dispatch to its buffers and records every program.
+/// Binds every dispatch to its buffers and records every program: the step's time goes to the two stamps of `timer`, and
+/// with `profile` each dispatch's to stamps of its own.
 pub fn record(
     device: &Arc<Device>,
     plan: &Plan,
     target: &TargetKernels,
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
+    profile: bool,
 ) -> Result<Programs, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -52,12 +57,13 @@ pub fn record(
     }
     let mut sets = BoundSet::create_all(device, &requests)?.into_iter();
     let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
-    let timers = [Timer::create(device)?, Timer::create(device)?];
+    let timers = [Stamps::create(device, 2)?, Stamps::create(device, 2)?];
     for program in &target.programs {
         let logits_rows = logits_rows(plan, program)?;
-        let parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
+        let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
             .map(|dispatches| commands(dispatches, pipelines, &mut sets))
             .collect();
+        let stamps = profile.then(|| ProgramStamps::insert(device, target, program, &mut parts)).transpose()?;
         let turns = timers[..if program.batch { 2 } else { 1 }]
             .iter()
             .map(|timer| record_turn(device, parts.clone(), timer.clone()))
@@ -66,7 +72,7 @@ pub fn record(
             0 => Vec::new(),
             rows => vec![CommandList::record(device, vec![copy_logits(plan, buffers, rows)])?],
         };
-        programs.recorded.push(RecordedProgram { turns, read_logits });
+        programs.recorded.push(RecordedProgram { turns, stamps, read_logits });
         let &Program { rows, logits, samples, batch, .. } = program;
         programs.shapes.push(ProgramShape { rows, logits, samples, batch });
     }
@@ -76,11 +82,14 @@ pub fn record(
 fn record_turn(
     device: &Arc<Device>,
     mut parts: Vec<Vec<Command>>,
-    timer: Option<Arc<Timer>>,
+    timer: Option<Arc<Stamps>>,
 ) -> Result<Turn, LoadError> {
     if let Some(timer) = &timer {
-        parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
-        parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
+        let first = parts.first_mut().into_iter();
+        first.for_each(|first| {
+            drop(first.splice(0..0, [Command::ResetStamps(timer.clone()), Command::Stamp(timer.clone(), 0)]))
+        });
+        parts.last_mut().into_iter().for_each(|last| last.push(Command::Stamp(timer.clone(), 1)));
     }
     let lists = parts.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()?;
     Ok(Turn { lists, timer })

@@ -15,6 +15,8 @@ const LEAST_MESA: u32 = 25;
 const RELEASE: &str = "bookworm";
 const BACKPORTS: [&str; 3] = ["mesa-vulkan-drivers", "libdrm2", "libdrm-amdgpu1"];
 const PLAIN: [&str; 1] = ["libllvm19"];
+/// For a machine that gets the release under another name.
+const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Where the driver is.
@@ -26,26 +28,37 @@ pub struct Radv {
     libraries: Option<PathBuf>,
 }
 
+/// This system cannot have the driver by our means; says what was found instead.
+#[derive(Debug)]
+pub struct NoRadv(String);
+
+impl std::error::Error for NoRadv {}
+
+impl std::fmt::Display for NoRadv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RADV of Mesa {LEAST_MESA} or later is missing: {}; install a newer mesa-vulkan-drivers", self.0)
+    }
+}
+
 impl Radv {
     /// The system's driver if it is recent, or one unpacked into `folder` if it is not.
     ///
     /// # Errors
-    /// When there is none and none can be fetched.
+    /// [`NoRadv`] on a system that has none and that we know no packages for; any other error is one of fetching them.
     pub fn find(folder: &Path) -> Result<Radv> {
         let version = system_mesa();
         if version.as_deref().is_none_or(|version| major(version).is_some_and(|major| major >= LEAST_MESA)) {
-            let manifest = manifest_in(Path::new("/")).context(
-                "RADV is missing: Vulkan knows no driver of its name; install Mesa 25 or later with its Vulkan drivers",
-            )?;
+            let manifest =
+                manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan knows no driver of that name".into()))?;
             return Ok(Radv { manifest, libraries: None });
         }
+        let version = version.unwrap_or_default();
         if !folder.exists() {
-            let version = version.unwrap_or_default();
             if !is_release(RELEASE) {
-                bail!("Mesa is {version}, expected {LEAST_MESA} or later; install a newer mesa-vulkan-drivers");
+                bail!(NoRadv(format!("found Mesa {version}")));
             }
             unpack(folder).with_context(|| {
-                format!("Mesa is {version}, expected {LEAST_MESA}, and {RELEASE}-backports cannot be fetched")
+                format!("Mesa is {version}, and a newer one from {RELEASE}-backports cannot be had")
             })?;
         }
         let manifest = manifest_in(folder)
@@ -133,9 +146,15 @@ fn mirror() -> Result<String> {
     if !succeeds(Command::new("apt-get").arg("--version")) {
         bail!("apt-get is missing, though this is a Debian");
     }
-    let targets = read(Command::new("apt-get").args(["indextargets", "--format", "$(CODENAME) $(REPO_URI)"]))?;
-    let uri = targets.lines().find_map(|line| line.strip_prefix(RELEASE)?.strip_prefix(' '));
-    Ok(uri.unwrap_or("http://deb.debian.org/debian").to_owned())
+    // Without what Release files say, apt-get answers also where no list has been loaded yet.
+    let mut question = Command::new("apt-get");
+    question.args(["--no-release-info", "indextargets", "--format", "$(RELEASE) $(REPO_URI)"]);
+    Ok(mirror_in(&read(&mut question)?).unwrap_or(DEFAULT_MIRROR).to_owned())
+}
+
+/// From lines of a release and an address.
+fn mirror_in(targets: &str) -> Option<&str> {
+    targets.lines().find_map(|line| line.strip_prefix(RELEASE)?.strip_prefix(' '))
 }
 
 fn source_list(mirror: &str) -> String {
@@ -172,6 +191,13 @@ mod tests {
         assert_eq!(major("25.0.7-2~bpo12+1"), Some(25));
         assert_eq!(major("22.3.6-1+deb12u2"), Some(22));
         assert_eq!(major("none"), None);
+    }
+
+    #[test]
+    fn the_mirror_is_that_of_the_release_itself() {
+        let targets = "bookworm-security http://a/security/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
+        assert_eq!(mirror_in(targets), Some("http://b/debian/"));
+        assert_eq!(mirror_in("stable http://b/debian/\n"), None);
     }
 
     #[test]

@@ -10,14 +10,23 @@ use crate::{DeviceKind, LoadOptions, Model};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
+}
+
+/// The same, so that the time of every dispatch is written down.
+pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
+    let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
+    load_with(artifact, args, options)
+}
+
+fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
     let options = LoadOptions {
         device,
         target: args.target.clone(),
-        context_tokens,
         verify_weights: !args.no_verify,
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
-        ..LoadOptions::default()
+        ..options
     };
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")

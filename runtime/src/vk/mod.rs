@@ -19,6 +19,7 @@ pub mod instance;
 pub mod memory;
 pub mod pipeline;
 pub mod record;
+pub mod stamps;
 pub mod statistics;
 pub mod submit;
 

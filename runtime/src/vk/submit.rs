@@ -1,4 +1,4 @@
-//! Submissions, at most two under way a lane, and how long they took on the device.
+//! Submissions, at most two under way a lane.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,6 @@ pub struct Lane {
     under_way: Option<CommandList>,
     /// Submissions of each turn that nobody has waited for.
     begun: [u32; 2],
-}
-
-/// Two ticks of the device's clock around a command list.
-pub struct Timer {
-    device: Arc<Device>,
-    pool: vk::QueryPool,
-    nanoseconds_per_tick: f64,
-    valid_bits: u64,
 }
 
 impl Lane {
@@ -122,44 +114,6 @@ impl Lane {
     }
 }
 
-impl Timer {
-    /// `None` where the device keeps no time.
-    pub fn create(device: &Arc<Device>) -> Result<Option<Arc<Timer>>, Failure> {
-        let Some((nanoseconds_per_tick, valid_bits)) = device.clock else {
-            return Ok(None);
-        };
-        let request = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(2);
-        // SAFETY: a plain request; destroyed by Drop.
-        let pool = unsafe { device.raw.create_query_pool(&request, None) }.named("vkCreateQueryPool")?;
-        Ok(Some(Arc::new(Timer { device: device.clone(), pool, nanoseconds_per_tick, valid_bits })))
-    }
-
-    /// Seconds between start and stop of the last list that ran to its end; `None` before the first.
-    pub fn seconds(&self) -> Option<f64> {
-        let mut ticks = [0u64; 2];
-        // SAFETY: both queries exist and are 64 bits wide as asked for.
-        let read =
-            unsafe { self.device.raw.get_query_pool_results(self.pool, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) };
-        let elapsed = ticks[1].wrapping_sub(ticks[0]) & self.valid_bits;
-        read.ok().map(|()| elapsed as f64 * self.nanoseconds_per_tick * 1e-9)
-    }
-
-    pub(super) fn record_start(&self, list: vk::CommandBuffer) {
-        // SAFETY: recording; the list's owner keeps the timer alive.
-        unsafe {
-            self.device.raw.cmd_reset_query_pool(list, self.pool, 0, 2);
-            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::TOP_OF_PIPE, self.pool, 0);
-        }
-    }
-
-    pub(super) fn record_stop(&self, list: vk::CommandBuffer) {
-        // SAFETY: recording; the list's owner keeps the timer alive.
-        unsafe {
-            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::BOTTOM_OF_PIPE, self.pool, 1);
-        }
-    }
-}
-
 impl Drop for Lane {
     fn drop(&mut self) {
         // A failure was, or will be, met by whoever needs the result.
@@ -167,15 +121,6 @@ impl Drop for Lane {
         if !self.device.is_stuck() {
             // SAFETY: nothing is under way any more; null fences are ignored.
             self.fences.iter().for_each(|&fence| unsafe { self.device.raw.destroy_fence(fence, None) });
-        }
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        if !self.device.is_stuck() {
-            // SAFETY: command lists hold an Arc of their timer, so none is left.
-            unsafe { self.device.raw.destroy_query_pool(self.pool, None) };
         }
     }
 }

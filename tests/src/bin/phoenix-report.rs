@@ -53,7 +53,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let report = format!("{head}{}\n{METHOD}\n{estimated}", table(&models));
     print!("{report}");
 
-    let wrong: Vec<String> = models.iter().flat_map(|model| broken(model, arguments.require_classes)).collect();
+    let wrong: Vec<String> =
+        models.iter().flat_map(|model| broken(&model.name, &model.kernels, arguments.require_classes)).collect();
     if !wrong.is_empty() {
         return Err(format!("kernels break their rules:\n{}", wrong.join("\n")));
     }
