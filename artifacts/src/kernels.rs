@@ -51,8 +51,10 @@ pub struct Pipeline {
 pub struct Program {
     pub rows: u32,
     pub logits: LogitsRows,
-    /// Whether the last dispatch draws a token from the logits into the output buffer.
+    /// Whether the last dispatch draws a token from each row of the logits into the output buffer.
     pub samples: bool,
+    /// Each row is the newest token of a sequence of its own.
+    pub batch: bool,
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -107,9 +109,9 @@ pub enum BufferRef {
         group: u32,
         layer: u32,
     },
-    /// `step::StepHeader`, rows, history and block tables.
+    /// `step::StepHeader`, rows, samplers, histories and block tables.
     Step,
     Logits,
-    /// `step::Output`.
+    /// `step::Output`s.
     Output,
 }

@@ -3,15 +3,18 @@
 //! Nothing has an address yet: operands name values, weights and caches, and `place` turns them into bindings.
 
 use artifacts::LogitsRows;
+use kernels::activations::ACTIVATION_GROUP;
 use kernels::attention::AttentionSpec;
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
+use kernels::layout::TILE_ROWS;
 use kernels::matmul::{MatMulSpec, MatMulTile};
 use kernels::norm::NormSpec;
+use kernels::quantize::QuantizeSpec;
 use kernels::sample::SampleSpec;
 use kernels::spec::Number;
-use kernels::{KernelSpec, Role, WeightLayout};
+use kernels::{ActivationFormat, KernelSpec, Precision, Role, WeightLayout};
 use shaders_gen::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, NormStep};
@@ -30,15 +33,33 @@ const ATTENTION_QUERIES: usize = 8;
 pub struct ProgramKind {
     pub rows: usize,
     pub logits: LogitsRows,
+    /// Each row is the newest token of a sequence of its own, and a token is drawn for each.
+    pub batch: bool,
 }
 
-/// Every program of a target. Rows grow by eights; logits of all rows are asked for by tools, in chunks of 64 at most.
-pub const PROGRAMS: [ProgramKind; 11] = {
+impl ProgramKind {
+    pub fn samples(self) -> bool {
+        self.batch || self.logits == LogitsRows::One
+    }
+}
+
+/// Every program of a target. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
+/// in chunks of 64 at most; for sequences by twos.
+pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
-        ProgramKind { rows, logits }
+        ProgramKind { rows, logits, batch: false }
+    }
+    const fn batch(rows: usize) -> ProgramKind {
+        ProgramKind { rows, logits: LogitsRows::All, batch: true }
     }
     [
-        kind(1, LogitsRows::One),
+        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true },
+        batch(2),
+        batch(4),
+        batch(8),
+        batch(16),
+        batch(32),
+        batch(64),
         kind(1, LogitsRows::None),
         kind(1, LogitsRows::All),
         kind(8, LogitsRows::One),
@@ -68,8 +89,16 @@ pub enum Operand {
     StepBuffer,
     Weight(PackedId),
     Value(ValueId),
-    Keys { group: usize, layer: usize },
-    Values { group: usize, layer: usize },
+    /// The same value as the integers that matmuls read.
+    Encoded(ValueId),
+    Keys {
+        group: usize,
+        layer: usize,
+    },
+    Values {
+        group: usize,
+        layer: usize,
+    },
     Logits,
     Drawn,
 }
@@ -117,7 +146,7 @@ pub fn select(
             selector.node(node);
         }
     }
-    if kind.logits == LogitsRows::One {
+    if kind.samples() {
         selector.sample();
     }
     selector.steps
@@ -163,7 +192,7 @@ impl Selector<'_> {
                         scale: Number::new(*scale),
                     };
                     let rows = self.kind.rows as u64;
-                    let bytes = rows * (layout.tile_bytes() / kernels::layout::TILE_ROWS) as u64;
+                    let bytes = rows * (layout.tile_bytes() / TILE_ROWS) as u64;
                     self.push(node, KernelSpec::Embed(spec), self.kind.rows, bytes, |role| match role {
                         Role::Weights => Operand::Weight(id),
                         _ => Operand::Value(*out),
@@ -190,10 +219,11 @@ impl Selector<'_> {
                 let rows = if result == Operand::Logits { self.logits_rows() } else { self.kind.rows };
                 self.push(node, KernelSpec::Elementwise(spec), rows, 0, |role| match role {
                     Role::Input => Operand::Value(*input),
-                    Role::Residual => Operand::Value(second.expect("binary")),
+                    Role::Second => Operand::Value(second.expect("binary")),
                     Role::Bias => bias.expect("biased"),
                     _ => result,
                 });
+                self.quantize(node, *out);
             }
         }
     }
@@ -206,6 +236,7 @@ impl Selector<'_> {
             eps: Number::new(self.config.rms_norm_eps),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
+            format: self.stored_format(step.out),
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -213,7 +244,7 @@ impl Selector<'_> {
     fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
         let vector = |id| Operand::Weight(self.weights.vector(id));
         match role {
-            Role::Input => Some(Operand::Value(step.input)),
+            Role::InputQuads => Some(Operand::Value(step.input)),
             Role::Residual => step.residual.map(Operand::Value),
             Role::Sum => step.sum.map(Operand::Value),
             Role::NormWeight => Some(vector(step.weight)),
@@ -225,7 +256,8 @@ impl Selector<'_> {
     fn norm(&mut self, node: &FusedNode, step: &NormStep) {
         let operand = |role| match role {
             Role::Step => Operand::StepBuffer,
-            Role::Output => Operand::Value(step.out),
+            Role::OutputQuads => Operand::Value(step.out),
+            Role::Encoded => Operand::Encoded(step.out),
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         };
         let operands =
@@ -274,10 +306,12 @@ impl Selector<'_> {
             let operands = Vec::from_iter(roles_of(KernelSpec::MatMul(spec.clone())).map(|role| {
                 let operand = match role {
                     Role::Weights => Operand::Weight(id),
-                    Role::Columns => Operand::Value(input),
+                    Role::Codes => Operand::Encoded(input),
                     Role::Bias => bias.expect("biased"),
                     Role::Output => result,
+                    Role::Encoded => Operand::Encoded(out),
                     Role::Step => Operand::StepBuffer,
+                    Role::InputQuads if norm.is_none() => Operand::Value(input),
                     role => of_norm(role).expect("every other role is the prologue's"),
                 };
                 (role, operand)
@@ -286,6 +320,61 @@ impl Selector<'_> {
                 operands.iter().find(|(one, _)| *one == role).expect("listed above").1
             });
         }
+        if !self.encodes_output(node) {
+            self.quantize(node, out);
+        }
+    }
+
+    /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
+    fn stored_format(&self, value: ValueId) -> ActivationFormat {
+        let readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value));
+        let mut formats = readers.map(|node| self.matmul_input(node));
+        let first = formats.next().flatten();
+        first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
+    }
+
+    /// The format that a matmul reads best; `None`: no matmul.
+    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
+        let FusedOp::MatMul { input, out, .. } = node.op else { return None };
+        // Quads of the norms before.
+        let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
+        if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
+            return Some(ActivationFormat::F32);
+        }
+        let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
+        Some(ActivationFormat::Codes(precision))
+    }
+
+    /// Whether a value is q, k or v.
+    fn becomes_heads(&self, value: ValueId) -> bool {
+        self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value)).any(|node| match &node.op {
+            FusedOp::Heads(_) => true,
+            FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
+            _ => false,
+        })
+    }
+
+    /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
+    fn encodes_output(&self, node: &FusedNode) -> bool {
+        let FusedOp::MatMul { matrix, act_mul, out, .. } = node.op else { return false };
+        let whole = self.weights.matrix(matrix).len() == 1;
+        let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
+        act_mul.is_some() && whole && codes
+    }
+
+    /// Makes the integers that a value is wanted in, from f32.
+    fn quantize(&mut self, node: &FusedNode, value: ValueId) {
+        let format = self.stored_format(value);
+        if format == ActivationFormat::F32 {
+            return;
+        }
+        let width = self.graph.values[value.0].width;
+        let spec = QuantizeSpec { width, stride: stride(width), format, subgroup_size: self.target.subgroup_size };
+        self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
+            Role::InputQuads => Operand::Value(value),
+            _ => Operand::Encoded(value),
+        });
+        self.steps.last_mut().expect("pushed above").label += " to integers";
     }
 
     fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {
@@ -295,17 +384,25 @@ impl Selector<'_> {
         let (layout, first_row) = self.matrix(id);
         let row_from_step = self.row_from_step(node);
         let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let least_tiles = match (norm, self.encodes_output(node)) {
+            // 32 rows of gate and as many of up.
+            (_, true) => 2 * ACTIVATION_GROUP / TILE_ROWS,
+            (Some(_), false) => self.target.matmul.prologue_tiles,
+            (None, false) => 1,
+        };
         MatMulSpec {
             layout,
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            input: self.stored_format(input),
+            output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: norm.map(|step| self.norm_spec(step)),
             bias: bias.is_some(),
             act_mul,
             softcap: softcap.map(Number::new),
             row_from_step,
-            tile: tile(self.target, &layout, head_rows, act_mul.is_some()),
+            tile: tile(self.target, &layout, head_rows, act_mul.is_some(), least_tiles),
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -353,7 +450,7 @@ impl Selector<'_> {
             page_tokens: PAGE_TOKENS,
             kv_group: group,
             heads_per_group,
-            rows_per_group: (ATTENTION_QUERIES / heads_per_group).min(self.kind.rows),
+            rows_per_group: if self.kind.batch { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(self.kind.rows) },
         };
         self.push(node, KernelSpec::Attention(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(query),
@@ -361,16 +458,18 @@ impl Selector<'_> {
             Role::Values => Operand::Values { group, layer },
             _ => Operand::Value(out),
         });
+        self.quantize(node, out);
     }
 
     fn sample(&mut self) {
         let spec = KernelSpec::Sample(SampleSpec {
             vocab: self.config.vocab_size,
+            logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(256),
             subgroup_size: self.target.subgroup_size,
         });
         self.steps.push(Step {
-            workgroups: spec.workgroups(1),
+            workgroups: spec.workgroups(self.logits_rows()),
             operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
             spec,
             label: "sample".into(),
@@ -446,19 +545,22 @@ fn roles_of(spec: KernelSpec) -> impl Iterator<Item = Role> {
 }
 
 /// The target's tuning fitted to a shape.
-fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool) -> MatMulTile {
+fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool, least_tiles: usize) -> MatMulTile {
     let tuning = target.matmul;
     let columns = tuning.columns.min(rows.next_power_of_two());
     let tiles_per_lane = if columns == 1 { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
     // A lane without a block to read only waits.
     let blocks = layout.blocks_per_tile();
     let k_slices = if blocks.is_power_of_two() { blocks } else { blocks.next_power_of_two() / 2 };
-    let k_slices = tuning.k_slices.min(k_slices);
+    let tiles_per_lane = if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
+    let lane_groups = tuning.workgroup / TILE_ROWS;
+    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
     MatMulTile {
         columns,
-        tiles_per_lane: if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane },
+        tiles_per_lane,
         k_slices,
         broadcast: tuning.broadcast,
-        group_tiles: (tuning.workgroup / kernels::layout::TILE_ROWS / k_slices).max(1),
+        unroll: tuning.unroll,
+        group_tiles: (lane_groups / k_slices).max(1),
     }
 }

@@ -13,6 +13,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
+use crate::activations::ActivationFormat;
 use crate::norm::{NormSpec, norm_row};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -125,7 +126,7 @@ impl HeadsSpec {
                 None => {}
             }
             if part.rope {
-                text += "        rope_head(lane, position);\n";
+                text += "        rope_head(lane, row, position);\n";
             }
             text += &match part.to {
                 Destination::Output => format!(
@@ -279,6 +280,7 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
+            format: ActivationFormat::F32,
             subgroup_size: 0,
         }
     }

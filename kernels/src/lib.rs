@@ -19,6 +19,7 @@ pub mod gemm;
 pub mod heads;
 pub mod matmul;
 pub mod norm;
+pub mod quantize;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};

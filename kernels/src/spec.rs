@@ -9,6 +9,7 @@ use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
+use crate::quantize::QuantizeSpec;
 use crate::sample::SampleSpec;
 
 /// One specialised kernel.
@@ -16,6 +17,7 @@ use crate::sample::SampleSpec;
 pub enum KernelSpec {
     Embed(EmbedSpec),
     Norm(NormSpec),
+    Quantize(QuantizeSpec),
     MatMul(MatMulSpec),
     Gemm(GemmSpec),
     Heads(HeadsSpec),
@@ -35,17 +37,27 @@ pub struct BindingSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Step,
+    /// The same, which the kernel prepares for the step after.
+    StepState,
     /// The packed matrix.
     Weights,
     /// The activation that is read.
     Input,
     /// The same, read four elements at a time.
-    Columns,
-    /// The activation as `ActivationFormat::Half` rows.
+    InputQuads,
+    /// The same as integers (`activations::ActivationFormat::Codes`), sixteen codes at a time.
+    Codes,
+    /// The same as `activations::ActivationFormat::Half` rows, eight elements at a time.
     Halves,
-    /// A second activation: the residual, or the other operand.
+    /// The other operand.
+    Second,
+    /// The residual stream before the sum.
     Residual,
     Output,
+    /// The same, written four elements at a time.
+    OutputQuads,
+    /// The same as integers, or f16 made of them: rows of `activations`.
+    Encoded,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -58,7 +70,7 @@ pub enum Role {
     RopeTable,
     Keys,
     Values,
-    /// `artifacts::step::Output`.
+    /// `artifacts::step::Output`s.
     Drawn,
 }
 
@@ -89,6 +101,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(_) => "embed",
             KernelSpec::Norm(_) => "norm",
+            KernelSpec::Quantize(_) => "quantize",
             KernelSpec::MatMul(_) => "matmul",
             KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
@@ -103,6 +116,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.bindings(),
             KernelSpec::Norm(spec) => spec.bindings(),
+            KernelSpec::Quantize(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
             KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
@@ -117,6 +131,7 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.wgsl(),
             KernelSpec::Norm(spec) => spec.wgsl(),
+            KernelSpec::Quantize(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
             KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
@@ -130,20 +145,23 @@ impl KernelSpec {
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
-            KernelSpec::Norm(_) => [rows, 1, 1],
+            KernelSpec::Norm(_) | KernelSpec::Quantize(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
             KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
-            KernelSpec::Sample(_) => [1, 1, 1],
+            KernelSpec::Sample(_) => [rows, 1, 1],
         }
     }
 }
 
-/// A list of bindings from roles; `Output`, `Sum`, `Keys`, `Values` and `Drawn` are written, the others read.
+/// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
-    let writes = |role| matches!(role, Role::Output | Role::Sum | Role::Keys | Role::Values | Role::Drawn);
+    let writes = |role| {
+        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Sum | Keys | Values | Drawn)
+    };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
 
@@ -151,23 +169,27 @@ pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec
 pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
-            Role::Step => ("step", "Step"),
+            Role::Step | Role::StepState => ("step", "Step"),
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
-            Role::Columns => ("columns", "array<vec4<f32>>"),
+            Role::InputQuads => ("input", "array<vec4<f32>>"),
+            Role::Codes => ("codes", "array<vec4<u32>>"),
             Role::Halves => ("halves", "array<vec4<u32>>"),
-            Role::Residual => ("residual", "array<f32>"),
+            Role::Second => ("second", "array<f32>"),
+            Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
-            Role::Sum => ("sum", "array<f32>"),
+            Role::OutputQuads => ("output", "array<vec4<f32>>"),
+            Role::Encoded => ("encoded", "array<u32>"),
+            Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
-            Role::NormWeight => ("norm_weight", "array<f32>"),
-            Role::PostNormWeight => ("post_norm_weight", "array<f32>"),
+            Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
+            Role::PostNormWeight => ("post_norm_weight", "array<vec4<f32>>"),
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<u32>"),
             Role::Values => ("values", "array<u32>"),
-            Role::Drawn => ("drawn", "Output"),
+            Role::Drawn => ("drawn", "array<Output>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

@@ -103,6 +103,7 @@ fn include(name: &str) -> &'static str {
     match name {
         "activation" => include_str!("wgsl/shared/activation.wgsl"),
         "encode" => include_str!("wgsl/shared/encode.wgsl"),
+        "encode_row" => include_str!("wgsl/shared/encode_row.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
         "weights" => include_str!("wgsl/shared/weights.wgsl"),

@@ -88,6 +88,8 @@ pub struct DeviceFeatures {
     pub memory_budget: bool,
     /// Host memory can become device memory in place (VK_EXT_external_memory_host).
     pub host_import: bool,
+    /// The driver tells registers, spills and machine code (VK_KHR_pipeline_executable_properties).
+    pub pipeline_statistics: bool,
     /// Shapes of cooperative matrices, as `16x16x16 f16 -> f32`; empty: none.
     pub cooperative_matrix: Vec<String>,
 }
@@ -109,9 +111,11 @@ pub enum DeviceChoice {
 /// [`LoadError::NoDevice`] with everything that was found.
 pub fn choose_device<'a>(devices: &'a [DeviceFacts], choice: &DeviceChoice) -> Result<&'a DeviceFacts, LoadError> {
     let chosen = match choice {
-        DeviceChoice::Auto => [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Virtual]
-            .iter()
-            .find_map(|&kind| devices.iter().find(|device| device.kind == kind && device.is_recent())),
+        DeviceChoice::Auto => {
+            [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Virtual].iter().find_map(|&kind| {
+                devices.iter().find(|device| device.kind == kind && device.is_recent() && device.has_memory())
+            })
+        }
         DeviceChoice::Index(index) => devices.iter().find(|device| device.index == *index),
         DeviceChoice::Name(part) => devices.iter().find(|device| contains_in_any_case(&device.name, part)),
     };
@@ -123,6 +127,11 @@ pub fn choose_device<'a>(devices: &'a [DeviceFacts], choice: &DeviceChoice) -> R
         let (major, minor, patch) = chosen.api_version;
         return Err(LoadError::Unsupported {
             what: format!("{} has Vulkan {major}.{minor}.{patch}, expected 1.2 or later", chosen.name),
+        });
+    }
+    if !chosen.has_memory() {
+        return Err(LoadError::Unsupported {
+            what: format!("{} has no memory: its driver compiles kernels and runs none", chosen.name),
         });
     }
     Ok(chosen)
@@ -163,8 +172,18 @@ impl DeviceFacts {
         size.is_power_of_two() && (size == self.subgroup_size || any_in_range)
     }
 
+    /// Whether everything that Vulkan 1.3 made mandatory is there.
+    pub fn has_core_1_3(&self) -> bool {
+        (self.api_version.0, self.api_version.1) >= (1, 3)
+    }
+
     fn is_recent(&self) -> bool {
         (self.api_version.0, self.api_version.1) >= (1, 2)
+    }
+
+    /// A driver without its hardware may still list a device.
+    fn has_memory(&self) -> bool {
+        !self.heaps.is_empty()
     }
 }
 
@@ -203,6 +222,7 @@ impl DeviceFeatures {
             ("robust buffer access", self.robust_buffer_access),
             ("memory budget", self.memory_budget),
             ("host memory import", self.host_import),
+            ("pipeline statistics", self.pipeline_statistics),
             ("cooperative matrix", !self.cooperative_matrix.is_empty()),
         ];
         all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
@@ -353,6 +373,16 @@ pub(crate) mod tests {
         assert_eq!(choose_device(&all[..2], &DeviceChoice::Auto).unwrap().index, 1);
         let error = choose_device(&[software], &DeviceChoice::Auto).unwrap_err().to_string();
         assert!(error.contains("0: llvmpipe (LLVM 15) (software)") && error.contains("UNICORN_DEVICE"), "{error}");
+    }
+
+    #[test]
+    fn a_driver_without_hardware_runs_nothing() {
+        let null = DeviceFacts { heaps: vec![], ..facts(0, "Null hardware (RADV PHOENIX)", DeviceKind::Integrated) };
+        let card = facts(1, "NVIDIA H200", DeviceKind::Discrete);
+        assert_eq!(choose_device(&[null.clone(), card], &DeviceChoice::Auto).unwrap().index, 1);
+        assert!(choose_device(std::slice::from_ref(&null), &DeviceChoice::Auto).is_err());
+        let error = choose_device(&[null], &DeviceChoice::Index(0)).unwrap_err().to_string();
+        assert!(error.contains("Null hardware (RADV PHOENIX) has no memory"), "{error}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Target {
     pub workgroup_invocations: usize,
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
-    /// Packed dot products of four int8 in one instruction.
+    /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
     pub integer_dot: bool,
     pub matmul: MatMulTuning,
     /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
@@ -36,6 +36,10 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
+    /// Groups of 32 columns that a lane loads before it multiplies them (integer activations only).
+    pub unroll: usize,
+    /// Tiles of a workgroup at least where it norms and quantises its input first: as many share that work.
+    pub prologue_tiles: usize,
     /// Activations are handed round subgroups of 8 lanes.
     pub broadcast: bool,
 }
@@ -77,6 +81,12 @@ impl Target {
         allowed
     }
 
+    /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
+    /// not at hand.
+    pub fn for_any_device(self, subgroup_size: u32) -> Target {
+        Target { subgroup_size, vendor_id: None, name_contains: &[], ..self }
+    }
+
     /// The artifact's record of which devices this is for.
     pub fn matches(&self) -> TargetMatch {
         TargetMatch {
@@ -114,6 +124,8 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
             matrix: Some(MatrixTuning {
@@ -152,6 +164,8 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
             matrix: Some(MatrixTuning {
@@ -190,6 +204,8 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 1,
                 workgroup: 64,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: true,
             },
             matrix: None,
@@ -209,6 +225,8 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 16,
                 workgroup: 128,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: false,
             },
             matrix: None,

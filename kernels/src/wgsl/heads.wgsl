@@ -23,8 +23,8 @@ fn packed_pair(pair: u32) -> u32 {
 //#endif
 
 //#if ROPE
-fn rope_head(lane: u32, position: u32) {
-    let variant = step.header.rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+fn rope_head(lane: u32, row: u32, position: u32) {
+    let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
     for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
         let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
         let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];
