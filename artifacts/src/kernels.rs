@@ -29,6 +29,11 @@ pub struct TargetMatch {
     pub subgroup_size: u32,
     pub shared_memory_bytes: u32,
     pub workgroup_invocations: u32,
+    /// Kernels use packed dot products of int8.
+    pub integer_dot_product: bool,
+    /// Kernels use cooperative matrices of f16 with f32 sums, 16 x 16 x 16, and what comes with them: the Vulkan memory
+    /// model and arithmetic in f16.
+    pub cooperative_matrix: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,8 +51,10 @@ pub struct Pipeline {
 pub struct Program {
     pub rows: u32,
     pub logits: LogitsRows,
-    /// Whether the last dispatch draws a token from the logits into the output buffer.
+    /// Whether the last dispatch draws a token from each row of the logits into the output buffer.
     pub samples: bool,
+    /// Each row is the newest token of a sequence of its own.
+    pub batch: bool,
     pub dispatches: Vec<Dispatch>,
 }
 
@@ -102,9 +109,9 @@ pub enum BufferRef {
         group: u32,
         layer: u32,
     },
-    /// `step::StepHeader`, rows, history and block tables.
+    /// `step::StepHeader`, rows, samplers, histories and block tables.
     Step,
     Logits,
-    /// `step::Output`.
+    /// `step::Output`s.
     Output,
 }

@@ -17,8 +17,10 @@
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
+pub mod account;
 pub mod codec;
 pub mod error;
+pub mod hash;
 pub mod header;
 pub mod int4;
 pub mod kernels;
@@ -32,11 +34,14 @@ pub mod view;
 #[cfg(feature = "write")]
 pub mod write;
 
+pub use account::{Account, TierAccount};
 pub use error::ParseError;
 pub use kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
-pub use plan::{ActivationPlan, BufferPlan, KvGroupPlan, Plan, SlicePlan, Tier, WeightPlan};
+pub use plan::{
+    ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
+};
 pub use tokenizer::TokenizerSection;
 pub use view::ArtifactView;
 #[cfg(feature = "write")]

@@ -34,6 +34,8 @@ impl Tier {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// What the plan was made for.
+    pub machine: MachinePlan,
     /// One a weight section, in the order of their index.
     pub slices: Vec<SlicePlan>,
     pub weights: Vec<WeightPlan>,
@@ -49,6 +51,46 @@ pub struct Plan {
     pub buffers: Vec<BufferPlan>,
     /// Context the sizes shown to people are worked out for, in tokens.
     pub planned_context_tokens: u32,
+    /// Most tokens that one step of such a sequence appends.
+    pub planned_chunk_tokens: u32,
+}
+
+/// A machine as the planner knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachinePlan {
+    pub name: String,
+    /// Each tier once, in the order of [`Tier`].
+    pub tiers: Vec<TierPlan>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TierPlan {
+    pub tier: Tier,
+    /// What the plan may use; `None`: no limit is known.
+    pub budget_bytes: Option<u64>,
+    /// Of reads; `None`: unknown, nothing is estimated.
+    pub bytes_per_s: Option<u64>,
+    /// Who reads it in place.
+    pub readers: Vec<Reader>,
+    /// Whether tables of which a token reads a few rows may lie here.
+    pub sparse_rows: bool,
+    /// Where budget and bandwidth come from, for people.
+    pub source: String,
+}
+
+/// Who reads a memory in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reader {
+    Npu,
+    Gpu,
+    Cpu,
+}
+
+impl MachinePlan {
+    /// The tiers that kernels on the GPU can be bound to, the one to fill first in front.
+    pub fn gpu_tiers(&self) -> impl DoubleEndedIterator<Item = &TierPlan> {
+        self.tiers.iter().filter(|tier| tier.readers.contains(&Reader::Gpu))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,9 +140,16 @@ impl KvGroupPlan {
     pub fn bytes(&self, pages: u32) -> u64 {
         2 * self.page_bytes * u64::from(self.n_layers) * u64::from(pages)
     }
+
+    /// K and V that one decode step reads at the end of a sequence of `context_tokens`.
+    pub fn bytes_read_per_token(&self, context_tokens: u32) -> u64 {
+        let tokens = self.window_tokens.map_or(context_tokens, |window| window.min(context_tokens));
+        2 * self.page_bytes / u64::from(self.page_tokens.max(1)) * u64::from(self.n_layers) * u64::from(tokens)
+    }
 }
 
-/// A buffer of the runtime's own, for the account.
+/// A buffer of the runtime's own, for the account. Like every slice, every KV pool and the arena, it is a Vulkan buffer by
+/// itself and so begins at offset 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferPlan {
     pub name: String,
@@ -117,4 +166,6 @@ pub struct ActivationPlan {
     pub len_bytes: u64,
     pub first_use: u32,
     pub last_use: u32,
+    /// Which dispatches write and read it.
+    pub reason: String,
 }

@@ -2,19 +2,28 @@
 //! the WGSL that kernels read come from the same lines.
 //!
 //! ```text
-//! step buffer   ┌────────────┬──────────────────────┬───────────────────────┬─────────────────────────────────────┐
-//!               │ StepHeader │ MAX_ROWS × Row       │ MAX_HISTORY tokens    │ block tables                        │
-//!               └────────────┴──────────────────────┴───────────────────────┴─────────────────────────────────────┘
+//! step buffer   ┌────────────┬────────────────┬─────────────────────────┬─────────────────────────────┬──────────────┐
+//!               │ StepHeader │ MAX_ROWS × Row │ MAX_SAMPLERS × Sampler  │ MAX_SAMPLERS × MAX_HISTORY  │ block tables │
+//!               └────────────┴────────────────┴─────────────────────────┴─────────────────────────────┴──────────────┘
 //! block tables  [KV group][sequence slot][page of the sequence] → page of the pool, u32 each; a group's tables begin
 //!               after `table_stride * table_slots` words of the one before
+//! outputs       MAX_OUTPUTS × Output: those of even draws, then those of odd ones
 //! ```
+//!
+//! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its draw: the same
+//! program can then run again before the host has seen the token. The host reads outputs of one parity while the other
+//! parity's step is under way.
 
 use std::fmt::Write;
 
 /// Most token rows in one step.
 pub const MAX_ROWS: usize = 512;
-/// Most recent tokens that the repeat penalty looks at.
+/// Most tokens that one step draws.
+pub const MAX_SAMPLERS: usize = 64;
+/// Most recent tokens of a sequence that the repeat penalty looks at.
 pub const MAX_HISTORY: usize = 256;
+/// Outputs of two steps.
+pub const MAX_OUTPUTS: usize = 2 * MAX_SAMPLERS;
 
 /// Declares a struct of 32-bit words together with the WGSL text that declares the same.
 macro_rules! gpu_words {
@@ -49,28 +58,14 @@ gpu_words! {
         n_rows: u32,
         /// The row that `LogitsRows::One` programs give logits for.
         logits_row: u32,
-        /// 0, or 1 for LongRoPE's long frequencies.
-        rope_variant: u32,
+        /// Sequences longer than this take LongRoPE's long frequencies.
+        long_rope_above: u32,
         /// Block table entries of one sequence slot.
         table_stride: u32,
         /// Sequence slots of one KV group's tables.
         table_slots: u32,
-        /// 0: greedy.
-        temperature: f32,
-        /// 0: all.
-        top_k: u32,
-        /// 1: all.
-        top_p: f32,
-        /// 0: all.
-        min_p: f32,
-        /// 1: none.
-        repeat_penalty: f32,
-        /// Entries of the history in use.
-        n_history: u32,
-        seed_low: u32,
-        seed_high: u32,
-        /// Counts draws of one seed, so that each step draws anew.
-        draw: u32,
+        /// Tokens to draw: sampler `i` draws from row `i` of the logits.
+        n_samplers: u32,
         reserved_0: u32,
         reserved_1: u32,
     }
@@ -84,7 +79,36 @@ gpu_words! {
         position: u32,
         /// Sequence slot: which block table.
         sequence: u32,
-        reserved: u32,
+        /// 0, or 1 for LongRoPE's long frequencies.
+        rope_variant: u32,
+    }
+}
+
+gpu_words! {
+    /// How one token is drawn.
+    pub struct Sampler {
+        /// 0: greedy.
+        temperature: f32,
+        /// 0: all.
+        top_k: u32,
+        /// 1: all.
+        top_p: f32,
+        /// 0: all.
+        min_p: f32,
+        /// 1: none.
+        repeat_penalty: f32,
+        seed_low: u32,
+        seed_high: u32,
+        /// Counts draws of one seed, so that each step draws anew; its lowest bit is the parity of the output.
+        draw: u32,
+        /// Entries of the history in use.
+        n_history: u32,
+        /// Entries that it may have; 0: the sampler adds none.
+        history_capacity: u32,
+        /// Entry that the next token takes.
+        history_next: u32,
+        /// 1: the drawn token is the next step's.
+        feeds: u32,
     }
 }
 
@@ -102,18 +126,22 @@ gpu_words! {
 
 /// Offset of the rows in the step buffer, in words.
 pub const ROWS_AT: usize = StepHeader::WORDS;
-/// Offset of the history, in words.
-pub const HISTORY_AT: usize = ROWS_AT + MAX_ROWS * Row::WORDS;
+/// Offset of the samplers, in words.
+pub const SAMPLERS_AT: usize = ROWS_AT + MAX_ROWS * Row::WORDS;
+/// Offset of the histories, in words.
+pub const HISTORY_AT: usize = SAMPLERS_AT + MAX_SAMPLERS * Sampler::WORDS;
 /// Offset of the block tables, in words.
-pub const TABLES_AT: usize = HISTORY_AT + MAX_HISTORY;
+pub const TABLES_AT: usize = HISTORY_AT + MAX_SAMPLERS * MAX_HISTORY;
 
 /// WGSL declarations of the step buffer, for every kernel's preamble.
 pub fn wgsl() -> String {
-    let mut text = StepHeader::wgsl() + &Row::wgsl() + &Output::wgsl();
+    let mut text = StepHeader::wgsl() + &Row::wgsl() + &Sampler::wgsl() + &Output::wgsl();
+    let histories = MAX_SAMPLERS * MAX_HISTORY;
     write!(
         text,
-        "struct Step {{\n    header: StepHeader,\n    rows: array<Row, {MAX_ROWS}>,\n    history: array<u32, \
-         {MAX_HISTORY}>,\n    tables: array<u32>,\n}}\n"
+        "const MAX_SAMPLERS: u32 = {MAX_SAMPLERS}u;\nconst MAX_HISTORY: u32 = {MAX_HISTORY}u;\nstruct Step {{\n    \
+         header: StepHeader,\n    rows: array<Row, {MAX_ROWS}>,\n    samplers: array<Sampler, {MAX_SAMPLERS}>,\n    \
+         history: array<u32, {histories}>,\n    tables: array<u32>,\n}}\n"
     )
     .expect("writing to a String");
     text
@@ -150,13 +178,14 @@ mod tests {
         assert_eq!(size_of::<StepHeader>(), 4 * StepHeader::WORDS);
         assert_eq!(size_of::<Row>(), 4 * Row::WORDS);
         assert_eq!(size_of::<Output>(), 4 * Output::WORDS);
-        assert_eq!(std::mem::offset_of!(StepHeader, temperature), 4 * 5);
+        assert_eq!(size_of::<Sampler>(), 4 * Sampler::WORDS);
+        assert_eq!(std::mem::offset_of!(Sampler, draw), 4 * 7);
     }
 
     #[test]
     fn wgsl_names_every_field() {
         let text = wgsl();
-        for (field, kind) in StepHeader::FIELDS.iter().chain(Row::FIELDS).chain(Output::FIELDS) {
+        for (field, kind) in StepHeader::FIELDS.iter().chain(Row::FIELDS).chain(Sampler::FIELDS).chain(Output::FIELDS) {
             assert!(text.contains(&format!("{field}: {kind},")));
         }
     }

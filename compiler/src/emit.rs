@@ -3,11 +3,10 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use artifacts::{BufferRef, Plan};
+use artifacts::{Account, BufferRef, Plan};
 
+use crate::Planned;
 use crate::error::{CompileError, Result};
-use crate::fuse::FusedGraph;
-use crate::graph::ModelGraph;
 use crate::kernel_set::{KernelSet, pipeline_name};
 
 /// `--emit`.
@@ -25,58 +24,75 @@ pub enum Form {
 
 impl Form {
     /// Writes this form beside `output`: `model.unicorn` → `model.graph.txt`.
-    pub fn write(
-        self,
-        output: &Path,
-        graph: &ModelGraph,
-        fused: &FusedGraph,
-        plan: &Plan,
-        kernels: &KernelSet,
-    ) -> Result<()> {
-        let (name, text) = match self {
-            Form::Graph => ("graph", graph.to_string()),
-            Form::Fused => ("fused", fused.to_string()),
-            Form::Plan => ("plan", plan_text(plan)),
-            Form::Kernels => ("kernels", kernels_text(kernels)),
-        };
-        let path = crate::beside(output, name);
-        std::fs::write(&path, text).map_err(CompileError::io(&path))
+    pub fn write(self, output: &Path, planned: &Planned, kernels: &KernelSet) -> Result<()> {
+        let path = crate::beside(output, self.name());
+        std::fs::write(&path, self.text(planned, Some(kernels))).map_err(CompileError::io(&path))
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Graph => "graph",
+            Form::Fused => "fused",
+            Form::Plan => "plan",
+            Form::Kernels => "kernels",
+        }
+    }
+
+    /// The form; that of the kernels is empty without `kernels`.
+    pub fn text(self, planned: &Planned, kernels: Option<&KernelSet>) -> String {
+        match self {
+            Form::Graph => planned.plain.to_string(),
+            Form::Fused => planned.verified.graph().to_string(),
+            Form::Plan => plan_text(&planned.placement.plan),
+            Form::Kernels => kernels.map(kernels_text).unwrap_or_default(),
+        }
     }
 }
 
-/// One line a placed thing: tier, where, size, name, reason.
+/// One line a placed thing: what, tier, buffer and offset in it, bytes, name, reason.
 pub fn plan_text(plan: &Plan) -> String {
     let mut text = String::new();
     let mut line = |parts: std::fmt::Arguments| writeln!(text, "{parts}").expect("writing to a String");
+    let account = Account::of(plan);
+    let name = &plan.machine.name;
+    line(format_args!(
+        "machine {name}, {} tokens: each slice, pool, arena and buffer is one of its own",
+        account.context_tokens
+    ));
+    for tier in &account.tiers {
+        let budget = tier.budget_bytes.map_or("unlimited".to_owned(), |bytes| format!("{bytes} bytes"));
+        let read = tier.bytes_read_per_token;
+        line(format_args!("tier {} {} of {budget}, {read} bytes read per token", tier.tier, tier.bytes()));
+    }
     for (index, slice) in plan.slices.iter().enumerate() {
-        line(format_args!("slice {index} {} {} bytes", slice.tier.name(), slice.bytes));
+        line(format_args!("slice {} slice{index}+0 {}", slice.tier.name(), slice.bytes));
     }
     for weight in &plan.weights {
         let tier = plan.slices[weight.slice as usize].tier.name();
         let (slice, offset, len) = (weight.slice, weight.offset_bytes, weight.len_bytes);
-        line(format_args!("weight {tier} {slice}+{offset} {len} {}: {}", weight.name, weight.reason));
+        line(format_args!("weight {tier} slice{slice}+{offset} {len} {}: {}", weight.name, weight.reason));
     }
     for (index, group) in plan.kv_groups.iter().enumerate() {
         let window = group.window_tokens.map_or("all".to_owned(), |window| window.to_string());
-        let pages = group.pages_per_sequence(plan.planned_context_tokens, 512);
+        let pages = group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens);
         line(format_args!(
-            "kv {index} {} {} layers, window {window}, {pages} pages of {} tokens, {} bytes at {} tokens: {}",
+            "pool {} kv{index}+0 {} {} layers, window {window}, {pages} pages of {} tokens: {}",
             group.tier.name(),
+            group.bytes(pages),
             group.n_layers,
             group.page_tokens,
-            group.bytes(pages),
-            plan.planned_context_tokens,
             group.reason,
         ));
     }
-    line(format_args!("arena {} {} bytes", plan.arena_tier.name(), plan.arena_bytes));
+    line(format_args!("arena {} arena+0 {}", plan.arena_tier.name(), plan.arena_bytes));
     for one in &plan.activations {
-        let (offset, len) = (one.offset_bytes, one.len_bytes);
-        let (tier, first, last) = (plan.arena_tier.name(), one.first_use, one.last_use);
-        line(format_args!("activation {tier} {offset} {len} {}: alive from dispatch {first} to {last}", one.name));
+        let (offset, len, first, last) = (one.offset_bytes, one.len_bytes, one.first_use, one.last_use);
+        let (tier, name, reason) = (plan.arena_tier.name(), &one.name, &one.reason);
+        line(format_args!("activation {tier} arena+{offset} {len} {name}: {first} to {last}, {reason}"));
     }
     for buffer in &plan.buffers {
-        line(format_args!("buffer {} {} {}: {}", buffer.tier.name(), buffer.bytes, buffer.name, buffer.reason));
+        let (tier, bytes) = (buffer.tier.name(), buffer.bytes);
+        line(format_args!("buffer {tier} {}+0 {bytes}: {}", buffer.name.replace(' ', "-"), buffer.reason));
     }
     text
 }

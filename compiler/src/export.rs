@@ -34,7 +34,8 @@ pub fn export(
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: artifact.to_owned(), what: error.to_string() })?;
-    let packed = Packed { view: &view, graph: &graph, weights: &weights };
+    let shapes = checkpoint.config.tensor_shapes();
+    let packed = Packed { view: &view, graph: &graph, weights: &weights, shapes: &shapes };
 
     std::fs::create_dir_all(folder).map_err(CompileError::io(folder))?;
     let tensors = exported(checkpoint, &packed);
@@ -50,6 +51,8 @@ struct Packed<'a> {
     view: &'a ArtifactView<'a>,
     graph: &'a FusedGraph,
     weights: &'a PackedWeights,
+    /// Of every canonical tensor.
+    shapes: &'a BTreeMap<String, Vec<usize>>,
 }
 
 /// One exported tensor: canonical tensors below one another, decoded when the writer asks for its bytes.
@@ -89,7 +92,9 @@ impl Packed<'_> {
                     if let [only] = &parts[..]
                         && only.tensor == tensor
                     {
-                        return floats(bytes).map(|value| value - only.offset).collect();
+                        // Packed vectors end in padding.
+                        let len = self.shapes[tensor][0];
+                        return floats(bytes).take(len).map(|value| value - only.offset).collect();
                     }
                     if let Some(values) = self.vector_part(parts, tensor, bytes) {
                         return values;

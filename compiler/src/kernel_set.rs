@@ -109,13 +109,15 @@ fn compile(specs: &[KernelSpec], target: &Target) -> Result<Vec<Vec<u32>>> {
     specs.par_iter().map(one).collect()
 }
 
-/// Family and shape, short enough for a table.
+/// Family and shape, short enough for a table. A kernel that multiplies by a matrix names its `ROWS×COLS`, from which
+/// profiles work out its flops.
 pub fn pipeline_name(spec: &KernelSpec) -> String {
     match spec {
         KernelSpec::MatMul(spec) => {
             let layout = &spec.layout;
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
-            format!("{norm}matmul {}×{} {} ×{}", layout.rows, layout.cols, layout.format.name(), spec.tile.columns)
+            let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
+            format!("{norm}matmul {rows}×{cols} {format} {} ×{}", spec.input.name(), spec.tile.columns)
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };

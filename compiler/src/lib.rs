@@ -24,6 +24,7 @@ pub mod weights;
 
 pub mod select;
 
+pub mod machine;
 pub mod place;
 
 pub mod kernel_set;
@@ -40,14 +41,16 @@ pub mod report;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use artifacts::{ArtifactWriter, BufferPlan, Meta, ModelMeta, Plan, Provenance, Tier};
+use artifacts::{ArtifactWriter, MachinePlan, Meta, ModelMeta, Provenance};
 use kernels::KvFormat;
 use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
+use graph::ModelGraph;
 use import::{Checkpoint, ModelConfig};
 use importance::Importance;
-use place::WeightPlacement;
+use kernel_set::KernelSet;
+use place::{PlaceRequest, Placement, WeightPlacement};
 use report::Report;
 use select::SelectOptions;
 use verify::VerifiedGraph;
@@ -64,6 +67,16 @@ pub struct CompileOptions {
     pub kv: KvFormat,
     /// Text forms to write beside the artifact.
     pub emit: Vec<emit::Form>,
+    /// Whose memory the plan is made for.
+    pub machine: MachinePlan,
+    /// Sequence that there must be room for; `None`: 8192 tokens, or as many as the model was made for.
+    pub context_tokens: Option<u32>,
+}
+
+impl CompileOptions {
+    fn select(&self) -> SelectOptions {
+        SelectOptions { fold: self.fuse, kv: self.kv }
+    }
 }
 
 /// Who is told how far a compile is.
@@ -84,13 +97,29 @@ pub enum Source<'a> {
     Synthetic(&'a Path),
 }
 
-/// Compiles the model at `source` into the artifact `output`.
+/// A model as it will be: graphs, packed weights without their bytes, and a place for everything.
+pub struct Planned {
+    pub checkpoint: Checkpoint,
+    pub plain: ModelGraph,
+    pub verified: VerifiedGraph,
+    pub weights: PackedWeights,
+    pub placement: Placement,
+}
+
+/// Plans the model at `source`: everything but kernels and weight bytes, of which none is read.
 ///
 /// # Errors
-/// See [`CompileError`]; nothing is left under `output`'s name that was not there before.
-pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
-    let mut clock = StageClock::start();
+/// See [`CompileError`]; a model that the machine has no room for is one.
+pub fn plan(source: Source, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Planned> {
+    plan_timed(source, options, progress, &mut StageClock::start())
+}
 
+fn plan_timed(
+    source: Source,
+    options: &CompileOptions,
+    progress: &mut dyn Progress,
+    clock: &mut StageClock,
+) -> Result<Planned> {
     progress.stage("import", 1);
     let checkpoint = match source {
         Source::Model(path) => Checkpoint::open(path)?,
@@ -106,46 +135,101 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
         if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    let placement = place::place_weights(&weights);
+    let activations = place::widest_activations(&verified, config, &weights, &options.targets, options.select());
+    let placement = place::place(&PlaceRequest {
+        graph: verified.graph(),
+        config,
+        weights: &weights,
+        policy: options.policy,
+        kv: options.kv,
+        activations,
+        machine: &options.machine,
+        context_tokens: planned_context(options.context_tokens, config)?,
+    })?;
     progress.advance(1);
     clock.lap("plan");
+    Ok(Planned { checkpoint, plain, verified, weights, placement })
+}
 
-    progress.stage("kernels", options.targets.len() as u64);
-    let select = SelectOptions { fold: options.fuse, kv: options.kv };
-    let kernels = kernel_set::build(&verified, config, &weights, &placement, &options.targets, select, progress)?;
-    let plan = plan(config, options.kv, &placement, &kernels);
+impl Planned {
+    /// Every kernel and program, for `options.targets`.
+    ///
+    /// # Errors
+    /// When a kernel is more than a target can do.
+    pub fn kernels(&self, options: &CompileOptions, progress: &mut dyn Progress) -> Result<KernelSet> {
+        progress.stage("kernels", options.targets.len() as u64);
+        let (config, weights) = (&self.checkpoint.config, &self.placement.weights);
+        let kernels = kernel_set::build(
+            &self.verified,
+            config,
+            &self.weights,
+            weights,
+            &options.targets,
+            options.select(),
+            progress,
+        )?;
+        // Planned before the kernels were chosen, and found again with them.
+        assert_eq!(self.placement.plan.arena_bytes, kernels.arena_bytes, "arena of all programs");
+        assert_eq!(self.placement.plan.logits_rows as usize, kernels.logits_rows(), "rows of logits");
+        Ok(kernels)
+    }
+}
+
+/// The context that was asked for, or a usual one.
+fn planned_context(asked_tokens: Option<u32>, config: &ModelConfig) -> Result<u32> {
+    let model = u32::try_from(config.max_positions).unwrap_or(u32::MAX);
+    match asked_tokens {
+        Some(asked) if asked == 0 || asked > model => Err(CompileError::Plan(format!(
+            "context is {asked} tokens, expected 1 to {model}, as many as the model was made for"
+        ))),
+        Some(asked) => Ok(asked),
+        None => Ok(model.min(PLANNED_CONTEXT_TOKENS)),
+    }
+}
+
+/// Compiles the model at `source` into the artifact `output`.
+///
+/// # Errors
+/// See [`CompileError`]; nothing is left under `output`'s name that was not there before.
+pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
+    let mut clock = StageClock::start();
+    let planned = plan_timed(source, options, progress, &mut clock)?;
+    let Planned { checkpoint, plain, verified, weights, placement } = &planned;
+
+    let kernels = planned.kernels(options, progress)?;
     clock.lap("kernels");
 
     let mut importance = Importance::default();
     if options.policy.weights == WeightsOption::Int4 && matches!(source, Source::Model(_)) {
         progress.stage("importance", plain.nodes.len() as u64);
-        importance = Importance::estimate(&plain, &checkpoint, || progress.advance(1));
+        importance = Importance::estimate(plain, checkpoint, || progress.advance(1));
         clock.lap("importance");
     }
 
-    progress.stage("weights", placement.weights.iter().map(|weight| weight.len_bytes).sum());
-    let mut writer = ArtifactWriter::create(output, placement.slices.len()).map_err(CompileError::io(output))?;
+    let plan = &placement.plan;
+    progress.stage("weights", plan.weights.iter().map(|weight| weight.len_bytes).sum());
+    let mut writer = ArtifactWriter::create(output, plan.slices.len()).map_err(CompileError::io(output))?;
     progress.partial(Some(writer.partial_path()));
     let mut errors = pack::Errors::new();
     let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
-        Source::Model(_) => pack::pack(weight, verified.graph(), &importance, &checkpoint, &mut errors, sink),
-        Source::Synthetic(_) => synthesize::synthesize(weight, config, sink),
+        Source::Model(_) => pack::pack(weight, verified.graph(), &importance, checkpoint, &mut errors, sink),
+        Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
     };
-    write_weights(&mut writer, &weights, &placement, fill, progress)?;
+    write_weights(&mut writer, weights, &placement.weights, fill, progress)?;
     clock.lap("weights");
 
     progress.stage("write", 1);
-    let meta = meta(source, &checkpoint, &verified, &weights, options, &errors);
+    let meta = meta(source, &planned, options, &errors);
     let artifact_bytes =
-        writer.finish(&meta, &plan, &kernels.kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
+        writer.finish(&meta, plan, &kernels.kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
     progress.partial(None);
     progress.advance(1);
     clock.lap("write");
 
     for form in &options.emit {
-        form.write(output, &plain, verified.graph(), &plan, &kernels)?;
+        form.write(output, &planned, &kernels)?;
     }
-    Ok(Report::new(&checkpoint, &meta, &plan, &errors, artifact_bytes, clock.laps))
+    Ok(Report::new(checkpoint, &meta, plan, &errors, artifact_bytes, clock.laps))
 }
 
 /// Writes every weight to its planned place; `fill` hands over the bytes of one.
@@ -179,55 +263,11 @@ fn write_weights(
     Ok(())
 }
 
-fn plan(config: &ModelConfig, kv: KvFormat, placement: &WeightPlacement, kernels: &kernel_set::KernelSet) -> Plan {
-    let groups = select::kv_groups(config);
-    let context = config.max_positions.min(PLANNED_CONTEXT_TOKENS);
-    let logits_rows = kernels.logits_rows();
-    let logits_stride = select::stride(config.vocab_size);
-    let buffer = |name: &str, bytes: u64, tier, reason: &str| BufferPlan {
-        name: name.into(),
-        bytes,
-        tier,
-        reason: reason.into(),
-    };
-    let logits_bytes = 4 * (logits_rows * logits_stride) as u64;
-    Plan {
-        slices: placement.slices.clone(),
-        weights: placement.weights.clone(),
-        kv_groups: place::place_kv(&groups, config, kv),
-        arena_bytes: kernels.arena_bytes,
-        activations: kernels.activations.clone(),
-        arena_tier: Tier::Vram,
-        logits_rows: logits_rows as u32,
-        logits_stride: logits_stride as u32,
-        buffers: vec![
-            buffer("logits", logits_bytes, Tier::Vram, "written by the output head, read by the sampler"),
-            buffer("logits read-back", logits_bytes, Tier::Host, "only when a tool asks for logits"),
-            buffer(
-                "step",
-                place::step_buffer_bytes(groups.len(), context),
-                Tier::Gtt,
-                "what the host writes each step: rows, block tables, sampling",
-            ),
-            buffer("staging", 2 * STAGING_BYTES, Tier::Host, "while loading, where memory cannot be written in place"),
-        ],
-        planned_context_tokens: context as u32,
-    }
-}
+/// Context that is planned for unless one is asked for or the model's own is shorter.
+const PLANNED_CONTEXT_TOKENS: u32 = 8192;
 
-/// Context that the plan's sizes are shown for, unless the model's own is shorter.
-const PLANNED_CONTEXT_TOKENS: usize = 8192;
-/// One of two staging buffers.
-const STAGING_BYTES: u64 = 64 << 20;
-
-fn meta(
-    source: Source,
-    checkpoint: &Checkpoint,
-    graph: &VerifiedGraph,
-    weights: &PackedWeights,
-    options: &CompileOptions,
-    errors: &pack::Errors,
-) -> Meta {
+fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pack::Errors) -> Meta {
+    let Planned { checkpoint, verified, weights, placement, .. } = planned;
     let config = &checkpoint.config;
     let long = config.ropes.iter().find_map(|rope| rope.long.as_ref());
     let targets: Vec<&str> = options.targets.iter().map(|target| target.name).collect();
@@ -241,7 +281,7 @@ fn meta(
             n_layers: config.layers.len() as u32,
             max_positions: config.max_positions as u32,
             long_rope_above_tokens: long.map(|long| long.above_tokens as u32),
-            parameters: config.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum(),
+            parameters: config.parameters(),
             weight_bytes_per_token: weights.bytes_read_per_token(),
             synthetic: matches!(source, Source::Synthetic(_)),
         },
@@ -253,10 +293,12 @@ fn meta(
                 ("targets".into(), targets.join(",")),
                 ("kv".into(), options.kv.name().into()),
                 ("fuse".into(), options.fuse.to_string()),
+                ("machine".into(), options.machine.name.clone()),
+                ("context".into(), placement.plan.planned_context_tokens.to_string()),
             ],
-            source_hash: checkpoint.source_hash,
+            source_hash: checkpoint.source_hash(),
         },
-        tensors: report::tensor_reports(checkpoint, graph.graph(), options.policy, errors),
+        tensors: report::tensor_reports(checkpoint, verified.graph(), options.policy, errors),
     }
 }
 

@@ -2,16 +2,21 @@
 
 mod progress;
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
+use compiler::machine::{Budget, Machine};
+use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileError, CompileOptions, Source, compile, export};
+use compiler::{CompileError, CompileOptions, Source, compile, export, plan};
 use kernels::KvFormat;
 use progress::Bars;
+use serde::Serialize;
 use shaders_gen::target;
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
@@ -24,9 +29,9 @@ struct Args {
     /// Random weights of the shape that this config.json describes, instead of a model: good for timing only.
     #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
     synthetic: Option<PathBuf>,
-    /// The artifact to write.
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_only")]
+    output: Option<PathBuf>,
     /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_enum, default_value = "int4")]
     weights: WeightsOption,
@@ -39,10 +44,22 @@ struct Args {
     /// Device kinds to make kernels for; all of them if not given.
     #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
     targets: Vec<String>,
+    /// Machine to plan memory for: a name (compiler/machines/README.md lists them) or a file that describes one.
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
+    machine: String,
+    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    budget: Option<Budget>,
+    /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<u32>,
+    /// Only say where every byte would live; reads no weights, and writes nothing unless -o is given.
+    #[arg(long, conflicts_with = "export_dequantized")]
+    plan_only: bool,
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     no_fuse: bool,
-    /// Text forms to write beside the artifact, separated by commas.
+    /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Form>,
     /// Also write a Hugging Face folder with the weights as the GPU will see them.
@@ -79,6 +96,8 @@ fn run(args: &Args) -> Result<(), CompileError> {
         fuse: !args.no_fuse,
         kv: if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 },
         emit: args.emit.clone(),
+        machine: Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?,
+        context_tokens: args.context,
     };
     let mut bars = Bars::new(args.quiet || args.json);
     let source = match (&args.model, &args.synthetic) {
@@ -86,16 +105,57 @@ fn run(args: &Args) -> Result<(), CompileError> {
         (None, Some(config)) => Source::Synthetic(config),
         (None, None) => unreachable!("clap wants one of them"),
     };
-    let report = compile(source, &args.output, &options, &mut bars)?;
+    let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
+        return plan_only(args, source, &options, &mut bars);
+    };
+    let report = compile(source, output, &options, &mut bars)?;
     bars.finish();
     if let (Some(folder), Some(model)) = (&args.export_dequantized, &args.model) {
         let checkpoint = Checkpoint::open(model)?;
-        export::export(&checkpoint, &args.output, policy, options.fuse, folder)?;
+        export::export(&checkpoint, output, policy, options.fuse, folder)?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("a report is plain data"));
-    } else if !args.quiet {
-        println!("{report}");
+    print(args, &report)
+}
+
+/// The plan without the model: its sums on stdout, itself in the output file.
+fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut Bars) -> Result<(), CompileError> {
+    let planned = plan(source, options, bars)?;
+    let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
+    bars.finish();
+    let report = PlanReport::of(&planned);
+    print(args, &report)?;
+    if let Some(output) = &args.output {
+        let text = if args.json { report.json() } else { Form::Plan.text(&planned, None) };
+        std::fs::write(output, text).map_err(CompileError::io(output))?;
+    }
+    for form in &options.emit {
+        let text = form.text(&planned, kernels.as_ref());
+        match &args.output {
+            Some(output) => {
+                let path = compiler::beside(output, form.name());
+                std::fs::write(&path, text).map_err(CompileError::io(&path))?;
+            }
+            None => say(&text)?,
+        }
     }
     Ok(())
+}
+
+fn print<T: Display + Serialize>(args: &Args, report: &T) -> Result<(), CompileError> {
+    match (args.json, args.quiet) {
+        (true, _) => say(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n")),
+        (false, true) => Ok(()),
+        (false, false) => say(&format!("{report}\n")),
+    }
+}
+
+/// Prints to stdout; a reader that has gone (`| head`) is no mistake of ours.
+fn say(text: &str) -> Result<(), CompileError> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CompileError::io(Path::new("stdout"))(error))
+        }
+        _ => Ok(()),
+    }
 }

@@ -49,7 +49,9 @@ pub fn pack(
                 let tensors: Vec<&str> = vector.parts.iter().map(|part| part.tensor.as_str()).collect();
                 return Err(not_finite(values[index], &tensors.join("+"), 0, index));
             }
-            sink(bytemuck::cast_slice(&values))
+            let mut padded = values;
+            padded.resize(padded.len().next_multiple_of(4), 0.0);
+            sink(bytemuck::cast_slice(&padded))
         }
         PackedSource::Matrix { id, first_row, layout } => {
             let matrix = &graph.matrices[id.0];

@@ -1,20 +1,51 @@
 //! Where every byte lives. The only code that chooses an address or a memory tier.
 
+mod refusal;
+pub mod tiers;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use artifacts::header::MAX_SLICE_BYTES;
 use artifacts::plan::BUFFER_ALIGN;
-use artifacts::step;
+use artifacts::step::{self, MAX_OUTPUTS, Output};
 use artifacts::{
-    ActivationPlan, Binding, BufferRef, Dispatch, KvGroupPlan, LogitsRows, Program, SlicePlan, Tier, WeightPlan,
+    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Plan, Program,
+    SlicePlan, Tier, WeightPlan,
 };
-
 use kernels::KvFormat;
+use shaders_gen::Target;
 
+use crate::error::{CompileError, Result};
 use crate::fuse::FusedGraph;
+use crate::graph::ValueId;
 use crate::import::ModelConfig;
-use crate::select::{KvGroup, Operand, PAGE_TOKENS, ProgramKind, Step, cache_layout, stride};
-use crate::weights::{PackedId, PackedWeights};
+use crate::select::{
+    KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, SelectOptions, Step, cache_layout, kv_groups, select, stride,
+};
+use crate::verify::VerifiedGraph;
+use crate::weights::{FormatPolicy, PackedId, PackedWeights};
+use tiers::{Demand, Seat, Tiers};
+
+/// What is to be placed, and on which machine.
+pub struct PlaceRequest<'a> {
+    pub graph: &'a FusedGraph,
+    pub config: &'a ModelConfig,
+    pub weights: &'a PackedWeights,
+    /// That `weights` were packed by.
+    pub policy: FormatPolicy,
+    pub kv: KvFormat,
+    /// Of the program that needs the largest arena, see [`widest_activations`].
+    pub activations: Vec<ActivationPlan>,
+    pub machine: &'a MachinePlan,
+    /// Sequence that there must be room for.
+    pub context_tokens: u32,
+}
+
+/// The plan, and its weights by packed weight.
+pub struct Placement {
+    pub plan: Plan,
+    pub weights: WeightPlacement,
+}
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
 pub struct WeightPlacement {
@@ -24,14 +55,65 @@ pub struct WeightPlacement {
     pub ids: Vec<PackedId>,
 }
 
-/// Gives every weight a slice and an offset. What a token reads whole goes to VRAM; a table of which it reads one row may
-/// stay in GTT.
-pub fn place_weights(weights: &PackedWeights) -> WeightPlacement {
+/// One of two buffers that weights pass through where memory cannot be written in place.
+const STAGING_BYTES: u64 = 64 << 20;
+
+/// Gives everything a tier and an offset.
+///
+/// # Errors
+/// [`CompileError::Plan`] when the machine has no room for it, with the sums, what is missing and ways out.
+pub fn place(request: &PlaceRequest) -> Result<Placement> {
+    let logits_stride = stride(request.config.vocab_size);
+    let logits_bytes = 4 * (logits_rows() * logits_stride) as u64;
+    let arena_bytes = arena_bytes(&request.activations);
+    let groups = kv_groups(request.config);
+    let demand = Demand {
+        weights: request.weights,
+        kv_groups: unplaced_kv(&groups, request.config, request.kv),
+        context_tokens: request.context_tokens,
+        chunk_tokens: chunk_tokens(),
+        activation_bytes: arena_bytes + logits_bytes,
+        host_buffer_bytes: host_buffers(request, logits_bytes, Tier::Gtt).iter().map(|buffer| buffer.bytes).sum(),
+    };
+    let tiers = demand
+        .fill(request.machine)
+        .map_err(|short_bytes| CompileError::Plan(refusal::refusal(request, &demand, short_bytes)))?;
+    let weights = place_weights(request.weights, &tiers);
+    let mut buffers = host_buffers(request, logits_bytes, tiers.host_buffers);
+    buffers.insert(
+        0,
+        BufferPlan {
+            name: "logits".into(),
+            bytes: logits_bytes,
+            tier: tiers.activations,
+            reason: "written by the output head, read by the sampler".into(),
+        },
+    );
+    let plan = Plan {
+        machine: request.machine.clone(),
+        slices: weights.slices.clone(),
+        weights: weights.weights.clone(),
+        kv_groups: place_kv(demand.kv_groups, &tiers.kv_groups),
+        arena_bytes,
+        activations: request.activations.clone(),
+        arena_tier: tiers.activations,
+        logits_rows: logits_rows() as u32,
+        logits_stride: logits_stride as u32,
+        buffers,
+        planned_context_tokens: request.context_tokens,
+        planned_chunk_tokens: chunk_tokens(),
+    };
+    Ok(Placement { plan, weights })
+}
+
+/// Gives every weight a slice and an offset in its tier.
+fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
     let mut placement = WeightPlacement { slices: Vec::new(), weights: Vec::new(), ids: Vec::new() };
-    for tier in [Tier::Vram, Tier::Gtt] {
+    for tier in [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host] {
         let mut open = false;
         for (index, weight) in weights.list.iter().enumerate() {
-            if tier_of(weight.bytes_read_per_token, weight.len_bytes) != tier {
+            let seat = tiers.weights[index];
+            if seat.tier != tier {
                 continue;
             }
             let offset = placement.slices.last().map_or(0, |slice| slice.bytes.next_multiple_of(BUFFER_ALIGN));
@@ -50,28 +132,32 @@ pub fn place_weights(weights: &PackedWeights) -> WeightPlacement {
                 len_bytes: weight.len_bytes,
                 layer: weight.layer.map(|layer| layer as u32),
                 bytes_read_per_token: weight.bytes_read_per_token,
-                reason: weight.reason.clone(),
+                reason: seat.explain(&weight.reason),
             });
         }
     }
     placement
 }
 
-/// A weight of which a token reads less than a hundredth is as well off in slow memory, if it is large enough to matter.
-fn tier_of(bytes_read_per_token: u64, len_bytes: u64) -> Tier {
-    let sparse = bytes_read_per_token < len_bytes / 100;
-    if sparse && len_bytes > (16 << 20) { Tier::Gtt } else { Tier::Vram }
+impl Seat {
+    /// `reason`, and where a faster tier was full, that.
+    fn explain(self, reason: &str) -> String {
+        match self.rather {
+            Some(full) => format!("{reason}; no room in {}", full.name()),
+            None => reason.into(),
+        }
+    }
 }
 
-/// The KV groups' pages.
-pub fn place_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
+/// The KV groups' pages, before they have a tier.
+fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
     let page_bytes = cache_layout(config, format).page_bytes() as u64;
     let plan = |group: &KvGroup| KvGroupPlan {
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
         page_tokens: PAGE_TOKENS as u32,
         page_bytes,
-        tier: Tier::Vram,
+        tier: Tier::Host,
         reason: match group.window {
             Some(window) => format!("read whole for each token, {window} tokens at most"),
             None => "read whole for each token".into(),
@@ -80,31 +166,91 @@ pub fn place_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> V
     groups.iter().map(plan).collect()
 }
 
+fn place_kv(groups: Vec<KvGroupPlan>, seats: &[Seat]) -> Vec<KvGroupPlan> {
+    let place = |(group, seat): (KvGroupPlan, &Seat)| {
+        let reason = seat.explain(&group.reason);
+        KvGroupPlan { tier: seat.tier, reason, ..group }
+    };
+    groups.into_iter().zip(seats).map(place).collect()
+}
+
+/// Buffers that both host and GPU see.
+fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<BufferPlan> {
+    let n_groups = kv_groups(request.config).len();
+    let step_bytes = step_buffer_bytes(n_groups, request.context_tokens as usize);
+    [
+        ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
+        ("step", step_bytes, "what the host writes each step: rows, block tables, sampling"),
+        ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that two steps drew, read by the host"),
+        ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
+    ]
+    .map(|(name, bytes, reason)| BufferPlan { name: name.into(), bytes, tier, reason: reason.into() })
+    .into()
+}
+
+/// Rows of the logits buffer: those of the largest program that gives logits for all rows.
+fn logits_rows() -> usize {
+    let of_all = PROGRAMS.iter().filter(|kind| kind.logits == LogitsRows::All);
+    of_all.map(|kind| kind.rows).max().unwrap_or(1)
+}
+
+/// Most tokens that a step appends.
+fn chunk_tokens() -> u32 {
+    PROGRAMS.iter().map(|kind| kind.rows as u32).max().unwrap_or(1)
+}
+
+/// Activations of the program, of all targets', that needs the largest arena.
+pub fn widest_activations(
+    graph: &VerifiedGraph,
+    config: &ModelConfig,
+    weights: &PackedWeights,
+    targets: &[Target],
+    options: SelectOptions,
+) -> Vec<ActivationPlan> {
+    let mut widest = Vec::new();
+    for target in targets {
+        for kind in PROGRAMS {
+            let steps = select(graph, config, weights, target, kind, options);
+            let activations = place_activations(graph.graph(), &steps, kind.rows);
+            if arena_bytes(activations.values()) > arena_bytes(&widest) {
+                widest = activations.into_values().collect();
+            }
+        }
+    }
+    widest
+}
+
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
 pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<Operand, ActivationPlan> {
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(_) | Operand::Partials { .. } = operand {
+            if let Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } = operand {
                 lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
     }
-    let size = |operand: &Operand| match *operand {
-        Operand::Partials { of, len } => (format!("{}.partials", graph.values[of.0].name), len),
-        Operand::Value(id) => (graph.values[id.0].name.clone(), rows * stride(graph.values[id.0].width)),
-        _ => unreachable!("only these were collected"),
-    };
+    let value = |id: ValueId| &graph.values[id.0];
+    let row_len = |id| rows * stride(value(id).width);
     let mut wanted: Vec<(Operand, ActivationPlan)> = lives
         .into_iter()
         .map(|(operand, (first, last))| {
-            let (name, len) = size(&operand);
+            let (name, len) = match operand {
+                Operand::Encoded(id) => (format!("{} as integers", value(id).name), row_len(id)),
+                Operand::Value(id) => (value(id).name.clone(), row_len(id)),
+                Operand::Partials { of, len } => (format!("{} in parts", value(of).name), len),
+                other => unreachable!("{other:?} is no activation"),
+            };
             let plan = ActivationPlan {
                 name,
                 offset_bytes: 0,
                 len_bytes: 4 * len as u64,
                 first_use: first as u32,
                 last_use: last as u32,
+                reason: match (&steps[first].label, &steps[last].label) {
+                    (only, _) if first == last => format!("used within {only}"),
+                    (first, last) => format!("written by {first}, last read by {last}"),
+                },
             };
             (operand, plan)
         })
@@ -173,7 +319,7 @@ pub fn place_program(
             }
         })
         .collect();
-    Program { rows: kind.rows as u32, logits: kind.logits, samples: kind.logits == LogitsRows::One, dispatches }
+    Program { rows: kind.rows as u32, logits: kind.logits, samples: kind.samples(), batch: kind.batch, dispatches }
 }
 
 fn bind(
@@ -189,7 +335,7 @@ fn bind(
         Operand::Drawn => whole(BufferRef::Output),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_) | Operand::Partials { .. } => {
+        Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } => {
             let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
@@ -248,7 +394,7 @@ fn range_of(binding: &Binding) -> Range {
 }
 
 /// Bytes of the step buffer for one sequence of `context_tokens`.
-pub fn step_buffer_bytes(n_groups: usize, context_tokens: usize) -> u64 {
+fn step_buffer_bytes(n_groups: usize, context_tokens: usize) -> u64 {
     4 * (step::TABLES_AT + n_groups * context_tokens.div_ceil(PAGE_TOKENS)) as u64
 }
 
@@ -263,7 +409,8 @@ mod tests {
             let mut placed: Vec<ActivationPlan> = Vec::new();
             for (first_use, length, len_bytes) in lives {
                 let last_use = first_use + length;
-                let mut plan = ActivationPlan { name: String::new(), offset_bytes: 0, len_bytes, first_use, last_use };
+                let (name, reason) = (String::new(), String::new());
+                let mut plan = ActivationPlan { name, offset_bytes: 0, len_bytes, first_use, last_use, reason };
                 plan.offset_bytes = lowest_free(&placed, &plan);
                 prop_assert!(plan.offset_bytes.is_multiple_of(BUFFER_ALIGN));
                 for other in &placed {

@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Display};
 
-use artifacts::{Meta, Plan, TensorReport};
+use artifacts::{Account, Meta, Plan, TensorReport};
 
+use crate::Planned;
 use crate::fuse::FusedGraph;
 use crate::import::Checkpoint;
 use crate::pack::Errors;
@@ -67,6 +68,45 @@ impl Report {
             seconds,
             tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
         }
+    }
+}
+
+/// What `--plan-only` prints: sums of the plan, and with `--json` the plan itself.
+#[derive(Debug, serde::Serialize)]
+pub struct PlanReport<'a> {
+    pub architecture: &'a str,
+    pub parameters: u64,
+    pub machine: &'a str,
+    pub account: Account,
+    /// A floor from the machine's bandwidths, not a measurement.
+    pub estimated_tokens_per_s: Option<f64>,
+    pub plan: &'a Plan,
+}
+
+impl PlanReport<'_> {
+    pub fn of(planned: &Planned) -> PlanReport<'_> {
+        let plan = &planned.placement.plan;
+        let account = Account::of(plan);
+        PlanReport {
+            architecture: &planned.checkpoint.config.architecture,
+            parameters: planned.checkpoint.config.parameters(),
+            machine: &plan.machine.name,
+            estimated_tokens_per_s: account.estimated_tokens_per_s(),
+            account,
+            plan,
+        }
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report is plain data") + "\n"
+    }
+}
+
+impl Display for PlanReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (architecture, parameters, machine) = (self.architecture, self.parameters, self.machine);
+        writeln!(f, "{architecture}: {parameters} parameters, {} tokens, on {machine}", self.account.context_tokens)?;
+        write!(f, "{}", self.account)
     }
 }
 

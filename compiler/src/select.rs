@@ -5,17 +5,20 @@
 use std::collections::BTreeMap;
 
 use artifacts::LogitsRows;
+use kernels::activations::ACTIVATION_GROUP;
 use kernels::attention::AttentionSpec;
 use kernels::combine::{CombineSpec, partials_len};
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
+use kernels::layout::TILE_ROWS;
 use kernels::matmul::{MatMulSpec, MatMulTile};
 use kernels::norm::NormSpec;
+use kernels::quantize::QuantizeSpec;
 use kernels::sample::SampleSpec;
 use kernels::spec::Number;
 use kernels::split::{Split, TILE};
-use kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
+use kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, Role, WeightLayout};
 use shaders_gen::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, NormStep};
@@ -36,15 +39,33 @@ const ATTENTION_QUERIES: usize = 8;
 pub struct ProgramKind {
     pub rows: usize,
     pub logits: LogitsRows,
+    /// Each row is the newest token of a sequence of its own, and a token is drawn for each.
+    pub batch: bool,
 }
 
-/// Every program of a target. Rows grow by eights; logits of all rows are asked for by tools, in chunks of 64 at most.
-pub const PROGRAMS: [ProgramKind; 11] = {
+impl ProgramKind {
+    pub fn samples(self) -> bool {
+        self.batch || self.logits == LogitsRows::One
+    }
+}
+
+/// Every program of a target. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
+/// in chunks of 64 at most; for sequences by twos.
+pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
-        ProgramKind { rows, logits }
+        ProgramKind { rows, logits, batch: false }
+    }
+    const fn batch(rows: usize) -> ProgramKind {
+        ProgramKind { rows, logits: LogitsRows::All, batch: true }
     }
     [
-        kind(1, LogitsRows::One),
+        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true },
+        batch(2),
+        batch(4),
+        batch(8),
+        batch(16),
+        batch(32),
+        batch(64),
         kind(1, LogitsRows::None),
         kind(1, LogitsRows::All),
         kind(8, LogitsRows::One),
@@ -74,6 +95,8 @@ pub enum Operand {
     StepBuffer,
     Weight(PackedId),
     Value(ValueId),
+    /// The same value as the integers that matmuls read.
+    Encoded(ValueId),
     /// What the splits of an attention leave for its `combine`, `len` f32 elements.
     Partials {
         of: ValueId,
@@ -145,7 +168,7 @@ pub fn select(
             selector.node(node);
         }
     }
-    if kind.logits == LogitsRows::One {
+    if kind.samples() {
         selector.sample();
     }
     selector.steps
@@ -191,7 +214,7 @@ impl Selector<'_> {
                         scale: Number::new(*scale),
                     };
                     let rows = self.kind.rows as u64;
-                    let bytes = rows * (layout.tile_bytes() / kernels::layout::TILE_ROWS) as u64;
+                    let bytes = rows * (layout.tile_bytes() / TILE_ROWS) as u64;
                     self.push(node, KernelSpec::Embed(spec), self.kind.rows, bytes, |role| match role {
                         Role::Weights => Operand::Weight(id),
                         _ => Operand::Value(*out),
@@ -222,10 +245,11 @@ impl Selector<'_> {
                 let rows = if result == Operand::Logits { self.logits_rows() } else { self.kind.rows };
                 self.push(node, KernelSpec::Elementwise(spec), rows, 0, |role| match role {
                     Role::Input => Operand::Value(*input),
-                    Role::Residual => Operand::Value(second.expect("binary")),
+                    Role::Second => Operand::Value(second.expect("binary")),
                     Role::Bias => bias.expect("biased"),
                     _ => result,
                 });
+                self.quantize(node, *out);
             }
         }
     }
@@ -238,6 +262,7 @@ impl Selector<'_> {
             eps: Number::new(self.config.rms_norm_eps),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
+            format: self.stored_format(step.out),
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -245,7 +270,7 @@ impl Selector<'_> {
     fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
         let vector = |id| Operand::Weight(self.weights.vector(id));
         match role {
-            Role::Input => Some(Operand::Value(step.input)),
+            Role::InputQuads => Some(Operand::Value(step.input)),
             Role::Residual => step.residual.map(Operand::Value),
             Role::Sum => step.sum.map(Operand::Value),
             Role::NormWeight => Some(vector(step.weight)),
@@ -257,7 +282,8 @@ impl Selector<'_> {
     fn norm(&mut self, node: &FusedNode, step: &NormStep) {
         let operand = |role| match role {
             Role::Step => Operand::StepBuffer,
-            Role::Output => Operand::Value(step.out),
+            Role::OutputQuads => Operand::Value(step.out),
+            Role::Encoded => Operand::Encoded(step.out),
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         };
         let operands =
@@ -306,10 +332,12 @@ impl Selector<'_> {
             let operands = Vec::from_iter(roles_of(KernelSpec::MatMul(spec.clone())).map(|role| {
                 let operand = match role {
                     Role::Weights => Operand::Weight(id),
-                    Role::Columns => Operand::Value(input),
+                    Role::Codes => Operand::Encoded(input),
                     Role::Bias => bias.expect("biased"),
                     Role::Output => result,
+                    Role::Encoded => Operand::Encoded(out),
                     Role::Step => Operand::StepBuffer,
+                    Role::InputQuads if norm.is_none() => Operand::Value(input),
                     role => of_norm(role).expect("every other role is the prologue's"),
                 };
                 (role, operand)
@@ -318,6 +346,61 @@ impl Selector<'_> {
                 operands.iter().find(|(one, _)| *one == role).expect("listed above").1
             });
         }
+        if !self.encodes_output(node) {
+            self.quantize(node, out);
+        }
+    }
+
+    /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
+    fn stored_format(&self, value: ValueId) -> ActivationFormat {
+        let readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value));
+        let mut formats = readers.map(|node| self.matmul_input(node));
+        let first = formats.next().flatten();
+        first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
+    }
+
+    /// The format that a matmul reads best; `None`: no matmul.
+    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
+        let FusedOp::MatMul { input, out, .. } = node.op else { return None };
+        // Quads of the norms before.
+        let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
+        if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
+            return Some(ActivationFormat::F32);
+        }
+        let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
+        Some(ActivationFormat::Codes(precision))
+    }
+
+    /// Whether a value is q, k or v.
+    fn becomes_heads(&self, value: ValueId) -> bool {
+        self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value)).any(|node| match &node.op {
+            FusedOp::Heads(_) => true,
+            FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
+            _ => false,
+        })
+    }
+
+    /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
+    fn encodes_output(&self, node: &FusedNode) -> bool {
+        let FusedOp::MatMul { matrix, act_mul, out, .. } = node.op else { return false };
+        let whole = self.weights.matrix(matrix).len() == 1;
+        let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
+        act_mul.is_some() && whole && codes
+    }
+
+    /// Makes the integers that a value is wanted in, from f32.
+    fn quantize(&mut self, node: &FusedNode, value: ValueId) {
+        let format = self.stored_format(value);
+        if format == ActivationFormat::F32 {
+            return;
+        }
+        let width = self.graph.values[value.0].width;
+        let spec = QuantizeSpec { width, stride: stride(width), format, subgroup_size: self.target.subgroup_size };
+        self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
+            Role::InputQuads => Operand::Value(value),
+            _ => Operand::Encoded(value),
+        });
+        self.steps.last_mut().expect("pushed above").label += " to integers";
     }
 
     fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {
@@ -327,17 +410,25 @@ impl Selector<'_> {
         let (layout, first_row) = self.matrix(id);
         let row_from_step = self.row_from_step(node);
         let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let least_tiles = match (norm, self.encodes_output(node)) {
+            // 32 rows of gate and as many of up.
+            (_, true) => 2 * ACTIVATION_GROUP / TILE_ROWS,
+            (Some(_), false) => self.target.matmul.prologue_tiles,
+            (None, false) => 1,
+        };
         MatMulSpec {
             layout,
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            input: self.stored_format(input),
+            output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: norm.map(|step| self.norm_spec(step)),
             bias: bias.is_some(),
             act_mul,
             softcap: softcap.map(Number::new),
             row_from_step,
-            tile: tile(self.target, &layout, head_rows, act_mul.is_some()),
+            tile: tile(self.target, &layout, head_rows, act_mul.is_some(), least_tiles),
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -379,11 +470,17 @@ impl Selector<'_> {
         }
     }
 
-    /// Whether attention does this step as its prologue: in a program of one row, where q, k and v come together and there
-    /// is an attention. (The last layer of a program without logits only fills its cache.)
+    /// Whether each row of a step is the only one of its sequence.
+    fn rows_are_alone(&self) -> bool {
+        self.kind.rows == 1 || self.kind.batch
+    }
+
+    /// Whether attention does this step as its prologue: in a program whose rows are alone, where q, k and v come together
+    /// and there is an attention. (The last layer of a program without logits only fills its cache.)
     fn folds_into_attention(&self, step: &HeadsStep) -> bool {
         let reads = |node: &&FusedNode| matches!(node.op, FusedOp::Attention { query, .. } if Some(query) == step.out);
-        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.kind.rows == 1) else {
+        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.rows_are_alone())
+        else {
             return false;
         };
         let FusedOp::Attention { query, out } = node.op else { unreachable!("just matched") };
@@ -415,7 +512,8 @@ impl Selector<'_> {
         };
         let spec = KernelSpec::Attention(spec);
         let operands = operands(&spec, |role| match (role, &heads) {
-            (Role::Output | Role::Encoded, _) => Operand::Value(out),
+            (Role::Output, _) => Operand::Value(out),
+            (Role::Encoded, _) => Operand::Encoded(out),
             (Role::Partials, _) => partials,
             (Role::Keys, _) => Operand::Keys { group, layer },
             (Role::Values, _) => Operand::Values { group, layer },
@@ -426,8 +524,12 @@ impl Selector<'_> {
         if combine.split.splits > 1 {
             self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
                 Role::Partials => partials,
+                Role::Encoded => Operand::Encoded(out),
                 _ => Operand::Value(out),
             });
+        }
+        if self.attention_format(out) == ActivationFormat::F32 {
+            self.quantize(node, out);
         }
     }
 
@@ -442,7 +544,7 @@ impl Selector<'_> {
         let (config, rows) = (self.config, self.kind.rows);
         let gqa = config.n_heads / config.n_kv_heads;
         let heads_per_group = (1..=gqa.min(ATTENTION_QUERIES)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
-        let rows_per_group = (ATTENTION_QUERIES / heads_per_group).min(rows);
+        let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
         AttentionSpec {
@@ -455,15 +557,22 @@ impl Selector<'_> {
             prologue: heads.map(|step| self.heads_spec(node, step)),
             softcap: config.attention_softcap.map(Number::new),
             output_stride: self.stride_of(out),
-            output: ActivationFormat::F32,
+            output: self.attention_format(out),
             subgroup_size: self.target.subgroup_size,
         }
+    }
+
+    /// The format in which attention or its combine writes: integers, if they are wanted and their groups lie within heads.
+    fn attention_format(&self, out: ValueId) -> ActivationFormat {
+        let wanted = self.stored_format(out);
+        let whole = self.config.head_dim.is_multiple_of(ACTIVATION_GROUP);
+        if whole && wanted == ActivationFormat::Codes(Precision::Int8) { wanted } else { ActivationFormat::F32 }
     }
 
     /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
     /// more parts than there can be tiles.
     fn splits(&self, alone: usize, window: Option<usize>) -> usize {
-        if self.kind.rows > SPLIT_ROWS {
+        if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
             return 1;
         }
         // A window that begins and ends within a tile reaches over one more.
@@ -474,11 +583,12 @@ impl Selector<'_> {
     fn sample(&mut self) {
         let spec = KernelSpec::Sample(SampleSpec {
             vocab: self.config.vocab_size,
+            logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(256),
             subgroup_size: self.target.subgroup_size,
         });
         self.steps.push(Step {
-            workgroups: spec.workgroups(1),
+            workgroups: spec.workgroups(self.logits_rows()),
             operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
             spec,
             label: "sample".into(),
@@ -560,19 +670,22 @@ fn roles_of(spec: KernelSpec) -> impl Iterator<Item = Role> {
 }
 
 /// The target's tuning fitted to a shape.
-fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool) -> MatMulTile {
+fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool, least_tiles: usize) -> MatMulTile {
     let tuning = target.matmul;
     let columns = tuning.columns.min(rows.next_power_of_two());
     let tiles_per_lane = if columns == 1 { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
     // A lane without a block to read only waits.
     let blocks = layout.blocks_per_tile();
     let k_slices = if blocks.is_power_of_two() { blocks } else { blocks.next_power_of_two() / 2 };
-    let k_slices = tuning.k_slices.min(k_slices);
+    let tiles_per_lane = if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
+    let lane_groups = tuning.workgroup / TILE_ROWS;
+    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
     MatMulTile {
         columns,
-        tiles_per_lane: if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane },
+        tiles_per_lane,
         k_slices,
         broadcast: tuning.broadcast,
-        group_tiles: (tuning.workgroup / kernels::layout::TILE_ROWS / k_slices).max(1),
+        unroll: tuning.unroll,
+        group_tiles: (lane_groups / k_slices).max(1),
     }
 }

@@ -51,7 +51,21 @@ pub struct PackedWeight {
     pub len_bytes: u64,
     /// Bytes that one decode step reads of it.
     pub bytes_read_per_token: u64,
+    pub precedence: Precedence,
     pub reason: String,
+}
+
+/// Which weights are given fast memory first. A decode step reads every byte of the first three once, so what tells them
+/// apart is the rest of a conversation: steps of many rows read the head for none of them or for one, and rows of a table
+/// are a few bytes of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    /// With norms, biases and rotary tables, which are small.
+    Attention,
+    FeedForward,
+    Head,
+    /// An embedding that is no head, too.
+    Rows,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +83,8 @@ pub enum PackedSource {
 /// Everything that is packed, in the order in which a step reads it.
 pub struct PackedWeights {
     pub list: Vec<PackedWeight>,
+    /// Matmuls may read their activations as integers: beside INT4's error theirs is small.
+    pub integer_activations: bool,
     matrices: Vec<Vec<PackedId>>,
     vectors: Vec<PackedId>,
     ropes: Vec<PackedId>,
@@ -77,8 +93,13 @@ pub struct PackedWeights {
 impl PackedWeights {
     /// Lists the weights of `graph`: a matrix larger than one binding may see is cut by rows.
     pub fn of(graph: &FusedGraph, config: &ModelConfig, policy: FormatPolicy) -> PackedWeights {
-        let mut weights =
-            PackedWeights { list: Vec::new(), matrices: Vec::new(), vectors: Vec::new(), ropes: Vec::new() };
+        let mut weights = PackedWeights {
+            list: Vec::new(),
+            integer_activations: policy.weights == WeightsOption::Int4,
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+        };
         for (index, rope) in config.ropes.iter().enumerate() {
             let len_bytes = rope_table_entries(rope, config.max_positions) * 8;
             let id = weights.push(PackedWeight {
@@ -87,6 +108,7 @@ impl PackedWeights {
                 layer: None,
                 len_bytes: len_bytes as u64,
                 bytes_read_per_token: rope.inv_freq.len() as u64 * 16,
+                precedence: Precedence::Attention,
                 reason: "cos and sin by position, a few rows a token".into(),
             });
             weights.ropes.push(id);
@@ -100,8 +122,10 @@ impl PackedWeights {
                 name,
                 source: PackedSource::Vector(VectorId(index)),
                 layer: vector.layer,
-                len_bytes: 4 * elements as u64,
+                // Kernels read four elements at a time.
+                len_bytes: 4 * elements.next_multiple_of(4) as u64,
                 bytes_read_per_token: 4 * elements as u64,
+                precedence: Precedence::Attention,
                 reason: "f32 vector, read whole".into(),
             });
             weights.vectors.push(id);
@@ -119,6 +143,7 @@ impl PackedWeights {
                     layer: matrix.layer,
                     len_bytes: layout.bytes() as u64,
                     bytes_read_per_token: bytes_read(matrix, &layout, cut),
+                    precedence: precedence(matrix),
                     reason: reason(matrix).into(),
                 })
             });
@@ -192,6 +217,15 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize) -> u64 {
         // One row of the whole table, counted with its first part.
         (false, 0) => (layout.tile_bytes() / TILE_ROWS) as u64,
         (false, _) => 0,
+    }
+}
+
+fn precedence(matrix: &Matrix) -> Precedence {
+    match (matrix.is_table, matrix.is_head) {
+        (_, true) => Precedence::Head,
+        (true, false) => Precedence::Rows,
+        _ if matrix.parts.iter().all(|part| part.tensor.contains(".self_attn.")) => Precedence::Attention,
+        _ => Precedence::FeedForward,
     }
 }
 

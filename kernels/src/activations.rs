@@ -19,6 +19,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::Role;
 use crate::template::Values;
 
 /// Elements that share a scale.
@@ -107,6 +108,20 @@ impl ActivationFormat {
             .flag("ENCODE_HALF", matches!(self, ActivationFormat::Half(_)))
             .flag("INT11", precision == Precision::Int11)
     }
+
+    /// What pieces that include `encode_row` want to know besides, for rows of `cols` elements.
+    pub(crate) fn row_values(self, cols: usize, values: Values) -> Values {
+        let precision = self.precision().unwrap_or(Precision::Int8);
+        self.values(values)
+            .size("GROUPS", groups(cols))
+            .size("GROUP_WORDS_AT", group_words_at(cols, precision))
+            .size("HALF_FACTOR_AT", half_factor_at(cols))
+    }
+
+    /// The binding through which such a row is written.
+    pub(crate) fn output_role(self) -> Role {
+        if self == ActivationFormat::F32 { Role::OutputQuads } else { Role::Encoded }
+    }
 }
 
 /// Groups of a row of `cols` elements.
@@ -117,6 +132,11 @@ pub fn groups(cols: usize) -> usize {
 /// Words of a `Codes` row before its groups' words.
 pub fn group_words_at(cols: usize, precision: Precision) -> usize {
     groups(cols) * precision.planes() * ACTIVATION_GROUP / 4
+}
+
+/// Word of a `Half` row that holds the row's factor.
+pub fn half_factor_at(cols: usize) -> usize {
+    groups(cols) * ACTIVATION_GROUP / 2
 }
 
 /// One row as a kernel writes it, for twins. f32 rows are themselves.
@@ -135,7 +155,7 @@ pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f
     match format {
         ActivationFormat::F32 => words[..cols].iter().map(|&word| f32::from_bits(word)).collect(),
         ActivationFormat::Half(_) => {
-            let factor = f32::from_bits(words[groups(cols) * ACTIVATION_GROUP / 2]);
+            let factor = f32::from_bits(words[half_factor_at(cols)]);
             let half = |i: usize| f16::from_bits((words[i / 2] >> (16 * (i % 2))) as u16);
             (0..cols).map(|i| half(i).to_f32() * factor).collect()
         }

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ActivationFormat, encode_row, group_words_at};
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat, encode_row};
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::split::Split;
 use crate::template::{Values, render};
@@ -48,12 +48,9 @@ pub(crate) fn result_role(format: ActivationFormat) -> Role {
 
 /// What pieces that include `result` want to know.
 pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
-    let precision = format.precision();
-    let fits = precision.is_none_or(|_| head_dim.is_multiple_of(crate::activations::ACTIVATION_GROUP));
-    assert!(fits, "a group of codes lies within a head");
-    let group_words_at = precision.map_or(0, |precision| group_words_at(n_heads * head_dim, precision));
-    let values = values.size("HEAD_QUADS", head_dim.div_ceil(4)).size("GROUP_WORDS_AT", group_words_at);
-    format.values(values)
+    let whole = format == ActivationFormat::F32 || head_dim.is_multiple_of(ACTIVATION_GROUP);
+    assert!(whole, "a group of codes lies within a head");
+    format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)))
 }
 
 impl CombineSpec {

@@ -16,11 +16,11 @@ pub struct ElementwiseSpec {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ElementwiseOp {
-    /// `input + residual`
+    /// `input + second`
     Add,
     /// `input + bias`
     Bias,
-    /// `activation(input) * residual`
+    /// `activation(input) * second`
     ActMul(Activation),
     /// `cap * tanh(input / cap)`
     SoftCap(Number),
@@ -31,7 +31,7 @@ const WORKGROUP: usize = 64;
 impl ElementwiseSpec {
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
         let second = match self.op {
-            ElementwiseOp::Add | ElementwiseOp::ActMul(_) => Some(Role::Residual),
+            ElementwiseOp::Add | ElementwiseOp::ActMul(_) => Some(Role::Second),
             ElementwiseOp::Bias => Some(Role::Bias),
             ElementwiseOp::SoftCap(_) => None,
         };
@@ -44,9 +44,9 @@ impl ElementwiseSpec {
 
     pub(crate) fn wgsl(&self) -> String {
         let (expression, activation) = match self.op {
-            ElementwiseOp::Add => ("input[at] + residual[at]", None),
+            ElementwiseOp::Add => ("input[at] + second[at]", None),
             ElementwiseOp::Bias => ("input[at] + bias[column]", None),
-            ElementwiseOp::ActMul(activation) => ("activate(input[at]) * residual[at]", Some(activation)),
+            ElementwiseOp::ActMul(activation) => ("activate(input[at]) * second[at]", Some(activation)),
             ElementwiseOp::SoftCap(_) => ("CAP * bounded_tanh(input[at] / CAP)", None),
         };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
@@ -66,7 +66,7 @@ impl ElementwiseSpec {
     }
 }
 
-/// One row in plain loops; `second` is the residual or the bias, empty for a soft cap.
+/// One row in plain loops; `second` may also be the bias; it is empty for a soft cap.
 pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {
     let apply = |(column, &x): (usize, &f32)| match spec.op {
         ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],

@@ -13,6 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activations::ActivationFormat;
 use crate::cache::{CacheLayout, Cell, Side};
 use crate::norm::{NormSpec, norm_row};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
@@ -152,7 +153,7 @@ impl HeadsSpec {
                 None => "",
             };
             if part.rope {
-                text += "        rope_vectors(0u, 1u, position, lane);\n";
+                text += "        rope_vectors(0u, 1u, row, lane);\n";
             }
             let page = "head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane";
             text += &match part.to {
@@ -251,6 +252,7 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
+            format: ActivationFormat::F32,
             subgroup_size: 0,
         }
     }

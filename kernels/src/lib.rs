@@ -18,9 +18,11 @@ pub mod attention;
 pub mod combine;
 pub mod elementwise;
 pub mod embed;
+pub mod gemm;
 pub mod heads;
 pub mod matmul;
 pub mod norm;
+pub mod quantize;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};

@@ -1,17 +1,23 @@
 //! Matrix times activations: the kernel that reads nearly every byte of the model.
 //!
-//! Formula: `y[t][n] = Σ_k W[n][k] · x[t][k]`, W packed as `layout` draws it. Folded in, as the spec says: before it the
-//! residual sum and RMS norm (`Prologue`, one row at a time); after it bias, activation·mul of interleaved gate and up
-//! tiles, or the final soft cap.
+//! Formula: `y[t][n] = Σ_k W[n][k] · x[t][k]`, W packed as `layout` draws it, x as `activations` does. Folded in, as the spec
+//! says: before it the residual sum and RMS norm (`prologue`, one row at a time); after it bias, activation·mul of
+//! interleaved gate and up tiles, the final soft cap, or the quantisation that the next matmul wants.
+//!
+//! Where x is integers, a group of 32 columns is `scale · x_scale · (Σ q·x_q − zero · Σ x_q)` with both sums in integers, the
+//! first by packed dot products and the second stored with x.
 
 use serde::{Deserialize, Serialize};
 
 use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
 
+use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision, decode_row, encode_row};
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
 use crate::norm::{NormSpec, norm_row};
 use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
+
+mod body;
 
 /// Parameters of one matmul pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -22,8 +28,12 @@ pub struct MatMulSpec {
     pub output_stride: usize,
     /// First column of the output that this matrix writes (a large head is cut into several matrices).
     pub output_first: usize,
+    /// F32, or Codes with INT4 and INT8 weights.
+    pub input: ActivationFormat,
     /// The norm that makes the input; needs `tile.columns` of 1.
     pub prologue: Option<NormSpec>,
+    /// F32, or Codes: then a workgroup makes whole groups of them.
+    pub output: ActivationFormat,
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
@@ -45,6 +55,8 @@ pub struct MatMulTile {
     pub k_slices: usize,
     /// Lane groups of 8 · k_slices in a workgroup.
     pub group_tiles: usize,
+    /// Groups of 32 columns that a lane loads before it multiplies them, where the input is integers.
+    pub unroll: usize,
     /// Subgroups have 8 lanes, and a lane loads one of every eight activations and gets the others from its neighbours:
     /// where a load costs each lane by itself, as on a CPU. Needs `k_slices` of 1.
     pub broadcast: bool,
@@ -62,17 +74,42 @@ impl MatMulSpec {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
+    /// Rows of the result that one workgroup makes.
+    pub fn group_rows(&self) -> usize {
+        let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
+        if self.act_mul.is_some() { rows / 2 } else { rows }
+    }
+
     /// Bytes of workgroup memory.
     pub fn shared_bytes(&self) -> usize {
-        let normed = if self.prologue.is_some() { 4 * self.layout.padded_cols() } else { 0 };
-        normed + 8 * self.tile.workgroup_size()
+        let normed = match (&self.prologue, self.input.precision()) {
+            (None, _) => 0,
+            (Some(_), None) => 4 * self.layout.padded_cols(),
+            (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
+        };
+        let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
+        // Partial sums, and the parts of a norm's and a group's reduction.
+        normed + staged + 4 * self.partials() + 8 * self.tile.workgroup_size()
+    }
+
+    /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
+    fn parts_per_row(&self) -> usize {
+        (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
+    }
+
+    fn partials(&self) -> usize {
+        let parts = self.parts_per_row();
+        let of_one = self.tile.group_tiles * parts * TILE_ROWS;
+        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.columns } else { 0 }
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let mut roles = vec![Role::Step, Role::Weights, Role::Output];
-        match &self.prologue {
-            Some(norm) => roles.extend(norm.data_roles()),
-            None => roles.push(Role::Columns),
+        let output = if self.output == ActivationFormat::F32 { Role::Output } else { Role::Encoded };
+        let mut roles = vec![Role::Step, Role::Weights, output];
+        match (&self.prologue, self.input) {
+            (Some(norm), _) => roles.extend(norm.data_roles()),
+            (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
+            (None, _) => roles.push(Role::Codes),
         }
         roles.extend(self.bias.then_some(Role::Bias));
         bindings(roles)
@@ -81,19 +118,16 @@ impl MatMulSpec {
     pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
-        [self.layout.tiles().div_ceil(tiles_per_group), rows.div_ceil(self.tile.columns), 1]
+        // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
+        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group), 1]
     }
 
     pub(crate) fn wgsl(&self) -> String {
-        assert!(self.prologue.is_none() || self.tile.columns == 1, "a prologue norms one row");
-        assert!(!self.row_from_step || self.tile.columns == 1, "logits_row is one row");
-        assert!(!self.tile.broadcast || self.tile.k_slices == 1, "neighbours work on the same block");
-        assert!(
-            self.act_mul.is_none() || self.tile.tiles_per_lane.is_multiple_of(2),
-            "gate and up tiles come in pairs"
-        );
+        self.check();
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
+        // What a workgroup quantises: its normed input, its output, or both.
+        let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
         let values = Values::default()
             .size("COLS", layout.cols)
             .size("PADDED_COLS", layout.padded_cols())
@@ -104,10 +138,16 @@ impl MatMulSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("OUTPUT_FIRST", self.output_first)
             .size("OUTPUT_ROWS", self.output_rows())
+            .size("INPUT_GROUPS", activations::groups(layout.cols))
+            .size("INPUT_GROUP_WORDS_AT", self.input_group_words_at())
+            .size("INPUT_PLANES", self.input.precision().map_or(1, Precision::planes))
+            .size("GROUP_ROWS", self.group_rows())
             .size("COLUMNS", self.tile.columns)
             .size("TILES_PER_LANE", self.tile.tiles_per_lane)
             .size("K_SLICES", self.tile.k_slices)
             .size("GROUP_TILES", self.tile.group_tiles)
+            .size("PARTS", self.parts_per_row())
+            .size("PARTIALS", self.partials())
             .size("WORKGROUP", self.tile.workgroup_size())
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", norm.map_or(0.0, |norm| norm.eps.get()))
@@ -117,11 +157,12 @@ impl MatMulSpec {
             .flag("F16", layout.format == WeightFormat::F16)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .flag("PROLOGUE", norm.is_some())
-            .flag("PROLOGUE_ADD", norm.is_some_and(|norm| norm.add))
-            .flag("PROLOGUE_POST_NORM", norm.is_some_and(|norm| norm.post_norm))
+            .flag("CODES", self.input != ActivationFormat::F32)
+            .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("BROADCAST", self.tile.broadcast)
             .flag("SPLIT", self.tile.k_slices > 1)
+            .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
@@ -131,167 +172,54 @@ impl MatMulSpec {
             .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
             .text("WORKGROUP_SIZE", self.tile.workgroup_size())
             .text("DECLARATIONS", declarations(&self.bindings()))
-            .text("BODY", self.body());
-        render(include_str!("wgsl/matmul.wgsl"), &values)
+            .text("NORM_ROW", norm.map_or(String::new(), |norm| self.prologue_wgsl(norm)))
+            .text("BODY", body::wgsl(self));
+        render(include_str!("wgsl/matmul.wgsl"), &encoded.row_values(self.output_rows(), values))
     }
 
-    /// The loop over blocks with every accumulator a named variable, so that no driver has to find out that an array of
-    /// them can live in registers.
-    fn body(&self) -> String {
-        let (tiles, columns) = (self.tile.tiles_per_lane, self.tile.columns);
-        let mut text = String::new();
-        let mut line = |indent: usize, code: String| text += &format!("{}{code}\n", "    ".repeat(indent));
-        for tile in 0..tiles {
-            // A lane past the last tile computes the last one again and stores nothing.
-            line(1, format!("let base_{tile} = min(first_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
-            for column in 0..columns {
-                line(1, format!("var acc_{tile}_{column} = 0.0;"));
-            }
+    /// What `compiler::select` owes.
+    fn check(&self) {
+        let tile = &self.tile;
+        assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
+        assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
+        assert!(!tile.broadcast || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
+        assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
+        match self.input {
+            ActivationFormat::F32 => {}
+            ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
+            ActivationFormat::Half(_) => panic!("f16 activations are for matrix units"),
         }
-        line(1, "for (var block = slice; block < BLOCKS; block += K_SLICES) {".into());
-        for tile in 0..tiles {
-            line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));
-            if self.layout.format.has_params() {
-                let params_at = self.layout.format.block_words() - 1;
-                line(2, format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"));
-                match self.layout.format {
-                    WeightFormat::Int4 { .. } => {
-                        line(2, format!("let scale_{tile} = vec4<f32>(int4_scale(param_{tile}));"));
-                        line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
-                    }
-                    _ => line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
-                }
-            }
-        }
-        if self.tile.broadcast {
-            self.octets(&mut line)
-        } else {
-            self.quads(&mut line)
-        }
-        line(1, "}".into());
-        for column in 0..columns {
-            for tile in 0..tiles {
-                if self.tile.k_slices > 1 {
-                    line(1, format!("acc_{tile}_{column} = slice_sum(acc_{tile}_{column}, lane, slice);"));
-                }
-            }
-        }
-        line(1, "if (slice == 0u) {".into());
-        for tile in 0..tiles {
-            line(2, format!("let row_{tile} = (first_tile + {tile}u) * 8u + row;"));
-            if self.bias {
-                line(2, format!("let bias_{tile} = bias[min(row_{tile}, {}u)];", self.layout.rows - 1));
-                for column in 0..columns {
-                    line(2, format!("acc_{tile}_{column} += bias_{tile};"));
-                }
-            }
-        }
-        for column in 0..columns {
-            let step_row = format!("output_row + {column}u");
-            if self.act_mul.is_some() {
-                for pair in 0..tiles / 2 {
-                    let (gate, up) = (2 * pair, 2 * pair + 1);
-                    let matrix_row = format!("((first_tile + {gate}u) / 2u) * 8u + row");
-                    let value = format!("activate(acc_{gate}_{column}) * acc_{up}_{column}");
-                    line(2, format!("store({step_row}, {matrix_row}, {value});"));
-                }
-            } else {
-                for tile in 0..tiles {
-                    line(2, format!("store({step_row}, row_{tile}, acc_{tile}_{column});"));
-                }
-            }
-        }
-        line(1, "}".into());
-        text
-    }
-
-    /// One block, four activations of every column at a time, each lane loading its own.
-    fn quads(&self, line: &mut impl FnMut(usize, String)) {
-        let quads_per_chunk = self.layout.format.chunk_cols() / 4;
-        line(2, format!("let quad = block * {}u;", self.layout.format.block_cols() / 4));
-        for chunk in 0..self.layout.format.chunks_per_block() {
-            line(2, "{".into());
-            for tile in 0..self.tile.tiles_per_lane {
-                line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
-            }
-            for part in 0..quads_per_chunk {
-                for tile in 0..self.tile.tiles_per_lane {
-                    line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
-                }
-                for column in 0..self.tile.columns {
-                    let quad = chunk * quads_per_chunk + part;
-                    line(3, format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"));
-                    for tile in 0..self.tile.tiles_per_lane {
-                        line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
-                    }
-                }
-            }
-            line(2, "}".into());
+        if self.output != ActivationFormat::F32 {
+            assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");
+            assert_eq!(self.output_first, 0, "codes of a matrix that is cut");
+            let both = self.prologue.is_some() && self.input != ActivationFormat::F32;
+            assert!(!both || self.input == self.output, "a kernel quantises in one way");
         }
     }
 
-    /// One block, eight activations of every column at a time, one a lane, handed round the subgroup.
-    fn octets(&self, line: &mut impl FnMut(usize, String)) {
-        let format = self.layout.format;
-        let octets_per_chunk = format.chunk_cols() / 8;
-        line(2, format!("for (var chunk = 0u; chunk < {}u; chunk++) {{", format.chunks_per_block()));
-        for tile in 0..self.tile.tiles_per_lane {
-            line(3, format!("let chunk_{tile} = weights[at_{tile} + chunk * {TILE_ROWS}u + row];"));
-        }
-        line(3, format!("for (var octet = 0u; octet < {octets_per_chunk}u; octet++) {{"));
-        for tile in 0..self.tile.tiles_per_lane {
-            line(4, format!("let word_{tile} = {};", self.octet_words(tile)));
-            for part in 0..2 {
-                line(4, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
-            }
-        }
-        let (block_cols, chunk_cols) = (format.block_cols(), format.chunk_cols());
-        line(4, format!("let at = block * {block_cols}u + chunk * {chunk_cols}u + octet * 8u + row;"));
-        for column in 0..self.tile.columns {
-            line(4, format!("let x_{column} = activation(input_row + {column}u, at);"));
-            for i in 0..8 {
-                line(4, format!("let x_{column}_{i} = subgroupBroadcast(x_{column}, {i}u);"));
-                for tile in 0..self.tile.tiles_per_lane {
-                    let weight = format!("w_{}_{tile}.{}", i / 4, ["x", "y", "z", "w"][i % 4]);
-                    line(4, format!("acc_{tile}_{column} = fma({weight}, x_{column}_{i}, acc_{tile}_{column});"));
-                }
-            }
-        }
-        line(3, "}".into());
-        line(2, "}".into());
+    fn input_group_words_at(&self) -> usize {
+        self.input.precision().map_or(0, |precision| activations::group_words_at(self.layout.cols, precision))
     }
 
-    /// The words of `chunk_{tile}` that hold octet `octet`, first in front.
-    fn octet_words(&self, tile: usize) -> String {
-        match self.layout.format {
-            WeightFormat::Int4 { .. } => format!("vec4<u32>(chunk_{tile}[octet], 0u, 0u, 0u)"),
-            WeightFormat::Int8 => format!("select(chunk_{tile}, chunk_{tile}.zwxy, octet == 1u)"),
-            WeightFormat::F16 => format!("chunk_{tile}"),
-        }
-    }
-
-    /// Four weights, the `part`-th of the words in `word_{tile}`.
-    fn unpacked(&self, part: usize, tile: usize) -> String {
-        let component = |index: usize| ["x", "y", "z", "w"][index];
-        match self.layout.format {
-            WeightFormat::Int4 { .. } => {
-                let half = ["int4_low", "int4_high"][part % 2];
-                format!("fma({half}(word_{tile}.{}), scale_{tile}, shift_{tile})", component(part / 2))
-            }
-            WeightFormat::Int8 => format!("int8_codes(word_{tile}.{}) * scale_{tile}", component(part)),
-            WeightFormat::F16 => {
-                let (low, high) = (component(2 * part), component(2 * part + 1));
-                format!("f16_weights(word_{tile}.{low}, word_{tile}.{high})")
-            }
-        }
+    /// The norm, and its result in workgroup memory.
+    fn prologue_wgsl(&self, norm: &NormSpec) -> String {
+        let lanes = self.tile.workgroup_size();
+        let elements = match self.input {
+            ActivationFormat::F32 => self.layout.padded_cols(),
+            _ => activations::groups(self.layout.cols) * ACTIVATION_GROUP,
+        };
+        let slots = (elements / 4).div_ceil(lanes);
+        let keep = |i: usize| format!("    keep_quad(quad_{i}, x_{i}, lane);\n");
+        norm.row_wgsl(slots, lanes) + &(0..slots).map(keep).collect::<String>()
     }
 }
 
 /// Buffers of the twin, as the kernel binds them.
 pub struct MatMulInputs<'a> {
     pub packed: &'a [u8],
-    /// (rows, input_stride)
-    pub input: &'a [f32],
+    /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
+    pub input: &'a [u32],
     pub residual: &'a [f32],
     pub norm_weight: &'a [f32],
     pub post_norm_weight: &'a [f32],
@@ -300,21 +228,25 @@ pub struct MatMulInputs<'a> {
     pub logits_row: usize,
 }
 
-/// The kernel in plain loops: writes `output` (n_rows, output_stride) and, with an adding prologue, `sum`.
-pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [f32], sum: &mut [f32]) {
+/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride) and, with an adding prologue, `sum`.
+pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     let cols = spec.layout.cols;
     let step_rows = if spec.row_from_step { spec_row(inputs) } else { 0..inputs.n_rows };
     for (output_row, step_row) in step_rows.enumerate() {
         let at = step_row * spec.input_stride;
-        let mut x = inputs.input[at..at + cols].to_vec();
-        if let Some(norm) = &spec.prologue {
-            let residual = if norm.add { &inputs.residual[at..at + cols] } else { &[][..] };
-            let (new_sum, normed) = norm_row(norm, &x, residual, inputs.post_norm_weight, inputs.norm_weight);
-            if norm.add {
-                sum[at..at + cols].copy_from_slice(&new_sum);
+        let words = &inputs.input[at..at + spec.input_stride];
+        let x = match &spec.prologue {
+            None => decode_row(spec.input, words, cols),
+            Some(norm) => {
+                let x = decode_row(ActivationFormat::F32, words, cols);
+                let residual = if norm.add { &inputs.residual[at..at + cols] } else { &[][..] };
+                let (new_sum, normed) = norm_row(norm, &x, residual, inputs.post_norm_weight, inputs.norm_weight);
+                if norm.add {
+                    sum[at..at + cols].copy_from_slice(&new_sum);
+                }
+                decode_row(spec.input, &encode_row(spec.input, &normed), cols)
             }
-            x = normed;
-        }
+        };
         let mut weights = vec![0f32; cols];
         let mut products = vec![0f32; spec.layout.rows];
         for (row, product) in products.iter_mut().enumerate() {
@@ -324,7 +256,7 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [f32], sum: &
                 *product += inputs.bias[row];
             }
         }
-        for row in 0..spec.output_rows() {
+        let finished = |row: usize| {
             let mut value = products[row];
             if let Some(activation) = spec.act_mul {
                 let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
@@ -332,11 +264,11 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [f32], sum: &
                 let up = products[(2 * tile + 1) * TILE_ROWS + row_in_tile];
                 value = activation.apply(gate) * up;
             }
-            if let Some(cap) = spec.softcap {
-                value = cap.get() * (value / cap.get()).tanh();
-            }
-            output[output_row * spec.output_stride + spec.output_first + row] = value;
-        }
+            spec.softcap.map_or(value, |cap| cap.get() * (value / cap.get()).tanh())
+        };
+        let row: Vec<f32> = (0..spec.output_rows()).map(finished).collect();
+        let words = encode_row(spec.output, &row);
+        output[output_row * spec.output_stride + spec.output_first..][..words.len()].copy_from_slice(&words);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -20,15 +21,15 @@ pub struct NormSpec {
     pub add: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
+    /// How the result is stored.
+    pub format: ActivationFormat,
     pub subgroup_size: u32,
 }
-
-const WORKGROUP: usize = 64;
 
 impl NormSpec {
     /// The operands, without step and output.
     pub(crate) fn data_roles(&self) -> Vec<Role> {
-        let mut roles = vec![Role::Input, Role::NormWeight];
+        let mut roles = vec![Role::InputQuads, Role::NormWeight];
         if self.add {
             roles.extend([Role::Residual, Role::Sum]);
         }
@@ -39,24 +40,94 @@ impl NormSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Output].into_iter().chain(self.data_roles()))
+        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()))
+    }
+
+    /// Lanes of the kernel of its own: few quads of elements a lane, and no more lanes than any device has.
+    fn workgroup(&self) -> usize {
+        (self.width / 32).next_power_of_two().clamp(32, 128)
     }
 
     pub(crate) fn wgsl(&self) -> String {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
+        let lanes = self.workgroup();
+        let stored = match self.format {
+            ActivationFormat::F32 => self.width.div_ceil(4),
+            _ => activations::groups(self.width) * ACTIVATION_GROUP / 4,
+        };
+        let slots = stored.div_ceil(lanes);
+        let store = |slot: usize| match self.format {
+            ActivationFormat::F32 => {
+                format!("    if (inside_{slot}) {{\n        output[at + quad_{slot}] = x_{slot};\n    }}\n")
+            }
+            _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, factor, lane);\n"),
+        };
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
-            .size("WORKGROUP", WORKGROUP)
+            .size("WORKGROUP", lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())
-            .flag("ADD", self.add)
-            .flag("POST_NORM", self.post_norm)
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", WORKGROUP)
-            .text("DECLARATIONS", declarations(&self.bindings()));
-        render(include_str!("wgsl/norm.wgsl"), &values)
+            .text("WORKGROUP_SIZE", lanes)
+            .text("DECLARATIONS", declarations(&self.bindings()))
+            .text("NORM_ROW", self.row_wgsl(slots, lanes))
+            .text("ROW_MAX", greatest_wgsl(slots))
+            .text("STORE", (0..slots).map(store).collect::<String>());
+        render(include_str!("wgsl/norm.wgsl"), &self.format.row_values(self.width, values))
     }
+
+    /// Code that leaves the normed row in registers: `x_0 … x_{slots-1}`, four elements each, of quads `quad_i` of a row that
+    /// begins at quad `at`; zeros past its end. `first` says whether this workgroup stores the sum.
+    pub(crate) fn row_wgsl(&self, slots: usize, lanes: usize) -> String {
+        let mut text = String::new();
+        let quads = self.width.div_ceil(4);
+        let each = |code: &dyn Fn(usize) -> String| (0..slots).map(code).collect::<String>();
+        let squares = (0..slots).map(|i| format!("dot(x_{i}, x_{i})")).collect::<Vec<_>>().join(" + ");
+        // Rows are padded with whatever was there before.
+        let masked = |i: usize, value: String| {
+            if self.width.is_multiple_of(4) {
+                return value;
+            }
+            let columns = format!("vec4<u32>(4u * quad_{i}) + vec4<u32>(0u, 1u, 2u, 3u)");
+            format!("select(vec4<f32>(0.0), {value}, {columns} < vec4<u32>({}u))", self.width)
+        };
+        text += &each(&|i| {
+            let load = masked(i, format!("input[at + quad_{i}]"));
+            format!(
+                "    let quad_{i} = lane + {}u;\n    let inside_{i} = quad_{i} < {quads}u;\n    var x_{i} = \
+                 vec4<f32>(0.0);\n    if (inside_{i}) {{\n        x_{i} = {load};\n    }}\n",
+                i * lanes
+            )
+        });
+        let root = |name: &str| {
+            format!("    let {name} = inverseSqrt(workgroup_sum({squares}, lane) / {}f + EPS);\n", self.width)
+        };
+        if self.post_norm {
+            text += &root("delta_scale");
+        }
+        if self.add {
+            text += &each(&|i| {
+                let delta = if self.post_norm {
+                    format!("x_{i} * delta_scale * post_norm_weight[quad_{i}]")
+                } else {
+                    format!("x_{i}")
+                };
+                let sum = masked(i, format!("residual[at + quad_{i}] + {delta}"));
+                format!(
+                    "    if (inside_{i}) {{\n        x_{i} = {sum};\n        if (first) {{\n            \
+                     sum[at + quad_{i}] = x_{i};\n        }}\n    }}\n"
+                )
+            });
+        }
+        text += &root("scale");
+        text + &each(&|i| format!("    if (inside_{i}) {{\n        x_{i} *= scale * norm_weight[quad_{i}];\n    }}\n"))
+    }
+}
+
+/// The greatest magnitude of a lane's quads.
+fn greatest_wgsl(slots: usize) -> String {
+    (0..slots).fold("0.0".into(), |most, i| format!("max({most}, greatest(x_{i}))"))
 }
 
 /// One row in plain loops: the sum and the normed sum. `residual` and `post_weight` may be empty where unused.

@@ -1,4 +1,4 @@
-//! Drawing the next token from one row of logits, on the GPU.
+//! Drawing the next token of each sequence from its row of logits, on the GPU.
 //!
 //! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, draw. Each filter is a threshold on the
 //! logit, found without sorting the vocabulary: the k-th greatest by a radix search over the bits of the floats, the top-p
@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::step::StepHeader;
+use artifacts::step::Sampler;
 
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -18,6 +18,8 @@ use crate::template::{Values, render};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SampleSpec {
     pub vocab: usize,
+    /// Elements between rows of the logits.
+    pub logits_stride: usize,
     /// Lanes; each owns a run of consecutive tokens while drawing.
     pub workgroup: usize,
     pub subgroup_size: u32,
@@ -26,12 +28,13 @@ pub struct SampleSpec {
 impl SampleSpec {
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
         // The logits are rewritten with the penalties applied.
-        bindings([Role::Step, Role::Output, Role::Drawn])
+        bindings([Role::StepState, Role::Output, Role::Drawn])
     }
 
     pub(crate) fn wgsl(&self) -> String {
         let values = Values::default()
             .size("VOCAB", self.vocab)
+            .size("LOGITS_STRIDE", self.logits_stride)
             .size("WORKGROUP", self.workgroup)
             .size("RUN", self.vocab.div_ceil(self.workgroup))
             .size("SUBGROUP", self.subgroup_size as usize)
@@ -52,28 +55,28 @@ pub struct Draw {
 }
 
 /// The kernel by sorting: applies penalties to `logits` (vocab) in place and draws.
-pub fn twin(header: &StepHeader, history: &[u32], logits: &mut [f32]) -> Draw {
+pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> Draw {
     for (index, &token) in history.iter().enumerate() {
         if !history[..index].contains(&token) {
             let logit = &mut logits[token as usize];
-            *logit = if *logit > 0.0 { *logit / header.repeat_penalty } else { *logit * header.repeat_penalty };
+            *logit = if *logit > 0.0 { *logit / sampler.repeat_penalty } else { *logit * sampler.repeat_penalty };
         }
     }
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
     let greatest = logits[order[0] as usize];
-    if header.temperature == 0.0 {
+    if sampler.temperature == 0.0 {
         return Draw { token: order[0], candidates: vec![order[0]] };
     }
     let mut threshold = f32::NEG_INFINITY;
-    if header.top_k > 0 {
-        let kth = order[(header.top_k as usize).min(order.len()) - 1];
+    if sampler.top_k > 0 {
+        let kth = order[(sampler.top_k as usize).min(order.len()) - 1];
         threshold = logits[kth as usize];
     }
     let mass = |token: u32| f64::from(logits[token as usize] - greatest).exp();
-    if header.top_p < 1.0 {
+    if sampler.top_p < 1.0 {
         let kept: Vec<u32> = order.iter().copied().filter(|&token| logits[token as usize] >= threshold).collect();
-        let wanted = f64::from(header.top_p) * kept.iter().map(|&token| mass(token)).sum::<f64>();
+        let wanted = f64::from(sampler.top_p) * kept.iter().map(|&token| mass(token)).sum::<f64>();
         let mut above = 0.0;
         for token in kept {
             threshold = logits[token as usize];
@@ -83,13 +86,13 @@ pub fn twin(header: &StepHeader, history: &[u32], logits: &mut [f32]) -> Draw {
             }
         }
     }
-    if header.min_p > 0.0 {
-        threshold = threshold.max(greatest + header.min_p.ln());
+    if sampler.min_p > 0.0 {
+        threshold = threshold.max(greatest + sampler.min_p.ln());
     }
     let candidates: Vec<u32> = (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
-    let heat = |token: u32| f64::from((logits[token as usize] - greatest) / header.temperature).exp();
+    let heat = |token: u32| f64::from((logits[token as usize] - greatest) / sampler.temperature).exp();
     let total: f64 = candidates.iter().map(|&token| heat(token)).sum();
-    let mut left = f64::from(uniform(header)) * total;
+    let mut left = f64::from(uniform(sampler)) * total;
     let token = candidates.iter().copied().find(|&token| {
         left -= heat(token);
         left < 0.0
@@ -98,8 +101,8 @@ pub fn twin(header: &StepHeader, history: &[u32], logits: &mut [f32]) -> Draw {
 }
 
 /// The draw's random number in [0, 1).
-pub fn uniform(header: &StepHeader) -> f32 {
-    let state = pcg(header.draw ^ pcg(header.seed_low ^ pcg(header.seed_high)));
+pub fn uniform(sampler: &Sampler) -> f32 {
+    let state = pcg(sampler.draw ^ pcg(sampler.seed_low ^ pcg(sampler.seed_high)));
     (state >> 8) as f32 / 16_777_216.0
 }
 

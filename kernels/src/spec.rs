@@ -6,9 +6,11 @@ use crate::attention::AttentionSpec;
 use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
+use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
+use crate::quantize::QuantizeSpec;
 use crate::sample::SampleSpec;
 
 /// One specialised kernel.
@@ -16,7 +18,9 @@ use crate::sample::SampleSpec;
 pub enum KernelSpec {
     Embed(EmbedSpec),
     Norm(NormSpec),
+    Quantize(QuantizeSpec),
     MatMul(MatMulSpec),
+    Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
     Combine(CombineSpec),
@@ -35,16 +39,26 @@ pub struct BindingSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Step,
+    /// The same, which the kernel prepares for the step after.
+    StepState,
     /// The packed matrix.
     Weights,
     /// The activation that is read.
     Input,
     /// The same, read four elements at a time.
-    Columns,
-    /// A second activation: the residual, or the other operand.
+    InputQuads,
+    /// The same as integers (`activations::ActivationFormat::Codes`), sixteen codes at a time.
+    Codes,
+    /// The same as `activations::ActivationFormat::Half` rows, eight elements at a time.
+    Halves,
+    /// The other operand.
+    Second,
+    /// The residual stream before the sum.
     Residual,
     Output,
-    /// The same in place of `Output`, as `activations` draws it.
+    /// The same, written four elements at a time.
+    OutputQuads,
+    /// The same as integers, or f16 made of them: rows of `activations`.
     Encoded,
     /// What attention found in each split, see `combine`.
     Partials,
@@ -60,7 +74,7 @@ pub enum Role {
     RopeTable,
     Keys,
     Values,
-    /// `artifacts::step::Output`.
+    /// `artifacts::step::Output`s.
     Drawn,
 }
 
@@ -91,7 +105,9 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(_) => "embed",
             KernelSpec::Norm(_) => "norm",
+            KernelSpec::Quantize(_) => "quantize",
             KernelSpec::MatMul(_) => "matmul",
+            KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
             KernelSpec::Combine(_) => "combine",
@@ -105,7 +121,9 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.bindings(),
             KernelSpec::Norm(spec) => spec.bindings(),
+            KernelSpec::Quantize(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
+            KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
             KernelSpec::Combine(spec) => spec.bindings(),
@@ -119,7 +137,9 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed(spec) => spec.wgsl(),
             KernelSpec::Norm(spec) => spec.wgsl(),
+            KernelSpec::Quantize(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
+            KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
             KernelSpec::Combine(spec) => spec.wgsl(),
@@ -132,24 +152,23 @@ impl KernelSpec {
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
-            KernelSpec::Norm(_) => [rows, 1, 1],
+            KernelSpec::Norm(_) | KernelSpec::Quantize(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
+            KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
-            KernelSpec::Sample(_) => [1, 1, 1],
+            KernelSpec::Sample(_) => [rows, 1, 1],
         }
     }
 }
 
-/// A list of bindings from roles; results, the cache and `Drawn` are written, the others read.
+/// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        matches!(
-            role,
-            Role::Output | Role::Encoded | Role::Partials | Role::Sum | Role::Keys | Role::Values | Role::Drawn
-        )
+        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn)
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -158,24 +177,28 @@ pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec
 pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
-            Role::Step => ("step", "Step"),
+            Role::Step | Role::StepState => ("step", "Step"),
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
-            Role::Columns => ("columns", "array<vec4<f32>>"),
-            Role::Residual => ("residual", "array<f32>"),
+            Role::InputQuads => ("input", "array<vec4<f32>>"),
+            Role::Codes => ("codes", "array<vec4<u32>>"),
+            Role::Halves => ("halves", "array<vec4<u32>>"),
+            Role::Second => ("second", "array<f32>"),
+            Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
+            Role::OutputQuads => ("output", "array<vec4<f32>>"),
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials => ("partials", "array<vec4<f32>>"),
-            Role::Sum => ("sum", "array<f32>"),
+            Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
-            Role::NormWeight => ("norm_weight", "array<f32>"),
-            Role::PostNormWeight => ("post_norm_weight", "array<f32>"),
+            Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
+            Role::PostNormWeight => ("post_norm_weight", "array<vec4<f32>>"),
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),
-            Role::Drawn => ("drawn", "Output"),
+            Role::Drawn => ("drawn", "array<Output>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

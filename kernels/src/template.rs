@@ -109,6 +109,7 @@ fn include(name: &str) -> &'static str {
         "activation" => include_str!("wgsl/shared/activation.wgsl"),
         "cache" => include_str!("wgsl/shared/cache.wgsl"),
         "encode" => include_str!("wgsl/shared/encode.wgsl"),
+        "encode_row" => include_str!("wgsl/shared/encode_row.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
         "int8" => include_str!("wgsl/shared/int8.wgsl"),

@@ -24,14 +24,14 @@ pub fn measure(device: &Arc<Device>, lane: &mut Lane) -> Result<f64, Failure> {
     let role = Role::Resident { tier: Tier::Vram, total_bytes: SCRATCH_BYTES };
     let from = Buffer::create(device, SCRATCH_BYTES, role)?.buffer;
     let to = Buffer::create(device, SCRATCH_BYTES, role)?.buffer;
-    lane.run(&mut [CommandList::record(device, vec![Command::Fill(from.whole())])?])?;
+    lane.run(&[CommandList::record(device, vec![Command::Fill(from.whole())])?])?;
     let copy = Command::Copy { from: from.whole(), to: to.whole() };
     let copies = std::iter::repeat_n([copy, Command::Barrier], COPIES).flatten().collect();
-    let mut list = [CommandList::record(device, copies)?];
+    let list = [CommandList::record(device, copies)?];
     let mut best_seconds = f64::INFINITY;
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        lane.run(&mut list)?;
+        lane.run(&list)?;
         best_seconds = best_seconds.min(begin.elapsed().as_secs_f64());
     }
     Ok(2.0 * COPIES as f64 * SCRATCH_BYTES as f64 / best_seconds)

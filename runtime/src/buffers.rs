@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use artifacts::step::{Output, TABLES_AT};
+use artifacts::step::{MAX_OUTPUTS, Output, TABLES_AT};
 use artifacts::{Binding, BufferRef, Plan, Tier};
 
 use crate::error::LoadError;
@@ -28,9 +28,9 @@ pub struct Buffers {
 
 /// The host's side of the buffers that it writes or reads at each step.
 pub struct HostViews {
-    /// `step::StepHeader`, rows, history and block tables.
+    /// `step::StepHeader`, rows, samplers, histories and block tables.
     pub step: Mapping,
-    /// `step::Output`.
+    /// `step::Output`s of two steps.
     pub output: Mapping,
     /// f32 logits, `logits_rows * logits_stride` elements.
     pub readback: Mapping,
@@ -84,7 +84,8 @@ impl Buffers {
         let tables =
             plan.kv_groups.len() as u64 * u64::from(request.slots) * u64::from(table_stride(plan, context_tokens));
         let (step, step_view) = allocator.hosted("step buffer", 4 * (TABLES_AT as u64 + tables), Role::Upload)?;
-        let (output, output_view) = allocator.hosted("output buffer", 4 * Output::WORDS as u64, Role::Readback)?;
+        let (output, output_view) =
+            allocator.hosted("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, Role::Readback)?;
         let (readback, readback_view) = allocator.hosted("logits readback", logits_bytes(plan), Role::Readback)?;
         Ok(Allocated {
             buffers: Buffers {
@@ -106,7 +107,7 @@ impl Buffers {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         for buffer in kv.chain([&self.arena, &self.logits, &self.step, &self.output]) {
             // A list each keeps submissions short.
-            lane.run(&mut [CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
+            lane.run(&[CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
         }
         Ok(())
     }

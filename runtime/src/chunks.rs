@@ -29,6 +29,15 @@ pub struct ProgramShape {
     pub rows: u32,
     pub logits: LogitsRows,
     pub samples: bool,
+    /// For rows of different sequences.
+    pub batch: bool,
+}
+
+impl ProgramShape {
+    /// Whether its rows may be those of one sequence.
+    fn takes_a_sequence(&self) -> bool {
+        !self.batch || self.rows == 1
+    }
 }
 
 /// A step: the program and how many rows it gets.
@@ -66,7 +75,7 @@ pub fn next_chunk(programs: &[ProgramShape], wanted: Wanted, remaining: u32, lim
 /// Of the programs that `fit`, the smallest with room for `n_rows` if it is not mostly empty, else the largest that is
 /// full, else the smallest.
 fn best(programs: &[ProgramShape], fit: impl Fn(&ProgramShape) -> bool, n_rows: u32) -> Option<Chunk> {
-    let candidates = || programs.iter().enumerate().filter(|(_, shape)| fit(shape));
+    let candidates = || programs.iter().enumerate().filter(|(_, shape)| shape.takes_a_sequence() && fit(shape));
     let roomy = candidates()
         .filter(|(_, shape)| shape.rows >= n_rows && shape.rows <= n_rows.saturating_mul(MAX_ROWS_OVER_USED))
         .min_by_key(|(_, shape)| shape.rows);
@@ -76,15 +85,23 @@ fn best(programs: &[ProgramShape], fit: impl Fn(&ProgramShape) -> bool, n_rows: 
     Some(Chunk { program, n_rows: n_rows.min(shape.rows) })
 }
 
+/// The program that draws the next tokens of `sequences` sequences at once: the smallest with room for them.
+pub fn batch_program(programs: &[ProgramShape], sequences: u32) -> Option<usize> {
+    let roomy = |(_, shape): &(usize, &ProgramShape)| shape.batch && shape.samples && shape.rows >= sequences;
+    programs.iter().enumerate().filter(roomy).min_by_key(|(_, shape)| shape.rows).map(|(index, _)| index)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn programs() -> Vec<ProgramShape> {
-        let silent = [8, 64, 512].map(|rows| ProgramShape { rows, logits: LogitsRows::None, samples: false });
-        let one = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true };
-        let all = ProgramShape { rows: 64, logits: LogitsRows::All, samples: false };
-        silent.into_iter().chain([one, all]).collect()
+        let silent =
+            [8, 64, 512].map(|rows| ProgramShape { rows, logits: LogitsRows::None, samples: false, batch: false });
+        let one = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true, batch: true };
+        let all = ProgramShape { rows: 64, logits: LogitsRows::All, samples: false, batch: false };
+        let batch = [2, 8].map(|rows| ProgramShape { rows, logits: LogitsRows::All, samples: true, batch: true });
+        silent.into_iter().chain([one, all]).chain(batch).collect()
     }
 
     /// Rows of each program in turn until `tokens` are fed, as (program rows, rows in use).
@@ -111,6 +128,12 @@ mod tests {
     fn a_token_comes_from_a_sampling_program_at_the_end() {
         assert_eq!(steps(Wanted::Token, 1, u32::MAX), [(1, 1)]);
         assert_eq!(steps(Wanted::Token, 41, u32::MAX), [(64, 40), (1, 1)]);
+    }
+
+    #[test]
+    fn a_batch_takes_the_smallest_program_for_as_many_sequences() {
+        let rows = |sequences| batch_program(&programs(), sequences).map(|index| programs()[index].rows);
+        assert_eq!([1, 2, 3, 8, 9].map(rows), [Some(1), Some(2), Some(8), Some(8), None]);
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct DeviceFeatures {
     pub memory_budget: bool,
     /// Host memory can become device memory in place (VK_EXT_external_memory_host).
     pub host_import: bool,
+    /// The driver tells registers, spills and machine code (VK_KHR_pipeline_executable_properties).
+    pub pipeline_statistics: bool,
     /// Shapes of cooperative matrices, as `16x16x16 f16 -> f32`; empty: none.
     pub cooperative_matrix: Vec<String>,
 }
@@ -109,9 +111,11 @@ pub enum DeviceChoice {
 /// [`LoadError::NoDevice`] with everything that was found.
 pub fn choose_device<'a>(devices: &'a [DeviceFacts], choice: &DeviceChoice) -> Result<&'a DeviceFacts, LoadError> {
     let chosen = match choice {
-        DeviceChoice::Auto => [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Virtual]
-            .iter()
-            .find_map(|&kind| devices.iter().find(|device| device.kind == kind && device.is_recent())),
+        DeviceChoice::Auto => {
+            [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Virtual].iter().find_map(|&kind| {
+                devices.iter().find(|device| device.kind == kind && device.is_recent() && device.has_memory())
+            })
+        }
         DeviceChoice::Index(index) => devices.iter().find(|device| device.index == *index),
         DeviceChoice::Name(part) => devices.iter().find(|device| contains_in_any_case(&device.name, part)),
     };
@@ -123,6 +127,11 @@ pub fn choose_device<'a>(devices: &'a [DeviceFacts], choice: &DeviceChoice) -> R
         let (major, minor, patch) = chosen.api_version;
         return Err(LoadError::Unsupported {
             what: format!("{} has Vulkan {major}.{minor}.{patch}, expected 1.2 or later", chosen.name),
+        });
+    }
+    if !chosen.has_memory() {
+        return Err(LoadError::Unsupported {
+            what: format!("{} has no memory: its driver compiles kernels and runs none", chosen.name),
         });
     }
     Ok(chosen)
@@ -163,8 +172,18 @@ impl DeviceFacts {
         size.is_power_of_two() && (size == self.subgroup_size || any_in_range)
     }
 
+    /// Whether everything that Vulkan 1.3 made mandatory is there.
+    pub fn has_core_1_3(&self) -> bool {
+        (self.api_version.0, self.api_version.1) >= (1, 3)
+    }
+
     fn is_recent(&self) -> bool {
         (self.api_version.0, self.api_version.1) >= (1, 2)
+    }
+
+    /// A driver without its hardware may still list a device.
+    fn has_memory(&self) -> bool {
+        !self.heaps.is_empty()
     }
 }
 
@@ -175,7 +194,15 @@ impl Heap {
     }
 }
 
+/// The shape that GEMM kernels are made of, as [`DeviceFeatures::cooperative_matrix`] names it.
+const F16_MATRIX: &str = "16x16x16 f16 -> f32";
+
 impl DeviceFeatures {
+    /// Whether kernels for `TargetMatch::cooperative_matrix` run.
+    pub fn multiplies_f16_matrices(&self) -> bool {
+        self.float16 && self.memory_model && self.cooperative_matrix.iter().any(|shape| shape == F16_MATRIX)
+    }
+
     /// Names of what is there, for people.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
@@ -195,6 +222,7 @@ impl DeviceFeatures {
             ("robust buffer access", self.robust_buffer_access),
             ("memory budget", self.memory_budget),
             ("host memory import", self.host_import),
+            ("pipeline statistics", self.pipeline_statistics),
             ("cooperative matrix", !self.cooperative_matrix.is_empty()),
         ];
         all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
@@ -275,6 +303,19 @@ fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
             wanted.workgroup_invocations, device.workgroup_invocations
         ));
     }
+    let features = &device.features;
+    if wanted.integer_dot_product && !features.integer_dot_product {
+        return Some("needs integer dot products, this device has none".into());
+    }
+    if wanted.cooperative_matrix && !features.multiplies_f16_matrices() {
+        let has =
+            if features.cooperative_matrix.is_empty() { "none".into() } else { features.cooperative_matrix.join(", ") };
+        return Some(format!(
+            "needs cooperative matrices {F16_MATRIX}, f16 and the memory model, this device has matrices: {has}; f16: {}; \
+             memory model: {}",
+            features.float16, features.memory_model
+        ));
+    }
     None
 }
 
@@ -335,6 +376,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_driver_without_hardware_runs_nothing() {
+        let null = DeviceFacts { heaps: vec![], ..facts(0, "Null hardware (RADV PHOENIX)", DeviceKind::Integrated) };
+        let card = facts(1, "NVIDIA H200", DeviceKind::Discrete);
+        assert_eq!(choose_device(&[null.clone(), card], &DeviceChoice::Auto).unwrap().index, 1);
+        assert!(choose_device(std::slice::from_ref(&null), &DeviceChoice::Auto).is_err());
+        let error = choose_device(&[null], &DeviceChoice::Index(0)).unwrap_err().to_string();
+        assert!(error.contains("Null hardware (RADV PHOENIX) has no memory"), "{error}");
+    }
+
+    #[test]
     fn choice_is_an_index_or_part_of_a_name() {
         let all = [facts(0, "llvmpipe (LLVM 15)", DeviceKind::Cpu), facts(1, "Radeon 780M", DeviceKind::Integrated)];
         assert_eq!(choose_device(&all, &"LLVMpipe".parse().unwrap()).unwrap().index, 0);
@@ -385,5 +436,23 @@ pub(crate) mod tests {
             "artifact has no kernels for GPU: target wide: made for subgroup size 64, this device has 32; target \
              hungry: needs 200 bytes of shared memory, this device has 100"
         );
+    }
+
+    #[test]
+    fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
+        let mut device = facts(0, "GPU", DeviceKind::Discrete);
+        let wanted = TargetMatch { integer_dot_product: true, cooperative_matrix: true, ..Default::default() };
+        assert_eq!(misfit(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
+        device.features.integer_dot_product = true;
+        device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];
+        device.features.memory_model = true;
+        assert_eq!(
+            misfit(&wanted, &device).unwrap(),
+            "needs cooperative matrices 16x16x16 f16 -> f32, f16 and the memory model, this device has matrices: 8x8x8 f16 \
+             -> f32; f16: false; memory model: true"
+        );
+        device.features.cooperative_matrix.push("16x16x16 f16 -> f32".into());
+        device.features.float16 = true;
+        assert_eq!(misfit(&wanted, &device), None);
     }
 }

@@ -1,22 +1,24 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
-use std::sync::Arc;
+use std::time::Instant;
 
-use artifacts::step::{HISTORY_AT, Output, ROWS_AT, Row, StepHeader, TABLES_AT};
+use artifacts::step::{HISTORY_AT, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT, Sampler};
+use artifacts::step::{StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
-use crate::chunks::Chunk;
 use crate::pages::{BlockTable, PagePool};
+use crate::profile::StepProfile;
 use crate::programs::Programs;
 use crate::session::Sampled;
 use crate::vk::Failure;
-use crate::vk::submit::{Lane, Timer};
+use crate::vk::submit::Lane;
 
 /// What all sessions of a model share. They take turns.
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
     pub lane: Lane,
-    pub timer: Option<Arc<Timer>>,
+    /// Steps since they were last taken, where programs were recorded to be profiled.
+    pub profiles: Vec<StepProfile>,
     pub views: HostViews,
     pub programs: Programs,
     /// One a KV group.
@@ -25,58 +27,105 @@ pub struct Engine {
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
+    /// Sequences longer than this take LongRoPE's long frequencies.
+    pub long_rope_above: u32,
     /// f32 elements from one row of logits to the next.
     pub logits_stride: u32,
 }
 
-/// What one sequence wants done next.
-pub struct Step<'s> {
-    pub chunk: Chunk,
+/// Consecutive tokens that a step appends to one sequence.
+#[derive(Clone, Copy)]
+pub struct Rows<'s> {
     pub slot: u32,
-    /// Of the first row.
+    /// Of the first token.
     pub position: u32,
-    /// One a row.
     pub tokens: &'s [u32],
-    /// Tokens that the repeat penalty looks at.
+    /// 0, or 1 for LongRoPE's long frequencies.
+    pub rope_variant: u32,
+}
+
+/// How one token is drawn, and the tokens that the repeat penalty looks at.
+#[derive(Clone, Copy)]
+pub struct Drawing<'s> {
+    pub sampler: Sampler,
     pub history: &'s [u32],
-    /// Sampling and RoPE; what belongs to rows and tables is filled in here.
-    pub header: StepHeader,
+}
+
+/// What a program is to do.
+pub struct Step<'s> {
+    /// Index into the programs.
+    pub program: usize,
+    pub rows: &'s [Rows<'s>],
+    pub drawings: &'s [Drawing<'s>],
 }
 
 impl Engine {
-    /// Runs one step to its end.
-    pub fn run(&mut self, step: &Step<'_>, tables: &mut [BlockTable]) -> Result<(), Failure> {
-        self.write_tables(step, tables);
-        self.write_rows(step);
-        self.views.step.flush()?;
-        self.lane.run(&mut self.programs.recorded[step.chunk.program].lists)
+    /// Which of LongRoPE's frequencies a sequence of this length takes.
+    pub fn rope_variant(&self, len_tokens: u32) -> u32 {
+        u32::from(len_tokens > self.long_rope_above)
     }
 
-    /// The token that the last step, of a sampling program, drew.
-    pub fn sampled(&self) -> Result<Sampled, Failure> {
+    /// Runs one step to its end. Its rows have their pages.
+    pub fn run(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+        self.write(step)?;
+        let begin = Instant::now();
+        self.begin(step.program, 0)?;
+        self.end(0)?;
+        if let Some(stamps) = &self.programs.recorded[step.program].stamps {
+            let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
+            self.profiles.extend(stamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
+        }
+        Ok(())
+    }
+
+    /// Lets a program run on what the step buffer holds, behind the other turn's step.
+    pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Failure> {
+        self.lane.begin(turn, &self.programs.recorded[program].turns[turn].lists)
+    }
+
+    /// Waits for the turn's step.
+    pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
+        self.lane.end(turn)
+    }
+
+    /// Seconds that the device spent in the turn's last step; `None`: it keeps no time.
+    pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
+        self.programs.recorded[program].turns[turn].timer.as_ref()?.seconds_between(0, 1)
+    }
+
+    /// The token that sampler `sampler` of a step that ended drew, as draw number `draw`.
+    pub fn sampled(&self, sampler: usize, draw: u32) -> Result<Sampled, Failure> {
         self.views.output.invalidate()?;
         let mut words = [0; Output::WORDS];
-        self.views.output.read_words(0, &mut words);
+        let at = (draw as usize % 2) * MAX_SAMPLERS + sampler;
+        self.views.output.read_words(at * Output::WORDS, &mut words);
         let [token, logit, candidates, _] = words;
         Ok(Sampled { token, logit: f32::from_bits(logit), candidates })
     }
 
-    /// Appends the last step's logits to `logits`, `vocab_size` a row.
-    pub fn read_logits(&mut self, chunk: Chunk, vocab_size: u32, logits: &mut Vec<f32>) -> Result<(), Failure> {
-        self.lane.run(&mut self.programs.recorded[chunk.program].read_logits)?;
+    /// Appends the logits of the last step's `n_rows` rows to `logits`, `vocab_size` a row.
+    pub fn read_logits(
+        &mut self,
+        program: usize,
+        n_rows: u32,
+        vocab_size: u32,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), Failure> {
+        self.lane.run(&self.programs.recorded[program].read_logits)?;
         self.views.readback.invalidate()?;
         let rows = self.views.readback.bytes().chunks_exact(4 * self.logits_stride as usize);
-        for row in rows.take(chunk.n_rows as usize) {
+        for row in rows.take(n_rows as usize) {
             let (values, _) = row.as_chunks::<4>();
             logits.extend(values[..vocab_size as usize].iter().map(|&bytes| f32::from_le_bytes(bytes)));
         }
         Ok(())
     }
 
-    fn write_tables(&mut self, step: &Step<'_>, tables: &mut [BlockTable]) {
-        let rows = step.position..step.position + step.chunk.n_rows;
+    /// Gives a sequence the pages of positions `rows`. A step under way does not read what is written here: it has no row
+    /// of these positions.
+    pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
         for (group, (table, pool)) in tables.iter_mut().zip(&mut self.pools).enumerate() {
-            let begin = TABLES_AT + (group * self.slots as usize + step.slot as usize) * self.table_stride as usize;
+            let begin = TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize;
             let view = &mut self.views.step;
             table.advance(pool, rows.clone(), |logical, physical| {
                 view.write_words(begin + logical as usize, &[physical]);
@@ -84,21 +133,36 @@ impl Engine {
         }
     }
 
-    fn write_rows(&mut self, step: &Step<'_>) {
+    /// Writes header, rows, samplers and histories. Nothing is under way.
+    pub fn write(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+        let n_rows: usize = step.rows.iter().map(|rows| rows.tokens.len()).sum();
         let header = StepHeader {
-            n_rows: step.chunk.n_rows,
-            logits_row: step.chunk.n_rows - 1,
+            n_rows: n_rows as u32,
+            logits_row: n_rows as u32 - 1,
+            long_rope_above: self.long_rope_above,
             table_stride: self.table_stride,
             table_slots: self.slots,
-            n_history: step.history.len() as u32,
-            ..step.header
+            n_samplers: step.drawings.len() as u32,
+            ..StepHeader::default()
         };
         let view = &mut self.views.step;
         view.write_words(0, &header.to_words());
-        for ((index, &token), position) in step.tokens.iter().enumerate().zip(step.position..) {
-            let row = Row { token, position, sequence: step.slot, reserved: 0 };
-            view.write_words(ROWS_AT + index * Row::WORDS, &row.to_words());
+        let mut at = ROWS_AT;
+        for rows in step.rows {
+            for (&token, position) in rows.tokens.iter().zip(rows.position..) {
+                let row = Row { token, position, sequence: rows.slot, rope_variant: rows.rope_variant };
+                view.write_words(at, &row.to_words());
+                at += Row::WORDS;
+            }
         }
-        view.write_words(HISTORY_AT, step.history);
+        for (index, drawing) in step.drawings.iter().enumerate() {
+            let n_history = drawing.history.len() as u32;
+            let capacity = drawing.sampler.history_capacity;
+            let history_next = if capacity == 0 { 0 } else { n_history % capacity };
+            let sampler = Sampler { n_history, history_next, ..drawing.sampler };
+            view.write_words(SAMPLERS_AT + index * Sampler::WORDS, &sampler.to_words());
+            view.write_words(HISTORY_AT + index * MAX_HISTORY, drawing.history);
+        }
+        view.flush()
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use artifacts::ParseError;
+pub(crate) use artifacts::account::size;
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
@@ -63,6 +64,8 @@ pub enum RunError {
         kept_from: u32,
     },
     /// The artifact holds no program that gives what was asked for.
+    /// Whoever was asked between two steps said so; what was fed before stays.
+    Interrupted,
     NoProgram {
         wanted: &'static str,
     },
@@ -160,6 +163,7 @@ impl fmt::Display for RunError {
                 f,
                 "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
             ),
+            RunError::Interrupted => write!(f, "interrupted between two steps"),
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
@@ -181,12 +185,3 @@ impl std::error::Error for LoadError {
 }
 
 impl std::error::Error for RunError {}
-
-/// Bytes in the unit that a person would choose: `1.50 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) => format!("{:.2} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} bytes"),
-    }
-}

@@ -3,10 +3,12 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ model        follows both: buffers, weights, programs (pipelines, recorded lists)
+//!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · pipeline · record · submit
+//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
+//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · stamps · record · submit ·
+//!                                    statistics
 //! ```
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
@@ -14,13 +16,19 @@
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
 mod bandwidth;
+pub mod batch;
 mod buffers;
+mod cache_file;
 mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+pub mod kernel_statistics;
 pub mod model;
 mod pages;
+mod pipeline_cache;
+mod pipelines;
+pub mod profile;
 mod programs;
 mod residency;
 pub mod session;
@@ -30,11 +38,14 @@ mod weights;
 #[cfg(feature = "cli")]
 pub mod cli;
 
+pub use batch::BatchRow;
 pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
 pub use error::{LoadError, RunError};
+pub use kernel_statistics::kernel_statistics;
 pub use model::{LoadOptions, LoadReport, Model};
+pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use vk::instance::{validation_errors, validation_messages};

@@ -1,6 +1,6 @@
 //! A loaded model: the artifact followed step by step onto one device.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,12 +14,14 @@ use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, c
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
 use crate::pages::{BlockTable, PagePool};
+use crate::pipeline_cache::{self, Compiled, PipelineReport};
+use crate::profile::StepProfile;
 use crate::programs;
 use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
 use crate::session::Session;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
-use crate::vk::submit::{Lane, Timer};
+use crate::vk::submit::Lane;
 use crate::weights::{self, Slice};
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
@@ -47,6 +49,10 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Compares every weight section with its hash.
     pub verify_weights: bool,
+    /// Where starts leave what spares later ones work; `None`: nowhere.
+    pub cache_folder: Option<PathBuf>,
+    /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
+    pub profile: bool,
     /// The device checks every access of a kernel against its binding's range.
     pub robust_buffer_access: bool,
 }
@@ -58,6 +64,7 @@ pub struct LoadReport {
     pub seconds_weights: f64,
     /// Compiled while weights were loading.
     pub seconds_pipelines: f64,
+    pub pipelines: PipelineReport,
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
@@ -103,7 +110,9 @@ impl Model {
         let slices = slices(view.weights(), &buffers, weights);
         let (filled, compiled) = thread::scope(|scope| {
             let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
-            let compiled = scope.spawn(|| timed(|| programs::compile(&device, &view.kernels, target)));
+            let compiled = scope.spawn(|| {
+                timed(|| pipeline_cache::compile(&device, &view.kernels, target, options.cache_folder.as_deref()))
+            });
             let filled = timed(|| weights::fill(&device, &file, slices, timeout, progress));
             if let Some(verified) = verified {
                 verified.join().expect("hashing does not panic").map_err(damaged)?;
@@ -111,13 +120,14 @@ impl Model {
             Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
         })?;
         let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
-        let timer = Timer::create(&device)?;
-        let programs = programs::record(&device, &view.plan, target, &compiled?, &buffers, timer.as_ref())?;
+        let Compiled { pipelines, report: pipeline_report } = compiled?;
+        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
 
         let report = LoadReport {
             seconds_total: begin.elapsed().as_secs_f64(),
             seconds_weights,
             seconds_pipelines,
+            pipelines: pipeline_report,
             weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
             way: way?,
             target: target.name.clone(),
@@ -125,13 +135,14 @@ impl Model {
         };
         let engine = Engine {
             lane,
-            timer,
+            profiles: Vec::new(),
             views,
             programs,
             pools: pools(&view.plan, context_tokens, &request),
             free_slots: (0..request.slots).rev().collect(),
             slots: request.slots,
             table_stride: table_stride(&view.plan, context_tokens),
+            long_rope_above: view.meta.model.long_rope_above_tokens.unwrap_or(u32::MAX),
             logits_stride: view.plan.logits_stride,
         };
         let ArtifactView { meta, plan, tokenizer, .. } = view;
@@ -174,6 +185,11 @@ impl Model {
         Ok(bandwidth::measure(&device, lane)?)
     }
 
+    /// The steps of all sessions since this was last called, if the model was loaded to be profiled.
+    pub fn take_profiles(&self) -> Vec<StepProfile> {
+        std::mem::take(&mut self.engine().profiles)
+    }
+
     /// A new, empty sequence.
     ///
     /// # Errors
@@ -202,6 +218,8 @@ impl Default for LoadOptions {
             context_tokens: None,
             slots: 1,
             verify_weights: true,
+            cache_folder: None,
+            profile: false,
             robust_buffer_access: true,
         }
     }

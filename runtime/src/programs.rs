@@ -1,19 +1,17 @@
-//! A target's pipelines and programs, compiled and recorded at load.
+//! A target's programs, recorded at load.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use artifacts::{Dispatch, Kernels, LogitsRows, Plan, Program, TargetKernels};
+use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels};
 
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
+use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
-use crate::vk::pipeline::{BoundSet, Pipeline, SetLayout};
+use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
-use crate::vk::submit::Timer;
+use crate::vk::stamps::Stamps;
 
 /// Ready to run.
 pub struct Programs {
@@ -22,62 +20,33 @@ pub struct Programs {
 }
 
 pub struct RecordedProgram {
-    /// One a submission.
-    pub lists: Vec<CommandList>,
+    /// The program once, or twice where its steps can follow one another without the host; each a list a submission.
+    pub turns: Vec<Turn>,
+    /// Where the first turn was recorded to be profiled.
+    pub stamps: Option<ProgramStamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
+}
+
+pub struct Turn {
+    pub lists: Vec<CommandList>,
+    /// Around all of them; `None`: the device keeps no time.
+    pub timer: Option<Arc<Stamps>>,
 }
 
 /// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
 /// reset a device that spends seconds on one submission.
 const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
 
-/// Compiles the target's pipelines on all cores: drivers take their time.
-pub fn compile(
-    device: &Arc<Device>,
-    kernels: &Kernels,
-    target: &TargetKernels,
-) -> Result<Vec<Arc<Pipeline>>, LoadError> {
-    let facts = device.facts();
-    let varies = facts.min_subgroup_size != facts.max_subgroup_size;
-    let subgroup_size = Some(target.matches.subgroup_size).filter(|&size| size > 0 && varies);
-    let bindings: BTreeSet<u32> = target.pipelines.iter().map(|pipeline| pipeline.bindings).collect();
-    let layouts = bindings.into_iter().map(|bindings| Ok((bindings, SetLayout::create(device, bindings)?)));
-    let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
-    let compile_one = |pipeline: &artifacts::Pipeline| {
-        let words = &kernels.modules[pipeline.module as usize];
-        Pipeline::create(device, words, &layouts[&pipeline.bindings], subgroup_size)
-            .map_err(|failure| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(failure.into()) })
-    };
-    let next = AtomicUsize::new(0);
-    let compile_some = || {
-        let mut made = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(pipeline) = target.pipelines.get(index) else { return made };
-            made.push((index, compile_one(pipeline)));
-        }
-    };
-    let mut made = Vec::new();
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(target.pipelines.len());
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(compile_some)).collect();
-        for worker in workers {
-            made.extend(worker.join().expect("compiling does not panic"));
-        }
-    });
-    made.sort_by_key(|(index, _)| *index);
-    made.into_iter().map(|(_, pipeline)| pipeline).collect()
-}
-
-/// Binds every dispatch to its buffers and records every program.
+/// Binds every dispatch to its buffers and records every program: the step's time goes to the two stamps of `timer`, and
+/// with `profile` each dispatch's to stamps of its own.
 pub fn record(
     device: &Arc<Device>,
     plan: &Plan,
     target: &TargetKernels,
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
-    timer: Option<&Arc<Timer>>,
+    profile: bool,
 ) -> Result<Programs, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -88,25 +57,42 @@ pub fn record(
     }
     let mut sets = BoundSet::create_all(device, &requests)?.into_iter();
     let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
+    let timers = [Stamps::create(device, 2)?, Stamps::create(device, 2)?];
     for program in &target.programs {
         let logits_rows = logits_rows(plan, program)?;
         let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
             .map(|dispatches| commands(dispatches, pipelines, &mut sets))
             .collect();
-        if let Some(timer) = timer {
-            parts.first_mut().into_iter().for_each(|first| first.insert(0, Command::StartTimer(timer.clone())));
-            parts.last_mut().into_iter().for_each(|last| last.push(Command::StopTimer(timer.clone())));
-        }
-        let record = |commands| CommandList::record(device, commands);
-        let lists = parts.into_iter().map(record).collect::<Result<_, _>>()?;
+        let stamps = profile.then(|| ProgramStamps::insert(device, target, program, &mut parts)).transpose()?;
+        let turns = timers[..if program.batch { 2 } else { 1 }]
+            .iter()
+            .map(|timer| record_turn(device, parts.clone(), timer.clone()))
+            .collect::<Result<_, _>>()?;
         let read_logits = match logits_rows {
             0 => Vec::new(),
-            rows => vec![record(vec![copy_logits(plan, buffers, rows)])?],
+            rows => vec![CommandList::record(device, vec![copy_logits(plan, buffers, rows)])?],
         };
-        programs.recorded.push(RecordedProgram { lists, read_logits });
-        programs.shapes.push(ProgramShape { rows: program.rows, logits: program.logits, samples: program.samples });
+        programs.recorded.push(RecordedProgram { turns, stamps, read_logits });
+        let &Program { rows, logits, samples, batch, .. } = program;
+        programs.shapes.push(ProgramShape { rows, logits, samples, batch });
     }
     Ok(programs)
+}
+
+fn record_turn(
+    device: &Arc<Device>,
+    mut parts: Vec<Vec<Command>>,
+    timer: Option<Arc<Stamps>>,
+) -> Result<Turn, LoadError> {
+    if let Some(timer) = &timer {
+        let first = parts.first_mut().into_iter();
+        first.for_each(|first| {
+            drop(first.splice(0..0, [Command::ResetStamps(timer.clone()), Command::Stamp(timer.clone(), 0)]))
+        });
+        parts.last_mut().into_iter().for_each(|last| last.push(Command::Stamp(timer.clone(), 1)));
+    }
+    let lists = parts.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()?;
+    Ok(Turn { lists, timer })
 }
 
 /// Cuts a program where [`SUBMISSION_BYTE_ROWS`] is reached; one dispatch is never cut.

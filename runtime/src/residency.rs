@@ -92,7 +92,9 @@ pub fn rank_memory_types(facts: &DeviceFacts, role: Role) -> Vec<usize> {
             }
         }
         Role::Upload => {
-            pick(&|kind| kind.host_visible, &|kind| 2 * u32::from(kind.host_coherent) + u32::from(kind.device_local))
+            // Written beside a step that is under way: a flush would take the neighbouring bytes along. Vulkan promises a
+            // coherent type.
+            pick(&|kind| kind.host_visible && kind.host_coherent, &|kind| u32::from(kind.device_local))
         }
         Role::Staging => {
             pick(&|kind| kind.host_visible, &|kind| 2 * u32::from(kind.host_coherent) + u32::from(!kind.device_local))
@@ -294,7 +296,7 @@ mod tests {
     use super::*;
     use crate::device_plan::Heap;
     use crate::device_plan::tests::facts;
-    use artifacts::SlicePlan;
+    use artifacts::{MachinePlan, SlicePlan};
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -322,6 +324,7 @@ mod tests {
     /// 1 GiB of weights; 1 KiB a token and layer for K and V together, 8 layers.
     fn plan(window_tokens: Option<u32>) -> Plan {
         Plan {
+            machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: GIB, tier: Tier::Vram }],
             weights: vec![],
             kv_groups: vec![KvGroupPlan {
@@ -339,6 +342,7 @@ mod tests {
             logits_stride: 1024,
             buffers: vec![],
             planned_context_tokens: 4096,
+            planned_chunk_tokens: 512,
         }
     }
 

@@ -1,9 +1,11 @@
 //! One sequence of tokens on a loaded model: feed tokens, draw the next one, go back, start anew.
 
-use artifacts::step::{MAX_HISTORY, StepHeader};
+use std::ops::ControlFlow;
 
-use crate::chunks::{Chunk, Wanted, next_chunk};
-use crate::engine::{Engine, Step};
+use artifacts::step::{MAX_HISTORY, Sampler};
+
+use crate::chunks::{Chunk, Wanted, batch_program, next_chunk};
+use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
 use crate::model::Model;
 use crate::pages::BlockTable;
@@ -19,6 +21,7 @@ pub struct Session<'m> {
     chunk_limit: u32,
     draws: u32,
     gpu_seconds: Option<f64>,
+    interrupted: fn() -> bool,
 }
 
 /// How the next token is drawn from the logits.
@@ -62,6 +65,7 @@ impl<'m> Session<'m> {
             chunk_limit: u32::MAX,
             draws: 0,
             gpu_seconds: None,
+            interrupted: || false,
         }
     }
 
@@ -77,6 +81,11 @@ impl<'m> Session<'m> {
     /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take.
     pub fn set_chunk_tokens(&mut self, chunk_tokens: u32) {
         self.chunk_limit = if chunk_tokens == 0 { u32::MAX } else { chunk_tokens };
+    }
+
+    /// Asks `interrupted` before each step of a feed, which ends with [`RunError::Interrupted`] when it says so.
+    pub fn interrupt_when(&mut self, interrupted: fn() -> bool) {
+        self.interrupted = interrupted;
     }
 
     /// Appends tokens to the cache without looking at their logits.
@@ -97,9 +106,10 @@ impl<'m> Session<'m> {
             return Err(RunError::NoTokens);
         }
         let mut sampled = None;
+        let draws = self.draws;
         self.feed_steps(tokens, Wanted::Token, sampling, |engine, chunk, _| {
             if engine.programs.shapes[chunk.program].samples {
-                sampled = Some(engine.sampled()?);
+                sampled = Some(engine.sampled(0, draws)?);
             }
             Ok(())
         })?;
@@ -116,7 +126,7 @@ impl<'m> Session<'m> {
         let mut logits = Vec::new();
         self.feed_steps(tokens, Wanted::AllLogits, &Sampling::default(), |engine, chunk, position| {
             logits.clear();
-            engine.read_logits(chunk, vocab_size, &mut logits)?;
+            engine.read_logits(chunk.program, chunk.n_rows, vocab_size, &mut logits)?;
             for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
                 sink(position, row);
             }
@@ -150,6 +160,52 @@ impl<'m> Session<'m> {
         self.gpu_seconds
     }
 
+    /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn
+    /// token, breaks off. The last token drawn is not appended. Each draw feeds the next step on the device, which is
+    /// under way while `each` looks at the token; other sessions wait until the end.
+    ///
+    /// # Errors
+    /// As [`Session::feed_and_sample`], also when the context ends before `each` does: what was drawn stays.
+    pub fn generate(
+        &mut self,
+        first: u32,
+        sampling: &Sampling,
+        most: u32,
+        each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
+    ) -> Result<(), RunError> {
+        sampling.check()?;
+        self.check(&[first])?;
+        if most == 0 {
+            return Ok(());
+        }
+        let room = self.model.context_tokens() - self.len_tokens();
+        let mut engine = self.model.engine();
+        let program =
+            batch_program(&engine.programs.shapes, 1).ok_or(RunError::NoProgram { wanted: "a drawn token" })?;
+        let mut steps_left = most.min(room);
+        self.push(first, &mut engine);
+        let rows = [self.newest_row(&engine)];
+        engine.write(&Step { program, rows: &rows, drawings: &[self.drawing(sampling, true)] })?;
+        engine.begin(program, self.draws as usize % 2)?;
+        loop {
+            let turn = self.draws as usize % 2;
+            steps_left -= 1;
+            if steps_left > 0 {
+                let next = self.len_tokens();
+                engine.advance(self.slot, next..next + 1, &mut self.tables);
+                engine.begin(program, 1 - turn)?;
+            }
+            engine.end(turn)?;
+            let draw = self.count_draw(engine.gpu_seconds(program, turn));
+            let sampled = engine.sampled(0, draw)?;
+            if each(sampled).is_break() || steps_left == 0 {
+                // What the step under way writes lies behind the sequence's end.
+                return Ok(engine.end(1 - turn)?);
+            }
+            self.tokens.push(sampled.token);
+        }
+    }
+
     /// Runs `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
     fn feed_steps(
         &mut self,
@@ -159,35 +215,36 @@ impl<'m> Session<'m> {
         mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         self.check(tokens)?;
-        let mut header = sampling.header(self.draws);
         // LongRoPE looks at the whole sequence as it will be after this call. Tokens that were fed while it was shorter
         // keep the keys that they got, as in every implementation with a cache.
-        let len_after = (self.tokens.len() + tokens.len()) as u32;
-        let limit = self.model.meta().model.long_rope_above_tokens;
-        header.rope_variant = u32::from(limit.is_some_and(|limit| len_after > limit));
-
         let mut engine = self.model.engine();
+        let rope_variant = engine.rope_variant((self.tokens.len() + tokens.len()) as u32);
         let mut rest = tokens;
         while !rest.is_empty() {
+            if (self.interrupted)() {
+                return Err(RunError::Interrupted);
+            }
             let chunk = next_chunk(&engine.programs.shapes, wanted, rest.len() as u32, self.chunk_limit)
                 .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
             let (now, later) = rest.split_at(chunk.n_rows as usize);
             let position = self.tokens.len() as u32;
             self.tokens.extend_from_slice(now);
-            let history = &self.tokens[self.tokens.len().saturating_sub(sampling.history_tokens())..];
-            let step = Step { chunk, slot: self.slot, position, tokens: now, history, header };
-            if let Err(failure) = engine.run(&step, &mut self.tables) {
+            let drawing = sampling.drawing(self.draws, false, &self.tokens);
+            engine.advance(self.slot, position..position + chunk.n_rows, &mut self.tables);
+            let rows = Rows { slot: self.slot, position, tokens: now, rope_variant };
+            let step = Step { program: chunk.program, rows: &[rows], drawings: &[drawing] };
+            if let Err(failure) = engine.run(&step) {
                 self.tokens.truncate(position as usize);
                 return Err(failure.into());
             }
-            self.gpu_seconds = engine.timer.as_ref().and_then(|timer| timer.seconds());
+            self.gpu_seconds = engine.gpu_seconds(chunk.program, 0);
             after_step(&mut engine, chunk, position)?;
             rest = later;
         }
         Ok(())
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), RunError> {
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), RunError> {
         let vocab_size = self.model.meta().model.vocab_size;
         if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
             return Err(RunError::UnknownToken { token, vocab_size });
@@ -198,6 +255,42 @@ impl<'m> Session<'m> {
             return Err(RunError::ContextFull { context_tokens, needed_tokens });
         }
         Ok(())
+    }
+
+    pub(crate) fn is_of(&self, model: &Model) -> bool {
+        std::ptr::eq(self.model, model)
+    }
+
+    /// Appends a token whose step is yet to run.
+    pub(crate) fn push(&mut self, token: u32, engine: &mut Engine) {
+        let position = self.len_tokens();
+        self.tokens.push(token);
+        engine.advance(self.slot, position..position + 1, &mut self.tables);
+    }
+
+    /// Takes the last token back: its step did not run.
+    pub(crate) fn pop(&mut self) {
+        self.tokens.pop();
+    }
+
+    /// The last token as a row of a step.
+    pub(crate) fn newest_row(&self, engine: &Engine) -> Rows<'_> {
+        let position = self.len_tokens() - 1;
+        let rope_variant = engine.rope_variant(position + 1);
+        Rows { slot: self.slot, position, tokens: &self.tokens[position as usize..], rope_variant }
+    }
+
+    /// How the token after the last is drawn.
+    pub(crate) fn drawing<'s>(&'s self, sampling: &Sampling, feeds: bool) -> Drawing<'s> {
+        sampling.drawing(self.draws, feeds, &self.tokens)
+    }
+
+    /// The number of the draw that a step has made.
+    pub(crate) fn count_draw(&mut self, gpu_seconds: Option<f64>) -> u32 {
+        self.gpu_seconds = gpu_seconds;
+        let draw = self.draws;
+        self.draws = draw.wrapping_add(1);
+        draw
     }
 
     fn give_back_from(&mut self, len_tokens: u32) {
@@ -224,7 +317,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    fn check(&self) -> Result<(), RunError> {
+    pub(crate) fn check(&self) -> Result<(), RunError> {
         let wrong = |what, expected, found: String| Err(RunError::Sampling { what, expected, found });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return wrong("temperature", "0 or more", self.temperature.to_string());
@@ -249,8 +342,10 @@ impl Sampling {
         if self.repeat_penalty == 1.0 { 0 } else { self.repeat_last_n as usize }
     }
 
-    fn header(&self, draw: u32) -> StepHeader {
-        StepHeader {
+    /// Of draw number `draw`, after `tokens`.
+    pub(crate) fn drawing<'s>(&self, draw: u32, feeds: bool, tokens: &'s [u32]) -> Drawing<'s> {
+        let history = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
+        let sampler = Sampler {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -259,8 +354,11 @@ impl Sampling {
             seed_low: self.seed as u32,
             seed_high: (self.seed >> 32) as u32,
             draw,
-            ..StepHeader::default()
-        }
+            history_capacity: self.history_tokens() as u32,
+            feeds: u32::from(feeds),
+            ..Sampler::default()
+        };
+        Drawing { sampler, history }
     }
 }
 

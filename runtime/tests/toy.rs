@@ -3,14 +3,15 @@
 //! The toy "attends" by adding up the cached values of what a row sees: one KV group keeps everything, the other a window.
 //! Runs on llvmpipe unless UNICORN_DEVICE names another device; UNICORN_NO_GPU_TESTS=1 skips it.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use artifacts::{
-    ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, Meta, ModelMeta,
-    Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection, WeightPlan,
-    step,
+    ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
+    ModelMeta, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection,
+    WeightPlan, step,
 };
-use runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
+use runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
 
 const VOCAB: u32 = 97;
 const CONTEXT: u32 = 200;
@@ -80,6 +81,69 @@ fn sampling_parameters_and_history_reach_the_kernel() {
     assert_eq!(error.to_string(), "top-p must be above 0 and at most 1, found 0");
 }
 
+/// Each draw feeds the next step on the device; the text, the penalty's history and the draws are those of single steps.
+#[test]
+fn generating_ahead_gives_what_single_steps_give() {
+    let Some(toy) = Toy::load(|options| options.slots = 2) else { return };
+    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let [mut stepped, mut ahead] = [toy.model.session().unwrap(), toy.model.session().unwrap()];
+    let first = stepped.feed_and_sample(&prompt(70), &sampling).unwrap();
+    assert_eq!(ahead.feed_and_sample(&prompt(70), &sampling).unwrap(), first);
+    for most in [1, 2, 7, 40] {
+        let mut next = stepped.tokens().last().copied().unwrap() % VOCAB;
+        let begun_with = next;
+        let expected: Vec<_> = (0..most)
+            .map(|_| {
+                let sampled = stepped.feed_and_sample(&[next], &sampling).unwrap();
+                next = sampled.token;
+                sampled
+            })
+            .collect();
+        let mut drawn = Vec::new();
+        // One of the runs is broken off with a step under way.
+        let limit = if most == 7 { 100 } else { most };
+        let mut each = |sampled| {
+            drawn.push(sampled);
+            if drawn.len() as u32 == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        ahead.generate(begun_with, &sampling, limit, &mut each).unwrap();
+        assert_eq!(drawn, expected, "{most} tokens");
+        assert_eq!(ahead.tokens(), stepped.tokens());
+    }
+    // The context ends before anyone breaks off.
+    let room = CONTEXT - ahead.len_tokens();
+    let mut count = 0;
+    let mut each = |_| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    ahead.generate(1, &sampling, u32::MAX, &mut each).unwrap();
+    assert_eq!((count, ahead.len_tokens()), (room, CONTEXT));
+    assert_no_validation_messages();
+}
+
+#[test]
+fn a_batch_gives_each_sequence_what_it_gets_alone() {
+    let Some(toy) = Toy::load(|options| options.slots = 6) else { return };
+    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    // Sequences of different lengths, some beyond the window and LongRoPE's limit.
+    let lengths = [5, 30, 120];
+    let sessions = || lengths.map(|_| toy.model.session().unwrap());
+    let (mut alone, mut together) = (sessions(), sessions());
+    for ((one, other), len) in alone.iter_mut().zip(&mut together).zip(lengths) {
+        one.feed(&prompt(len)).unwrap();
+        other.feed(&prompt(len)).unwrap();
+    }
+    for step in 0..12 {
+        let token = 3 * step % VOCAB;
+        let expected = alone.each_mut().map(|session| session.feed_and_sample(&[token], &sampling).unwrap());
+        let mut rows = together.each_mut().map(|session| BatchRow { session, token, sampling: &sampling });
+        assert_eq!(toy.model.decode_batch(&mut rows).unwrap(), expected, "step {step}");
+    }
+    assert_eq!(toy.model.batch_rows(), LOGITS_ROWS);
+    assert_no_validation_messages();
+}
+
 #[test]
 fn sessions_share_the_model_but_no_page() {
     let Some(toy) = Toy::load(|options| options.slots = 2) else { return };
@@ -144,6 +208,28 @@ fn loading_reports_what_it_did() {
     let other = LoadOptions { target: Some("other".into()), ..options };
     let error = Model::load(&path, &other, &mut |_, _| ()).err().unwrap().to_string();
     assert!(error.ends_with("target toy: not other, which was asked for"), "{error}");
+}
+
+#[test]
+fn a_cache_of_pipelines_is_never_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let Some(options) = options() else { return };
+    let load = |cache_folder: &std::path::Path| {
+        let options = LoadOptions { cache_folder: Some(cache_folder.to_owned()), ..options.clone() };
+        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
+        model.session().unwrap().feed(&prompt(20)).unwrap();
+        model.report().pipelines.clone()
+    };
+    let caches = folder.path().join("caches");
+    let first = load(&caches);
+    let second = load(&caches);
+    assert_eq!((first.pipelines, &first.note, &second.note), (second.pipelines, &None, &None));
+    // Where the driver keeps anything at all, the second start finds everything.
+    assert!(second.from_cache.is_none_or(|found| found == second.pipelines), "{second:?}");
+    // A file where the folder should be: a word about it, and nothing else.
+    let note = load(&path).note.expect("a note");
+    assert!(note.contains("toy.unicorn"), "{note}");
 }
 
 /// A loaded toy and the folder that it lies in.
@@ -254,17 +340,26 @@ const LOGITS: &str = "
 }";
 
 const SAMPLE: &str = "
-@group(0) @binding(0) var<storage, read> step: Step;
+@group(0) @binding(0) var<storage, read_write> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read_write> output: Output;
-@compute @workgroup_size(1) fn main() {
+@group(0) @binding(2) var<storage, read_write> output: array<Output>;
+@compute @workgroup_size(1) fn main(@builtin(workgroup_id) group: vec3u) {
+    let s = group.x;
+    if s >= step.header.n_samplers { return; }
     var best = 0u;
     for (var v = 1u; v < VOCAB; v++) {
-        best = select(best, v, logits[v] >= logits[best]);
+        best = select(best, v, logits[s * STRIDE + v] >= logits[s * STRIDE + best]);
     }
-    output.token = best;
-    output.logit = logits[best];
-    output.candidates = step.header.draw + step.header.n_history + 1000u * step.header.rope_variant;
+    let sampler = step.samplers[s];
+    let candidates = sampler.draw + sampler.n_history + 1000u * step.rows[s].rope_variant;
+    output[(sampler.draw & 1u) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
+    if sampler.feeds == 1u {
+        let position = step.rows[s].position + 1u;
+        let long = select(0u, 1u, position + 1u > step.header.long_rope_above);
+        step.rows[s] = Row(best, position, step.rows[s].sequence, long);
+        step.samplers[s].draw += 1u;
+        step.samplers[s].n_history = min(sampler.n_history + 1u, sampler.history_capacity);
+    }
 }";
 
 const ARENA_PART_BYTES: u64 = 4 * step::MAX_ROWS as u64;
@@ -302,16 +397,18 @@ fn kernels() -> Kernels {
     let shapes = [
         (64, LogitsRows::None, false),
         (8, LogitsRows::None, false),
-        (8, LogitsRows::One, true),
+        (8, LogitsRows::One, false),
         (1, LogitsRows::One, true),
         (LOGITS_ROWS, LogitsRows::All, false),
+        (LOGITS_ROWS, LogitsRows::All, true),
     ];
-    let programs = shapes.map(|(rows, logits, samples)| program(rows, logits, samples)).to_vec();
+    let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
     let matches = TargetMatch::default();
     Kernels { modules, targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs }] }
 }
 
-fn program(rows: u32, logits: LogitsRows, samples: bool) -> Program {
+fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
+    let samples = batch || logits == LogitsRows::One;
     let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
     let step = whole(BufferRef::Step, false);
     let keys = |group| BufferRef::Keys { group, layer: 1 };
@@ -350,10 +447,12 @@ fn program(rows: u32, logits: LogitsRows, samples: bool) -> Program {
         dispatches.push(dispatch(pipeline, 2, true, vec![step, sums(0, false), sums(1, false), weights, out]));
     }
     if samples {
-        let bindings = vec![step, whole(BufferRef::Logits, false), whole(BufferRef::Output, true)];
-        dispatches.push(dispatch(6, 1, true, bindings));
+        let state = whole(BufferRef::Step, true);
+        let bindings = vec![state, whole(BufferRef::Logits, false), whole(BufferRef::Output, true)];
+        let samplers = if logits == LogitsRows::One { 1 } else { rows };
+        dispatches.push(dispatch(6, samplers, true, bindings));
     }
-    Program { rows, logits, samples, dispatches }
+    Program { rows, logits, samples, batch, dispatches }
 }
 
 fn plan() -> Plan {
@@ -371,8 +470,10 @@ fn plan() -> Plan {
         len_bytes: ARENA_PART_BYTES,
         first_use: 2,
         last_use: 4,
+        reason: "toy".into(),
     };
     Plan {
+        machine: MachinePlan::default(),
         slices: vec![
             SlicePlan { bytes: 4 * FIRST_SLICE_WORDS as u64, tier: Tier::Vram },
             SlicePlan { bytes: 4 * u64::from(VOCAB), tier: Tier::Gtt },
@@ -394,6 +495,7 @@ fn plan() -> Plan {
         logits_stride: STRIDE,
         buffers: vec![],
         planned_context_tokens: CONTEXT,
+        planned_chunk_tokens: 8,
     }
 }
 

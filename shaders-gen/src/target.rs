@@ -1,6 +1,10 @@
 //! [`Target`]: what we know of a kind of device. Presets are data; a new device is a new row.
 
+use std::collections::BTreeSet;
+
 use artifacts::TargetMatch;
+use kernels::gemm::GemmTile;
+use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +17,11 @@ pub struct Target {
     pub workgroup_invocations: usize,
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
+    /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
+    pub integer_dot: bool,
     pub matmul: MatMulTuning,
+    /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
+    pub matrix: Option<MatrixTuning>,
     /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
     pub attention_workgroups: usize,
 }
@@ -30,11 +38,57 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
+    /// Groups of 32 columns that a lane loads before it multiplies them (integer activations only).
+    pub unroll: usize,
+    /// Tiles of a workgroup at least where it norms and quantises its input first: as many share that work.
+    pub prologue_tiles: usize,
     /// Activations are handed round subgroups of 8 lanes.
     pub broadcast: bool,
 }
 
+/// How GEMMs are cut on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatrixTuning {
+    /// In programs of more rows than `few` has, and of at most as many.
+    pub many: GemmTile,
+    pub few: GemmTile,
+}
+
+impl MatrixTuning {
+    /// The tile for a program of `rows` rows.
+    pub fn tile(&self, rows: usize) -> GemmTile {
+        if rows > self.few.step_rows { self.many } else { self.few }
+    }
+}
+
 impl Target {
+    /// What SPIR-V for this target may ask for.
+    pub fn capabilities(&self) -> BTreeSet<Capability> {
+        let mut allowed = BTreeSet::from([Capability::Shader]);
+        if self.subgroup_size > 0 {
+            allowed.extend([
+                Capability::GroupNonUniform,
+                Capability::GroupNonUniformArithmetic,
+                Capability::GroupNonUniformBallot,
+                Capability::GroupNonUniformShuffle,
+                Capability::GroupNonUniformVote,
+            ]);
+        }
+        if self.integer_dot {
+            allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
+        }
+        if self.matrix.is_some() {
+            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+        }
+        allowed
+    }
+
+    /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
+    /// not at hand.
+    pub fn for_any_device(self, subgroup_size: u32) -> Target {
+        Target { subgroup_size, vendor_id: None, name_contains: &[], ..self }
+    }
+
     /// The artifact's record of which devices this is for.
     pub fn matches(&self) -> TargetMatch {
         TargetMatch {
@@ -43,6 +97,8 @@ impl Target {
             subgroup_size: self.subgroup_size,
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
+            integer_dot_product: self.integer_dot,
+            cooperative_matrix: self.matrix.is_some(),
         }
     }
 }
@@ -63,14 +119,37 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x1002),
             name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 64,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: false,
+                },
+                few: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 32,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 4,
+                    subgroups_down: 1,
+                    double_buffered: true,
+                },
+            }),
             attention_workgroups: 192,
         },
         Target {
@@ -81,14 +160,37 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 256,
             vendor_id: Some(0x10de),
             name_contains: &[],
+            integer_dot: true,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
+                unroll: 2,
+                prologue_tiles: 8,
                 broadcast: false,
             },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 128,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+                few: GemmTile {
+                    matrix_rows: 64,
+                    step_rows: 64,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+            }),
             attention_workgroups: 512,
         },
         Target {
@@ -99,14 +201,18 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: Some(0x1_0005),
             name_contains: &["llvmpipe"],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 16,
                 tiles_per_lane_one: 2,
                 tiles_per_lane_many: 2,
                 k_slices: 1,
                 workgroup: 64,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: true,
             },
+            matrix: None,
             attention_workgroups: 1,
         },
         Target {
@@ -117,14 +223,18 @@ pub fn presets() -> Vec<Target> {
             workgroup_invocations: 128,
             vendor_id: None,
             name_contains: &[],
+            integer_dot: false,
             matmul: MatMulTuning {
                 columns: 8,
                 tiles_per_lane_one: 1,
                 tiles_per_lane_many: 2,
                 k_slices: 16,
                 workgroup: 128,
+                unroll: 1,
+                prologue_tiles: 1,
                 broadcast: false,
             },
+            matrix: None,
             attention_workgroups: 64,
         },
     ]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use compiler::emit::Form;
+use compiler::machine::{Budget, Machine};
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Progress, Source, compile};
 use kernels::KvFormat;
@@ -51,7 +52,8 @@ impl Compiled {
 /// INT4 in groups of 32, fused.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
-    CompileOptions { policy, targets, fuse: true, kv: KvFormat::F16, emit }
+    let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
+    CompileOptions { policy, targets, fuse: true, kv: KvFormat::F16, emit, machine, context_tokens: None }
 }
 
 /// Tells nobody.

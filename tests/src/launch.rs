@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use artifacts::header::SECTION_ALIGN;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{
-    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, Meta, ModelMeta, Pipeline, Plan,
-    Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
+    Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
 use kernels::KernelSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
-use runtime::{DeviceChoice, LoadOptions, Model, Sampled, Sampling};
+use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
 use shaders_gen::Target;
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
@@ -48,9 +48,30 @@ pub struct Launch {
     pub tokens: Vec<u32>,
 }
 
+/// The device that `UNICORN_DEVICE` names, llvmpipe if it names none.
+///
+/// # Panics
+/// Without a Vulkan loader, or such a device.
+pub fn device() -> DeviceFacts {
+    let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let devices = runtime::devices().expect("a Vulkan loader");
+    runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
+}
+
 impl Operand {
     pub fn floats(values: &[f32]) -> Operand {
         Operand::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    /// A vector as the compiler packs it: whole quads.
+    pub fn quads(values: &[f32]) -> Operand {
+        let mut padded = values.to_vec();
+        padded.resize(values.len().next_multiple_of(4), 0.0);
+        Operand::floats(&padded)
+    }
+
+    pub fn words(words: &[u32]) -> Operand {
+        Operand::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 }
 
@@ -157,7 +178,7 @@ impl Launch {
         let outputs = self.outputs();
         for (spec, operands) in &self.steps {
             let bind = |(operand, binding): (&Operand, kernels::BindingSpec)| match operand {
-                Operand::Step => whole(BufferRef::Step, false),
+                Operand::Step => whole(BufferRef::Step, binding.writes),
                 Operand::Bytes(bytes) => put(bytes),
                 Operand::Out { id, .. } => {
                     let (first, words) = outputs[id];
@@ -172,7 +193,7 @@ impl Launch {
             add(spec, bindings);
         }
         let samples = logits == LogitsRows::One;
-        let programs = vec![Program { rows: rows as u32, logits, samples, dispatches }];
+        let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
         kernels.targets.push(TargetKernels {
             name: self.target.name.into(),
             matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
@@ -180,6 +201,7 @@ impl Launch {
             programs,
         });
         let plan = Plan {
+            machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: slice.len() as u64, tier: Tier::Vram }],
             weights: Vec::new(),
             kv_groups: self.kv.iter().cloned().collect(),
@@ -190,6 +212,7 @@ impl Launch {
             logits_stride: stride as u32,
             buffers: Vec::new(),
             planned_context_tokens: CONTEXT,
+            planned_chunk_tokens: rows as u32,
         };
         let mut writer = ArtifactWriter::create(path, 1).expect("a temporary file");
         writer.begin_slice().expect("room");

@@ -14,3 +14,5 @@ pub mod filetest;
 pub mod programs;
 
 pub mod launch;
+
+pub mod phoenix;

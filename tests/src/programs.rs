@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// `unicorn-compile` or `unicorn-run` of this build, without the settings that this process was given for them.
+/// `unicorn-compile` or `unicorn-run` of this build, without the settings that this process was given for them, and with
+/// caches beside the build instead of the user's.
 ///
 /// # Panics
 /// If the program was not built beside the tests.
@@ -13,6 +14,7 @@ pub fn program(name: &str) -> Command {
     assert!(path.is_file(), "program {} is missing: {how}", path.display());
     let mut command = Command::new(path);
     command.env_remove("UNICORN_DEVICE").env_remove("UNICORN_VALIDATE").env_remove("RUST_BACKTRACE");
+    command.env("XDG_CACHE_HOME", program_path("test-caches"));
     command
 }
 

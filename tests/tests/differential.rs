@@ -4,36 +4,51 @@
 #[path = "differential/attention.rs"]
 mod attention;
 
-use artifacts::step::StepHeader;
+use artifacts::step::Sampler;
+use kernels::activations::{decode_row, encode_row};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
+use kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile};
 use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
 use kernels::norm::{NormSpec, norm_row};
+use kernels::quantize::QuantizeSpec;
 use kernels::sample::{self, SampleSpec};
 use kernels::spec::Number;
-use kernels::{Activation, KernelSpec, Role, WeightFormat, WeightLayout};
+use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use runtime::{DeviceChoice, Sampling};
+use runtime::Sampling;
+use shaders_gen::target::MatrixTuning;
 use shaders_gen::{Target, target};
-use tests::launch::{Launch, Operand, POISON};
+use tests::launch::{Launch, Operand, POISON, device};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
 /// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
 const TOLERANCE: f64 = 1e-5;
+/// An activation near the middle between two codes is rounded the other way where the device's norm differs in the last
+/// bit: a few such codes of some hundred permit this much, and no wrong code, scale or sum.
+const CODE_TOLERANCE: f64 = 5e-3;
 
 /// llvmpipe's subgroups have 8 lanes: there, and on a GPU's own size, the path of devices with subgroups is checked next to
 /// the one without.
 fn targets() -> Vec<Target> {
     let generic = target::by_name("generic").expect("a preset");
-    let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let devices = runtime::devices().expect("a Vulkan loader");
-    let device = runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for");
+    let device = device();
     let mut subgroups = generic.clone();
     subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = target::by_name("llvmpipe").filter(|target| target.subgroup_size == device.subgroup_size);
     llvmpipe.into_iter().chain([generic, subgroups]).collect()
+}
+
+/// The same with integer activations, with and without subgroups.
+fn integer_targets() -> Vec<Target> {
+    let with_dot = |target: &Target| {
+        let mut target = target.clone();
+        target.integer_dot = true;
+        target
+    };
+    targets().iter().filter(|target| !target.matmul.broadcast).map(with_dot).collect()
 }
 
 fn normals(rng: &mut StdRng, count: usize) -> Vec<f32> {
@@ -152,6 +167,7 @@ fn matmul_of_every_format_and_folding() {
             eps: Number::new(1e-6),
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
+            format: ActivationFormat::F32,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -159,6 +175,8 @@ fn matmul_of_every_format_and_folding() {
             input_stride: stride,
             output_stride: (rows + output_first).next_multiple_of(32),
             output_first,
+            input: ActivationFormat::F32,
+            output: ActivationFormat::F32,
             prologue: norm.clone(),
             bias: act_mul.is_none() && index % 2 == 1,
             act_mul,
@@ -169,6 +187,7 @@ fn matmul_of_every_format_and_folding() {
                 tiles_per_lane: if act_mul.is_some() { 2 } else { 1 + index % 2 },
                 k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
                 group_tiles: 2,
+                unroll: 1,
                 broadcast: target.matmul.broadcast,
             },
             subgroup_size: target.subgroup_size,
@@ -177,30 +196,123 @@ fn matmul_of_every_format_and_folding() {
     }
 }
 
+/// Integer activations: read from memory or made by the prologue, and made again by the epilogue.
+#[test]
+fn matmul_of_integer_activations() {
+    let mut rng = StdRng::seed_from_u64(11);
+    let formats = [
+        WeightFormat::Int4 { group: 32 },
+        WeightFormat::Int8,
+        WeightFormat::Int4 { group: 64 },
+        WeightFormat::Int4 { group: 128 },
+    ];
+    for (index, target) in integer_targets().iter().cycle().take(32).enumerate() {
+        let prologue = index % 3 == 0;
+        let act_mul = [None, Some(Activation::GeluTanh)][index / 2 % 2];
+        let precision = [Precision::Int8, Precision::Int11][index / 4 % 2];
+        let encoded = act_mul.is_some() && (!prologue || precision == Precision::Int8);
+        let columns = if prologue { 1 } else { [1, 3, 8][index % 3] };
+        let (cols, rows) = (4 * rng.random_range(1..90usize), 16 * rng.random_range(1..20usize) + index % 2 * 3);
+        let layout = WeightLayout {
+            format: formats[index % 4],
+            rows: if act_mul.is_some() { rows / 16 * 16 } else { rows },
+            cols,
+        };
+        let stride = cols.next_multiple_of(32);
+        let input = ActivationFormat::Codes(precision);
+        let norm = prologue.then(|| NormSpec {
+            width: cols,
+            stride,
+            eps: Number::new(1e-6),
+            add: index % 2 == 0,
+            post_norm: index % 4 == 0,
+            format: input,
+            subgroup_size: target.subgroup_size,
+        });
+        let spec = MatMulSpec {
+            layout,
+            input_stride: stride,
+            output_stride: rows.next_multiple_of(32),
+            output_first: 0,
+            input,
+            output: if encoded { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
+            prologue: norm,
+            bias: act_mul.is_none() && index % 2 == 1,
+            act_mul,
+            softcap: None,
+            row_from_step: false,
+            tile: MatMulTile {
+                columns,
+                tiles_per_lane: if act_mul.is_some() { 2 } else { 1 + index % 2 },
+                k_slices: [1, 2, 4][index / 3 % 3],
+                group_tiles: 4,
+                unroll: 1 + index % 3,
+                broadcast: false,
+            },
+            subgroup_size: target.subgroup_size,
+        };
+        check_matmul(target, &spec, rng.random_range(1..columns + 1), columns, &mut rng);
+    }
+}
+
+/// Random rows as a matmul's input format stores them, in `stride` words each.
+fn stored_rows(rng: &mut StdRng, format: ActivationFormat, [rows, cols, stride]: [usize; 3]) -> Vec<u32> {
+    let one = |_| {
+        let mut words = encode_row(format, &normals(rng, cols));
+        words.resize(stride, POISON.to_bits());
+        words
+    };
+    (0..rows).flat_map(one).collect()
+}
+
+/// Compares rows in `format` as values, and what lies behind them as poison.
+fn assert_same_rows(
+    what: &str,
+    format: ActivationFormat,
+    found: &[u32],
+    expected: &[u32],
+    [cols, stride]: [usize; 2],
+    tolerance: f64,
+) {
+    if format == ActivationFormat::F32 {
+        return assert_same(what, &floats(found), &floats(expected), tolerance);
+    }
+    let used = encode_row(format, &vec![0.0; cols]).len();
+    let values =
+        |words: &[u32]| -> Vec<f32> { words.chunks(stride).flat_map(|row| decode_row(format, row, cols)).collect() };
+    assert_same(what, &values(found), &values(expected), tolerance);
+    let kept = found.chunks(stride).all(|row| row[used..].iter().all(|&word| word == POISON.to_bits()));
+    assert!(kept, "{what}: written where nothing belongs");
+}
+
 fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usize, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
-    let width = columns.max(n_rows) * spec.input_stride;
-    let (input, residual) = (normals(rng, width), normals(rng, width));
+    let room = columns.max(n_rows);
+    let width = room * spec.input_stride;
+    // A norm reads f32 whatever it makes.
+    let input_format = if spec.prologue.is_some() { ActivationFormat::F32 } else { spec.input };
+    let input = stored_rows(rng, input_format, [room, spec.layout.cols, spec.input_stride]);
+    let residual = normals(rng, width);
     let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols));
     let bias = normals(rng, spec.layout.rows);
     // Rows of a column tile past the last one are computed and thrown away: give them room.
-    let out_words = columns.max(n_rows) * spec.output_stride;
+    let out_words = room * spec.output_stride;
     let kernel = KernelSpec::MatMul(spec.clone());
     let operand = |role| match role {
         Role::Step => Operand::Step,
         Role::Weights => Operand::Bytes(weights.clone()),
-        Role::Output => Operand::Out { id: 0, words: out_words },
-        Role::Columns | Role::Input => Operand::floats(&input),
+        Role::Output | Role::Encoded => Operand::Out { id: 0, words: out_words },
+        Role::InputQuads | Role::Codes => Operand::words(&input),
         Role::Residual => Operand::floats(&residual),
         Role::Sum => Operand::Out { id: 1, words: width },
-        Role::NormWeight => Operand::floats(&norm_weight),
-        Role::PostNormWeight => Operand::floats(&post_weight),
+        Role::NormWeight => Operand::quads(&norm_weight),
+        Role::PostNormWeight => Operand::quads(&post_weight),
         Role::Bias => Operand::floats(&bias),
         other => panic!("a matmul has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
     let found = launch(target, kernel, operands, n_rows).run();
-    let mut expected = vec![POISON; out_words];
+    let mut expected = vec![POISON.to_bits(); out_words];
     let mut sum = vec![POISON; width];
     let inputs = MatMulInputs {
         packed: &weights,
@@ -215,47 +327,189 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
     matmul::twin(spec, &inputs, &mut expected, &mut sum);
     let used = n_rows * spec.output_stride;
     let what = format!("{} {spec:?} rows {n_rows}", target.name);
-    assert_same(&what, &floats(&found[&0])[..used], &expected[..used], TOLERANCE);
+    let rounds =
+        (spec.prologue.is_some() && spec.input != ActivationFormat::F32) || spec.output != ActivationFormat::F32;
+    let tolerance = if rounds { CODE_TOLERANCE } else { TOLERANCE };
+    let shape = [spec.output_rows(), spec.output_stride];
+    assert_same_rows(&what, spec.output, &found[&0][..used], &expected[..used], shape, tolerance);
     if let Some(sums) = found.get(&1) {
-        assert_same(&format!("sum of {what}"), &floats(sums), &sum, TOLERANCE);
+        assert_same(&format!("sum of {what}"), &floats(sums), &padded_quads(&sum, spec.layout.cols), TOLERANCE);
     }
+}
+
+/// A target with matrix units as the device has them; says so if it has none.
+fn matrix_target() -> Option<Target> {
+    let mut target = targets().pop().expect("a target with subgroups");
+    let device = device();
+    let has = |shape: &str| device.features.cooperative_matrix.iter().any(|one| one == shape);
+    let (fragment, _) =
+        [(16, "16x16x16 f16 -> f32"), (8, "8x8x8 f16 -> f32")].into_iter().find(|(_, shape)| has(shape))?;
+    let tile = GemmTile {
+        matrix_rows: 32,
+        step_rows: 32,
+        k: 32,
+        fragment,
+        subgroups_across: 2,
+        subgroups_down: 2,
+        double_buffered: true,
+    };
+    target.workgroup_invocations = 256;
+    target.matrix = Some(MatrixTuning { many: tile, few: tile });
+    Some(target)
+}
+
+#[test]
+fn gemm_of_every_format_tile_and_folding() {
+    let Some(target) = matrix_target() else {
+        eprintln!("GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
+        return;
+    };
+    let square = target.matrix.expect("set above").many;
+    let tall = GemmTile { matrix_rows: 16, step_rows: 64, k: 64, subgroups_across: 1, subgroups_down: 4, ..square };
+    let wide = GemmTile { matrix_rows: 64, step_rows: 16, subgroups_down: 1, double_buffered: false, ..square };
+    // The tiles of real targets, where the device is like them.
+    let alike = |tile: &GemmTile, size: u32| (tile.fragment, size) == (square.fragment, target.subgroup_size);
+    let presets = target::presets().into_iter().filter_map(|one| Some((one.matrix?, one.subgroup_size)));
+    let presets = presets.flat_map(|(tuning, size)| [(tuning.many, size), (tuning.few, size)]);
+    let tiles: Vec<GemmTile> = [square, tall, wide]
+        .into_iter()
+        .chain(presets.filter(|(tile, size)| alike(tile, *size)).map(|(tile, _)| tile))
+        .collect();
+    let formats = [
+        WeightFormat::Int4 { group: 32 },
+        WeightFormat::Int4 { group: 64 },
+        WeightFormat::Int4 { group: 128 },
+        WeightFormat::Int8,
+        WeightFormat::F16,
+    ];
+    let mut rng = StdRng::seed_from_u64(9);
+    for index in 0..5 * (tiles.len() - 1) {
+        let act_mul = [None, Some(Activation::Silu), None, Some(Activation::GeluTanh)][index % 4];
+        let rows = if act_mul.is_some() { 16 * rng.random_range(1..20usize) } else { rng.random_range(1..300) };
+        let (rows, cols) = if index == 0 { (1003, 300) } else { (rows, rng.random_range(1..400usize)) };
+        let output_first = 8 * rng.random_range(0..4usize);
+        let spec = GemmSpec {
+            layout: WeightLayout { format: formats[index % 5], rows, cols },
+            input_stride: cols.next_multiple_of(32),
+            output_stride: (rows + output_first).next_multiple_of(32),
+            output_first,
+            bias: index % 3 == 1,
+            act_mul,
+            tile: tiles[index % tiles.len()],
+            subgroup_size: target.subgroup_size,
+        };
+        let n_rows = rng.random_range(1..150);
+        check_gemm(&target, &spec, n_rows, &mut rng);
+    }
+}
+
+fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
+    let weights = packed(rng, &spec.layout);
+    let bias = normals(rng, spec.layout.rows);
+    // The program has room for more rows than the step; what lies behind a row is no number.
+    let program_rows = n_rows + 70;
+    let mut halves = vec![0x7e00_7e00; program_rows * spec.input_stride];
+    for row in halves.chunks_mut(spec.input_stride) {
+        let precision = [Precision::Int8, Precision::Int11][rng.random_range(0..2)];
+        let words = encode_row(ActivationFormat::Half(precision), &normals(rng, spec.layout.cols));
+        row[..words.len()].copy_from_slice(&words);
+    }
+    let out_words = program_rows * spec.output_stride;
+    let kernel = KernelSpec::Gemm(spec.clone());
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::Weights => Operand::Bytes(weights.clone()),
+        Role::Output => Operand::Out { id: 0, words: out_words },
+        Role::Halves => Operand::Bytes(halves.iter().flat_map(|word| word.to_le_bytes()).collect()),
+        Role::Bias => Operand::floats(&bias),
+        other => panic!("a GEMM has no {other:?}"),
+    };
+    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let mut one = launch(target, kernel, operands, n_rows);
+    one.before = vec![1; program_rows];
+    let mut expected = vec![POISON; out_words];
+    gemm::twin(spec, &GemmInputs { packed: &weights, halves: &halves, bias: &bias, n_rows }, &mut expected);
+    assert_same(&format!("{spec:?} rows {n_rows}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
+}
+
+/// Norms write whole quads of a row's first `width` elements, zeros past the end.
+fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
+    let mut row = row.to_vec();
+    row[width..width.next_multiple_of(4)].fill(0.0);
+    row
 }
 
 #[test]
 fn norm_alone_and_with_sums() {
     let mut rng = StdRng::seed_from_u64(2);
-    for (index, target) in targets().iter().cycle().take(9).enumerate() {
+    for (index, target) in targets().iter().cycle().take(20).enumerate() {
         let width = rng.random_range(3..400usize);
         let (stride, n_rows) = (width.next_multiple_of(32), rng.random_range(1..6));
         let (add, post_norm) = (index % 3 > 0, index % 3 > 1);
         let eps = Number::new(1e-5);
-        let spec = NormSpec { width, stride, eps, add, post_norm, subgroup_size: target.subgroup_size };
+        let format = [
+            ActivationFormat::F32,
+            ActivationFormat::Codes(Precision::Int8),
+            ActivationFormat::Codes(Precision::Int11),
+            ActivationFormat::Half(Precision::Int8),
+            ActivationFormat::Half(Precision::Int11),
+        ][index % 5];
+        let spec = NormSpec { width, stride, eps, add, post_norm, format, subgroup_size: target.subgroup_size };
         let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
         let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
         let kernel = KernelSpec::Norm(spec.clone());
         let operand = |role| match role {
             Role::Step => Operand::Step,
-            Role::Output => Operand::Out { id: 0, words: n_rows * stride },
-            Role::Input => Operand::floats(&input),
+            Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
+            Role::InputQuads => Operand::floats(&input),
             Role::Residual => Operand::floats(&residual),
             Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
-            Role::NormWeight => Operand::floats(&weight),
-            Role::PostNormWeight => Operand::floats(&post_weight),
+            Role::NormWeight => Operand::quads(&weight),
+            Role::PostNormWeight => Operand::quads(&post_weight),
             other => panic!("a norm has no {other:?}"),
         };
         let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
         let found = launch(target, kernel, operands, n_rows).run();
-        let (mut sums, mut normed) = (vec![POISON; n_rows * stride], vec![POISON; n_rows * stride]);
+        let (mut sums, mut normed) = (Vec::new(), Vec::new());
         for at in (0..n_rows).map(|row| row * stride) {
             let row = at..at + width;
-            let (sum, out) = norm_row(&spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
-            sums[row.clone()].copy_from_slice(&sum);
-            normed[row].copy_from_slice(&out);
+            let (mut sum, out) = norm_row(&spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
+            sum.resize(stride, POISON);
+            sums.extend(padded_quads(&sum, width));
+            let mut words = encode_row(format, &out);
+            if format == ActivationFormat::F32 {
+                words.resize(width.next_multiple_of(4), 0);
+            }
+            words.resize(stride, POISON.to_bits());
+            normed.extend(words);
         }
-        assert_same(&format!("{spec:?}"), &floats(&found[&0]), &normed, TOLERANCE);
+        let tolerance = if format == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
+        assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
         if add {
             assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
         }
+    }
+}
+
+#[test]
+fn quantize_to_every_format() {
+    let mut rng = StdRng::seed_from_u64(12);
+    let formats = [ActivationFormat::Codes, ActivationFormat::Half];
+    for (index, target) in targets().iter().cycle().take(12).enumerate() {
+        let format = formats[index % 2]([Precision::Int8, Precision::Int11][index / 2 % 2]);
+        let (width, n_rows) = (rng.random_range(1..1500usize), rng.random_range(1..5));
+        let stride = width.next_multiple_of(32);
+        let spec = QuantizeSpec { width, stride, format, subgroup_size: target.subgroup_size };
+        let input = normals(&mut rng, n_rows * stride);
+        let operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words: n_rows * stride }];
+        let found = launch(target, KernelSpec::Quantize(spec.clone()), operands, n_rows).run();
+        let row = |row: &[f32]| {
+            let mut words = encode_row(format, &row[..width]);
+            words.resize(stride, POISON.to_bits());
+            words
+        };
+        let expected: Vec<u32> = input.chunks(stride).flat_map(row).collect();
+        assert_same_rows(&format!("{spec:?}"), format, &found[&0], &expected, [width, stride], CODE_TOLERANCE);
     }
 }
 
@@ -343,7 +597,7 @@ fn sampling_draws_what_the_twin_draws() {
         let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };
         let zeros = Operand::floats(&vec![0.0; vocab]);
         let buffer = Operand::Out { id: 0, words: vocab };
-        let spec = SampleSpec { vocab, workgroup: 64, subgroup_size: target.subgroup_size };
+        let spec = SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size };
         let mut one = launch(
             target,
             KernelSpec::Elementwise(copy),
@@ -353,7 +607,7 @@ fn sampling_draws_what_the_twin_draws() {
         one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Drawn]));
         one.tokens = history.clone();
         let found = one.sample(vocab, &sampling);
-        let header = StepHeader {
+        let sampler = Sampler {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
             top_p: sampling.top_p,
@@ -361,10 +615,10 @@ fn sampling_draws_what_the_twin_draws() {
             repeat_penalty: sampling.repeat_penalty,
             seed_low: sampling.seed as u32,
             seed_high: (sampling.seed >> 32) as u32,
-            ..StepHeader::default()
+            ..Sampler::default()
         };
         let mut twin_logits = logits.clone();
-        let draw = sample::twin(&header, &history, &mut twin_logits);
+        let draw = sample::twin(&sampler, &history, &mut twin_logits);
         assert_eq!(found.token, draw.token, "{sampling:?}, vocab {vocab}");
         assert_eq!(found.candidates as usize, draw.candidates.len(), "{sampling:?}, vocab {vocab}");
         assert_eq!(found.logit, twin_logits[found.token as usize], "{sampling:?}");

@@ -1,6 +1,7 @@
 //! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against
 //! themselves by other ways (chunks, unfused, other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use compiler::export::export;
@@ -10,9 +11,10 @@ use compiler::{CompileOptions, Source, compile};
 use kernels::KvFormat;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use runtime::{DeviceChoice, LoadOptions, Model, Sampling};
-use shaders_gen::{Target, target};
-use tests::compiled::Silent;
+use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
+use shaders_gen::target;
+use tests::compiled::{Silent, options};
+use tests::launch::device;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
 
@@ -22,8 +24,16 @@ const F16_TOLERANCE: f64 = 5e-3;
 const INT8_TOLERANCE: f64 = 3e-2;
 /// The same weights in f32 by the reference: what is left is the f16 KV cache.
 const EXPORTED_TOLERANCE: f64 = 5e-3;
+/// The same with int8 activations: half a step of 1/127 of each group's greatest, over a few layers of random weights.
+const INTEGER_TOLERANCE: f64 = 3e-2;
 /// Only the order of sums differs.
 const SAME_TOLERANCE: f64 = 1e-3;
+
+/// How near two ways through the same weights must come. With int8 activations a sum that differs in the last bit moves a
+/// code now and then to its neighbour, and a few layers on the two ways are as far apart as either is from f32.
+fn same_tolerance(ask: &Ask) -> f64 {
+    if ask.target == INTEGER.target { INTEGER_TOLERANCE } else { SAME_TOLERANCE }
+}
 
 #[derive(Clone, Copy)]
 struct Ask {
@@ -36,6 +46,8 @@ struct Ask {
 
 const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, kv: KvFormat::F16, target: "llvmpipe" };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
+/// A GPU's kernels, made for the subgroups of the device at hand.
+const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
 
 /// A compiled model folder; vanishes with the value.
 struct Built {
@@ -59,17 +71,25 @@ impl Built {
 
     fn options(&self) -> CompileOptions {
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
+        let asked = target::by_name(self.ask.target).expect("a preset");
+        let asked = if asked.integer_dot { asked.for_any_device(device().subgroup_size) } else { asked };
         // Generic as well, for devices that the asked-for target does not fit.
-        let wanted = |target: &Target| [self.ask.target, "generic"].contains(&target.name);
-        let targets = target::presets().into_iter().filter(wanted).collect();
-        CompileOptions { policy, targets, fuse: self.ask.fuse, kv: self.ask.kv, emit: Vec::new() }
+        let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
+        CompileOptions { policy, fuse: self.ask.fuse, kv: self.ask.kv, ..options(targets, Vec::new()) }
     }
 
     fn load(&self) -> Model {
+        self.load_with_slots(1)
+    }
+
+    fn load_with_slots(&self, slots: u32) -> Model {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options = LoadOptions { device: DeviceChoice::Name(device), ..LoadOptions::default() };
-        Model::load(&self.artifact(), &options, &mut |_, _| {})
-            .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()))
+        let options = LoadOptions { device: DeviceChoice::Name(device), slots, ..LoadOptions::default() };
+        let model = Model::load(&self.artifact(), &options, &mut |_, _| {})
+            .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
+        // Made for any device with these subgroups, so it must have been taken.
+        assert!(self.ask.target != INTEGER.target || model.report().target == INTEGER.target);
+        model
     }
 
     /// Logits of the exported weights by the reference.
@@ -167,6 +187,17 @@ fn int4_logits_are_those_of_the_exported_weights() {
     }
 }
 
+#[test]
+fn integer_activations_stay_close_to_the_exported_weights() {
+    for (index, folder) in tiny_models().into_iter().enumerate() {
+        let golden = read_golden(&folder);
+        let built = Built::of(&folder, Ask { group: [32, 64, 128][index % 3], ..INTEGER });
+        let expected = built.exported_logits(&golden.tokens);
+        let what = format!("{} with integer activations", folder.display());
+        assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, INTEGER_TOLERANCE);
+    }
+}
+
 /// Widths that are no multiple of anything, one head or many, windows shorter than the text, tied or not.
 #[test]
 fn random_shapes_of_every_family_agree_with_the_reference() {
@@ -207,12 +238,12 @@ fn any_chunking_gives_the_same_logits() {
     for name in ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes"] {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
-        for ask in [F16, INT4] {
+        for ask in [F16, INT4, INTEGER] {
             let model = Built::of(&folder, ask).load();
             let whole = logits(&model, &tokens, 0);
             for chunk_tokens in [1, 3, 8, 17] {
                 let what = format!("{name} in chunks of {chunk_tokens}");
-                assert_close(&what, &logits(&model, &tokens, chunk_tokens), &whole, SAME_TOLERANCE);
+                assert_close(&what, &logits(&model, &tokens, chunk_tokens), &whole, same_tolerance(&ask));
             }
         }
     }
@@ -222,10 +253,10 @@ fn any_chunking_gives_the_same_logits() {
 fn the_unfused_graph_gives_the_same_logits() {
     for folder in tiny_models() {
         let tokens = read_golden(&folder).tokens;
-        for ask in [F16, INT4] {
+        for ask in [F16, INT4, INTEGER] {
             let fused = logits(&Built::of(&folder, ask).load(), &tokens, 0);
             let plain = logits(&Built::of(&folder, Ask { fuse: false, ..ask }).load(), &tokens, 0);
-            assert_close(&format!("{} unfused", folder.display()), &plain, &fused, SAME_TOLERANCE);
+            assert_close(&format!("{} unfused", folder.display()), &plain, &fused, same_tolerance(&ask));
         }
     }
 }
@@ -291,4 +322,56 @@ fn a_seed_draws_the_same_text_again() {
     };
     assert_eq!(text(7), text(7));
     assert_ne!(text(7), text(8), "16 draws of a flat distribution");
+}
+
+/// Sequences of different lengths in one step, and draws that feed the next step on the device, against one token at a time.
+#[test]
+fn batches_and_generation_ahead_draw_what_single_steps_draw() {
+    let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 3, ..Sampling::default() };
+    for name in ["gemma3-text", "mistral-window", "phi3-longrope-short", "llama-tied"] {
+        let folder = models().join("tiny").join(name);
+        let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
+            .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
+            .to_vec();
+        let model = Built::of(&folder, INT4).load_with_slots(2 * prompts.len() as u32);
+        let single = |session: &mut Session<'_>, prompt: &[u32]| -> Vec<u32> {
+            let mut next = prompt.to_vec();
+            let mut drawn = Vec::new();
+            for _ in 0..20 {
+                let token = session.feed_and_sample(&next, &sampling).expect("the step runs").token;
+                drawn.push(token);
+                next = vec![token];
+            }
+            drawn
+        };
+        let expected: Vec<Vec<u32>> =
+            prompts.iter().map(|prompt| single(&mut model.session().expect("a free slot"), prompt)).collect();
+
+        for (prompt, expected) in prompts.iter().zip(&expected) {
+            let mut session = model.session().expect("a free slot");
+            let mut drawn = vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token];
+            let mut each = |sampled: Sampled| {
+                drawn.push(sampled.token);
+                ControlFlow::Continue(())
+            };
+            session.generate(expected[0], &sampling, 19, &mut each).expect("the steps run");
+            assert_eq!(drawn, *expected, "{name} ahead");
+        }
+
+        let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session().expect("a free slot")).collect();
+        let firsts = sessions.iter_mut().zip(&prompts);
+        let mut drawn: Vec<Vec<u32>> = firsts
+            .map(|(session, prompt)| vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token])
+            .collect();
+        for _ in 1..20 {
+            let newest = sessions.iter_mut().zip(&drawn).map(|(session, drawn)| BatchRow {
+                session,
+                token: drawn[drawn.len() - 1],
+                sampling: &sampling,
+            });
+            let sampled = model.decode_batch(&mut newest.collect::<Vec<_>>()).expect("the step runs");
+            drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+        }
+        assert_eq!(drawn, expected, "{name} in a batch");
+    }
 }

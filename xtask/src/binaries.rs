@@ -18,12 +18,9 @@ impl Binaries {
     /// # Errors
     /// When they do not build.
     pub fn build() -> Result<Binaries> {
-        let own = std::env::current_exe().context("path of xtask is unknown")?;
-        // Cargo put us at target/debug/xtask, wherever the target folder is on this machine.
-        let target =
-            own.ancestors().nth(2).context("xtask does not lie in a target folder; start it with cargo xtask")?;
+        let target = target_folder()?;
         run(cargo().args(["build", "--release", "--package", "compiler", "--package", "runtime", "--bins"]))?;
-        Ok(Binaries { target: target.to_owned() })
+        Ok(Binaries { target })
     }
 
     /// A folder for results, made if it is missing.
@@ -46,4 +43,15 @@ impl Binaries {
     pub fn runtime(&self) -> Command {
         Command::new(self.target.join("release/unicorn-run"))
     }
+}
+
+/// The folder that cargo builds into, wherever it is on this machine.
+///
+/// # Errors
+/// When cargo did not build and start us.
+pub fn target_folder() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("path of xtask is unknown")?;
+    // Cargo put us at target/debug/xtask.
+    let target = own.ancestors().nth(2).context("xtask does not lie in a target folder; start it with cargo xtask")?;
+    Ok(target.to_owned())
 }

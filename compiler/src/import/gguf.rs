@@ -18,6 +18,7 @@ use artifacts::{MappedFile, TokenizerSection};
 use self::config::Architecture;
 use self::reader::Gguf;
 use self::tensors::TensorPlace;
+use super::checkpoint::{SourceBytes, SourcePart};
 use super::config::ModelConfig;
 use super::{Checkpoint, Skipped, Tensor, config_json};
 use crate::error::{CompileError, Result};
@@ -48,9 +49,6 @@ pub use self::blocks::dequantize;
 pub fn open(path: &Path) -> Result<Checkpoint> {
     let map = MappedFile::open(path).map_err(CompileError::io(path))?;
     let parsed = parse(path, map.bytes())?;
-    let mut hasher = blake3::Hasher::new();
-    map.hash_into(&mut hasher);
-    let source_hash = hasher.finalize().into();
     let map = Arc::new(map);
     let with_map = |place: TensorPlace| Tensor {
         source_name: place.source_name,
@@ -71,7 +69,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         tokenizer: parsed.tokenizer,
         skipped: parsed.skipped,
         config_json: parsed.config_json,
-        source_hash,
+        source: SourceBytes::Whole(SourcePart::Mapped(Arc::clone(&map))),
     })
 }
 

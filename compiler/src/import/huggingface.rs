@@ -8,7 +8,7 @@ use std::sync::Arc;
 use artifacts::TokenizerSection;
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoint, RowOrder, Skipped, Tensor};
+use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourcePart, Tensor};
 use super::config::ModelConfig;
 use super::config_json;
 use super::json::{Fields, parse_json};
@@ -16,8 +16,7 @@ use super::safetensors::{SafetensorsFile, StoredTensor};
 use super::tokenizer;
 use crate::error::{CompileError, Result};
 
-/// Opens the folder. Everything that its files say is checked here; tensors are mapped and not read, except to hash
-/// them.
+/// Opens the folder. Everything that its files say is checked here; tensors are mapped and not read.
 pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let mut files = SourceFiles::new(folder);
     let config_path = folder.join("config.json");
@@ -27,8 +26,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let FoundTensors { tensors, skipped } = find_tensors(&config, &weights)?;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
     let source_bytes = tensors.values().map(bytes_of).sum();
-    let source_hash = files.hash(&weights);
-    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source_hash, source_bytes })
+    let source = files.into_source(&weights);
+    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, source_bytes })
 }
 
 /// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.
@@ -41,7 +40,7 @@ pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
         tokenizer: TokenizerSection::default(),
         skipped: Skipped::default(),
         config_json,
-        source_hash: *blake3::hash(&bytes).as_bytes(),
+        source: SourceBytes::Whole(SourcePart::Read(bytes)),
         source_bytes: 0,
     })
 }
@@ -84,22 +83,11 @@ impl SourceFiles {
         bytes.map(|bytes| parse_json(&self.path(name), &bytes)).transpose()
     }
 
-    /// BLAKE3 over name, length and content of each small file and then each weight file, both by name.
-    fn hash(&self, weights: &Weights) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new();
-        let begin_file = |hasher: &mut blake3::Hasher, name: &str, length_bytes: usize| {
-            hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-            hasher.update(&(length_bytes as u64).to_le_bytes());
-        };
-        for (name, content) in &self.read {
-            begin_file(&mut hasher, name, content.len());
-            hasher.update(content);
-        }
-        for (name, file) in &weights.files {
-            begin_file(&mut hasher, name, file.map.bytes().len());
-            file.map.hash_into(&mut hasher);
-        }
-        *hasher.finalize().as_bytes()
+    /// Each small file and then each weight file, both by name.
+    fn into_source(self, weights: &Weights) -> SourceBytes {
+        let small = self.read.into_iter().map(|(name, content)| (name, SourcePart::Read(content)));
+        let mapped = |(name, file): (&String, &SafetensorsFile)| (name.clone(), SourcePart::Mapped(file.map.clone()));
+        SourceBytes::Named(small.chain(weights.files.iter().map(mapped)).collect())
     }
 }
 
@@ -406,7 +394,7 @@ mod tests {
         std::fs::write(folder.path().join("consolidated.safetensors"), b"junk").unwrap();
         std::fs::write(folder.path().join("pytorch_model.bin"), b"junk").unwrap();
         let other = folder.open_shards(|_| ()).unwrap();
-        assert_eq!((one.source_hash, one.tensors.len()), (other.source_hash, other.tensors.len()));
+        assert_eq!((one.source_hash(), one.tensors.len()), (other.source_hash(), other.tensors.len()));
     }
 
     #[test]
@@ -516,7 +504,7 @@ mod tests {
     #[test]
     fn the_hash_follows_every_file_that_was_read() {
         let folder = Folder::llama();
-        let hash = || folder.open().unwrap().source_hash;
+        let hash = || folder.open().unwrap().source_hash();
         let first = hash();
         assert_eq!(first, hash());
         folder.write_json("generation_config.json", &json!({ "eos_token_id": [3, 4] }));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::error::{CompileError, Result};
 
 /// One object of a JSON file. A field that is `null` reads as absent, except where a method says otherwise.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     path: &'a Path,
     /// Dotted place of the object within the file, with a dot at its end; empty for the file's root.
     section: String,
@@ -16,7 +16,7 @@ pub(super) struct Fields<'a> {
 }
 
 /// Parses the `bytes` of the JSON file at `path`.
-pub(super) fn parse_json(path: &Path, bytes: &[u8]) -> Result<Value> {
+pub(crate) fn parse_json(path: &Path, bytes: &[u8]) -> Result<Value> {
     serde_json::from_slice(bytes).map_err(|error| CompileError::malformed(path, format!("file is not JSON: {error}")))
 }
 

@@ -18,7 +18,7 @@ mod tokenizer;
 
 mod gguf;
 
-mod json;
+pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{Activation, Family, LayerConfig, LongRope, ModelConfig, RopeConfig};

@@ -102,7 +102,7 @@ ${STATE}
     }
 //#endif
 //#if ROPE
-    rope_vectors(0u, HEADS, position, lane);
+    rope_vectors(0u, HEADS, first_row, lane);
 //#endif
     for (var i = lane; i < QUERIES * QUADS; i += TILE) {
         let at = 4u * i;
@@ -117,7 +117,7 @@ ${STATE}
         norm_key(HEADS, lane);
 //#endif
 //#if ROPE
-        rope_vectors(HEADS, 1u, position, lane);
+        rope_vectors(HEADS, 1u, first_row, lane);
 //#endif
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);

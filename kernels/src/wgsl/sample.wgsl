@@ -1,4 +1,4 @@
-// One workgroup over one row of logits.
+// One workgroup a sampler, over its row of the logits.
 ${DECLARATIONS}
 //#include reduce
 
@@ -26,6 +26,10 @@ fn value_of(key: u32) -> f32 {
     return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) != 0u));
 }
 
+var<private> sampler: u32;
+// Where this sampler's logits begin.
+var<private> row_at: u32;
+
 fn pcg(input: u32) -> u32 {
     let state = input * 747796405u + 2891336453u;
     let word = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;
@@ -33,20 +37,20 @@ fn pcg(input: u32) -> u32 {
 }
 
 fn uniform_number() -> f32 {
-    let state = pcg(step.header.draw ^ pcg(step.header.seed_low ^ pcg(step.header.seed_high)));
+    let state = pcg(step.samplers[sampler].draw ^ pcg(step.samplers[sampler].seed_low ^ pcg(step.samplers[sampler].seed_high)));
     return f32(state >> 8u) / 16777216.0;
 }
 
 fn penalise(lane: u32) {
-    for (var i = lane; i < step.header.n_history; i += WORKGROUP) {
-        let token = step.history[i];
+    for (var i = lane; i < step.samplers[sampler].n_history; i += WORKGROUP) {
+        let token = step.history[sampler * MAX_HISTORY + i];
         var repeated = token >= VOCAB;
         for (var j = 0u; j < i; j++) {
-            repeated = repeated || step.history[j] == token;
+            repeated = repeated || step.history[sampler * MAX_HISTORY + j] == token;
         }
         if (!repeated) {
-            let logit = output[token];
-            output[token] = select(logit * step.header.repeat_penalty, logit / step.header.repeat_penalty, logit > 0.0);
+            let logit = output[row_at + token];
+            output[row_at + token] = select(logit * step.samplers[sampler].repeat_penalty, logit / step.samplers[sampler].repeat_penalty, logit > 0.0);
         }
     }
     storageBarrier();
@@ -63,7 +67,7 @@ fn kth_greatest(lane: u32, k: u32) -> f32 {
         }
         workgroupBarrier();
         for (var token = lane; token < VOCAB; token += WORKGROUP) {
-            let key = key_of(output[token]);
+            let key = key_of(output[row_at + token]);
             // Shifting by 32 is undefined: the first round has no prefix to compare.
             let matches = shift == 24i || (key >> u32(min(shift + 8i, 31i))) == (prefix >> u32(min(shift + 8i, 31i)));
             if (matches) {
@@ -96,7 +100,7 @@ fn kth_greatest(lane: u32, k: u32) -> f32 {
 fn mass_from(lane: u32, threshold: f32, greatest: f32) -> f32 {
     var mass = 0.0;
     for (var token = lane; token < VOCAB; token += WORKGROUP) {
-        let logit = output[token];
+        let logit = output[row_at + token];
         mass += select(0.0, exp(logit - greatest), logit >= threshold);
     }
     return workgroup_sum(mass, lane);
@@ -109,7 +113,7 @@ fn collect_few(lane: u32, least: f32) -> u32 {
     }
     workgroupBarrier();
     for (var token = lane; token < VOCAB; token += WORKGROUP) {
-        let logit = output[token];
+        let logit = output[row_at + token];
         if (logit >= least) {
             let at = atomicAdd(&n_few, 1u);
             if (at < FEW) {
@@ -163,14 +167,41 @@ fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
     return value_of(low);
 }
 
+// Says what was drawn and, if the sampler feeds, makes it the next step's row.
+fn finish(token: u32, logit: f32, candidates: u32) {
+    let params = step.samplers[sampler];
+    drawn[(params.draw & 1u) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, 0u);
+    if (params.feeds == 0u) {
+        return;
+    }
+    let position = step.rows[sampler].position + 1u;
+    step.rows[sampler] = Row(
+        token,
+        position,
+        step.rows[sampler].sequence,
+        select(0u, 1u, position + 1u > step.header.long_rope_above),
+    );
+    step.samplers[sampler].draw += 1u;
+    if (params.history_capacity > 0u) {
+        step.history[sampler * MAX_HISTORY + params.history_next] = token;
+        step.samplers[sampler].history_next = (params.history_next + 1u) % params.history_capacity;
+        step.samplers[sampler].n_history = min(params.n_history + 1u, params.history_capacity);
+    }
+}
+
 @compute @workgroup_size(${WORKGROUP_SIZE})
-fn main(@builtin(local_invocation_index) lane: u32) {
-    if (step.header.repeat_penalty != 1.0) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    sampler = group.x;
+    row_at = sampler * LOGITS_STRIDE;
+    if (sampler >= step.header.n_samplers) {
+        return;
+    }
+    if (step.samplers[sampler].repeat_penalty != 1.0) {
         penalise(lane);
     }
     var most = LEAST;
     for (var token = lane; token < VOCAB; token += WORKGROUP) {
-        most = max(most, output[token]);
+        most = max(most, output[row_at + token]);
     }
     let greatest = workgroup_max(most, lane);
     if (lane == 0u) {
@@ -178,9 +209,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     }
     workgroupBarrier();
 
-    if (step.header.temperature == 0.0) {
+    if (step.samplers[sampler].temperature == 0.0) {
         for (var token = lane; token < VOCAB; token += WORKGROUP) {
-            if (output[token] == greatest) {
+            if (output[row_at + token] == greatest) {
                 atomicMin(&winner, token);
                 break;
             }
@@ -189,29 +220,27 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         if (lane == 0u) {
             // Logits that are all NaN have no greatest: token 0, so that the host reads a valid id.
             let token = atomicLoad(&winner);
-            drawn.token = select(0u, token, token < VOCAB);
-            drawn.logit = greatest;
-            drawn.candidates = 1u;
+            finish(select(0u, token, token < VOCAB), greatest, 1u);
         }
         return;
     }
 
     var threshold = LEAST;
-    if (step.header.top_k > 0u) {
-        threshold = kth_greatest(lane, min(step.header.top_k, VOCAB));
+    if (step.samplers[sampler].top_k > 0u) {
+        threshold = kth_greatest(lane, min(step.samplers[sampler].top_k, VOCAB));
     }
-    if (step.header.top_p < 1.0) {
+    if (step.samplers[sampler].top_p < 1.0) {
         // Tokens 80 below the greatest have no mass in f32: there is no need to look there.
         let least = max(threshold, greatest - 80.0);
         let count = collect_few(lane, least);
         if (count <= FEW) {
-            threshold = few_threshold(lane, count, greatest, step.header.top_p);
+            threshold = few_threshold(lane, count, greatest, step.samplers[sampler].top_p);
         } else {
-            threshold = mass_threshold(lane, least, greatest, step.header.top_p);
+            threshold = mass_threshold(lane, least, greatest, step.samplers[sampler].top_p);
         }
     }
-    if (step.header.min_p > 0.0) {
-        threshold = max(threshold, greatest + log(step.header.min_p));
+    if (step.samplers[sampler].min_p > 0.0) {
+        threshold = max(threshold, greatest + log(step.samplers[sampler].min_p));
     }
 
     let first = lane * RUN;
@@ -219,9 +248,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     var mass = 0.0;
     var candidates = 0.0;
     for (var token = first; token < end; token++) {
-        let logit = output[token];
+        let logit = output[row_at + token];
         if (logit >= threshold) {
-            mass += exp((logit - greatest) / step.header.temperature);
+            mass += exp((logit - greatest) / step.samplers[sampler].temperature);
             candidates += 1.0;
         }
     }
@@ -237,9 +266,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     if (mass > 0.0 && target_mass >= before && target_mass < before + mass) {
         var cumulated = before;
         for (var token = first; token < end; token++) {
-            let logit = output[token];
+            let logit = output[row_at + token];
             if (logit >= threshold) {
-                cumulated += exp((logit - greatest) / step.header.temperature);
+                cumulated += exp((logit - greatest) / step.samplers[sampler].temperature);
                 if (cumulated > target_mass || token + 1u == end) {
                     atomicMin(&winner, token);
                     break;
@@ -251,7 +280,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     // Rounding can leave the target past every run: then the greatest logit is as good a draw as any.
     if (atomicLoad(&winner) == VOCAB) {
         for (var token = first; token < end; token++) {
-            if (output[token] == greatest) {
+            if (output[row_at + token] == greatest) {
                 atomicMin(&winner, token);
                 break;
             }
@@ -260,8 +289,6 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     workgroupBarrier();
     if (lane == 0u) {
         let token = min(atomicLoad(&winner), VOCAB - 1u);
-        drawn.token = token;
-        drawn.logit = output[token];
-        drawn.candidates = u32(n_candidates);
+        finish(token, output[row_at + token], u32(n_candidates));
     }
 }

@@ -1,6 +1,7 @@
 //! One answer: a prompt goes in, tokens come out until something ends it. What the session still holds of the prompt is
 //! not computed again.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use super::error::CliError;
@@ -75,36 +76,55 @@ impl Answerer<'_> {
             answer.text += &text;
             if text.is_empty() { Ok(()) } else { emit(&text) }
         };
+        // Takes a drawn token; says whether and why it was the last.
+        let mut take = |answer: &mut Answer, token: u32| -> Result<Option<StopReason>, CliError> {
+            if answer.tokens.len() >= max_tokens {
+                return Ok(Some(StopReason::Length));
+            }
+            if stop_ids.contains(&token) {
+                return Ok(Some(StopReason::StopToken));
+            }
+            answer.tokens.push(token);
+            let text = stream.push(token)?;
+            give(answer, text)?;
+            Ok(match answer.tokens.len() >= max_tokens {
+                true => Some(StopReason::Length),
+                false => interrupt::pressed().then_some(StopReason::Interrupted),
+            })
+        };
 
         let started = Instant::now();
         let new = self.keep_common_start(prompt)?;
-        let mut next = self.session.feed_and_sample(new, sampling)?.token;
+        self.session.interrupt_when(interrupt::pressed);
+        let first = match self.session.feed_and_sample(new, sampling) {
+            Ok(sampled) => sampled.token,
+            Err(RunError::Interrupted) => {
+                answer.stop_reason = StopReason::Interrupted;
+                return Ok(answer);
+            }
+            Err(error) => return Err(error.into()),
+        };
         answer.prefill = Pace { tokens: new.len() as u64, elapsed: started.elapsed() };
 
-        while answer.tokens.len() < max_tokens {
-            if stop_ids.contains(&next) {
-                answer.stop_reason = StopReason::StopToken;
-                break;
-            }
-            answer.tokens.push(next);
-            let text = stream.push(next)?;
-            give(&mut answer, text)?;
-            if answer.tokens.len() >= max_tokens {
-                break;
-            }
-            if interrupt::pressed() {
-                answer.stop_reason = StopReason::Interrupted;
-                break;
-            }
-            if self.session.len_tokens() >= self.model.context_tokens() {
-                answer.stop_reason = StopReason::ContextFull;
-                break;
-            }
+        let mut stop = take(&mut answer, first)?;
+        if stop.is_none() && self.session.len_tokens() < self.model.context_tokens() {
             let started = Instant::now();
-            next = self.session.feed_and_sample(&[next], sampling)?.token;
-            answer.decode.tokens += 1;
-            answer.decode.elapsed += started.elapsed();
+            let mut failed = None;
+            self.session.generate(first, sampling, u32::MAX, &mut |sampled| {
+                answer.decode.tokens += 1;
+                match take(&mut answer, sampled.token) {
+                    Ok(None) => return ControlFlow::Continue(()),
+                    Ok(reason) => stop = reason,
+                    Err(error) => failed = Some(error),
+                }
+                ControlFlow::Break(())
+            })?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            answer.decode.elapsed = started.elapsed();
         }
+        answer.stop_reason = stop.unwrap_or(StopReason::ContextFull);
         let text = stream.finish()?;
         give(&mut answer, text)?;
         Ok(answer)

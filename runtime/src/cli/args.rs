@@ -30,6 +30,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Time prefill and decode on made-up tokens
     Bench(BenchArgs),
+    /// Time every kernel of prefill and decode by the device's clock
+    Profile(ProfileArgs),
     /// Measure perplexity on a text by llama-perplexity's protocol
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
@@ -109,6 +111,9 @@ pub struct LoadArgs {
     /// Do not check the hashes of the weights
     #[arg(long)]
     pub no_verify: bool,
+    /// Compile every kernel anew, and leave nothing for the next start
+    #[arg(long)]
+    pub no_cache: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -142,6 +147,26 @@ pub struct BenchArgs {
     /// Runs of each test; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub repetitions: u32,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ProfileArgs {
+    /// Artifact made by unicorn-compile
+    pub artifact: PathBuf,
+    /// Tokens of the prompt
+    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1 << 30))]
+    pub n_prompt: u32,
+    /// Decode steps after the prompt
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 30))]
+    pub n_gen: u32,
+    /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON

@@ -71,7 +71,7 @@ fn decode(session: &mut Session<'_>, tokens: &[u32]) -> Result<Duration, RunErro
 }
 
 /// The same ids each time, spread over the vocabulary.
-fn made_up_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
+pub fn made_up_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
     // A multiplicative hash: neighbouring indices land far apart.
     (0..count as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % vocab_size).collect()
 }

@@ -24,6 +24,9 @@ pub struct Figures {
     pub load_weights_s: f64,
     /// Part of `load_s`: making the pipelines.
     pub load_pipelines_s: f64,
+    pub load_pipelines: u32,
+    /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
+    pub load_pipelines_from_cache: Option<u32>,
     /// How the weights reached the device.
     pub load_way: String,
     /// What is resident, by tier.
@@ -82,6 +85,8 @@ impl Figures {
             load_s: report.seconds_total,
             load_weights_s: report.seconds_weights,
             load_pipelines_s: report.seconds_pipelines,
+            load_pipelines: report.pipelines.pipelines,
+            load_pipelines_from_cache: report.pipelines.from_cache,
             load_way: report.way.clone(),
             memory_bytes: tiers.collect(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
@@ -113,11 +118,15 @@ impl Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
-        writeln!(
+        write!(
             f,
-            "load     {:.2} s: weights {:.2} s by {}, pipelines {:.2} s",
-            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines_s
+            "load     {:.2} s: weights {:.2} s by {}, {} pipelines {:.2} s",
+            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines, self.load_pipelines_s
         )?;
+        if let Some(cached) = self.load_pipelines_from_cache {
+            write!(f, ", {cached} of them from the cache")?;
+        }
+        writeln!(f)?;
         for (tier, memory) in &self.memory_bytes {
             let TierMemory { weights, kv, activations, other } = *memory;
             writeln!(
@@ -158,6 +167,8 @@ pub mod tests {
             load_s: 1.5,
             load_weights_s: 1.0,
             load_pipelines_s: 0.25,
+            load_pipelines: 60,
+            load_pipelines_from_cache: Some(60),
             load_way: "staging copies".into(),
             memory_bytes: BTreeMap::from([("vram", memory)]),
             weight_bytes_per_token: 2_000_000_000,
@@ -188,6 +199,8 @@ pub mod tests {
                 "load_s",
                 "load_weights_s",
                 "load_pipelines_s",
+                "load_pipelines",
+                "load_pipelines_from_cache",
                 "load_way",
                 "memory_bytes",
                 "weight_bytes_per_token",

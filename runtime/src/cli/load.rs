@@ -1,6 +1,6 @@
 //! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -10,13 +10,23 @@ use crate::{DeviceKind, LoadOptions, Model};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
+}
+
+/// The same, so that the time of every dispatch is written down.
+pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
+    let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
+    load_with(artifact, args, options)
+}
+
+fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
     let options = LoadOptions {
         device,
         target: args.target.clone(),
-        context_tokens,
         verify_weights: !args.no_verify,
-        ..LoadOptions::default()
+        cache_folder: if args.no_cache { None } else { user_cache_folder() },
+        ..options
     };
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
@@ -31,10 +41,20 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     if is_software(&model) {
         eprintln!("software device: {}: every figure is that of a CPU", model.device().name);
     }
+    if let Some(note) = &model.report().pipelines.note {
+        eprintln!("pipeline cache: {note}");
+    }
     if model.meta().model.synthetic {
         eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
     }
     Ok(model)
+}
+
+/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. Neither counts unless it is absolute, as the XDG specification says.
+fn user_cache_folder() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("unicorn"))
 }
 
 /// Whether the model runs on a CPU that plays a Vulkan device.

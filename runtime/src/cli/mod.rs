@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
-//!                      └────► bench, perplexity, logits
+//!                      └────► bench, profile, perplexity, logits
 //!          devices, inspect                                  (no model is loaded)
 //! ```
 
@@ -24,6 +24,7 @@ mod likelihood;
 mod logits;
 mod logits_file;
 mod perplexity;
+mod profile;
 
 mod devices;
 mod inspect;
@@ -66,6 +67,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Profile(args)) => profile::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Logits(args)) => logits::run(&args),
     }

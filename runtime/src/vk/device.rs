@@ -21,7 +21,7 @@ pub struct Device {
     facts: DeviceFacts,
     stuck: AtomicBool,
     /// Destroyed after the device, so it goes last.
-    _instance: Instance,
+    pub(super) instance: Instance,
 }
 
 impl Device {
@@ -39,8 +39,7 @@ impl Device {
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(queue_family as u32)
             .queue_priorities(&priorities)];
-        let core_1_3 = (facts.api_version.0, facts.api_version.1) >= (1, 3);
-        let extensions = extension_names(&facts.features, core_1_3);
+        let extensions = extension_names(&facts.features, facts.has_core_1_3());
         let mut features = FeatureChain::enable(&facts.features, robust_buffer_access);
         let mut features = features.chain();
         let request = vk::DeviceCreateInfo::default()
@@ -63,7 +62,7 @@ impl Device {
             clock,
             facts: facts.clone(),
             stuck: AtomicBool::new(false),
-            _instance: instance,
+            instance,
         }))
     }
 

@@ -119,18 +119,22 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
         cooperative_matrix: has(khr::cooperative_matrix::NAME),
         memory_budget: has(ext::memory_budget::NAME),
         host_import: has(ext::external_memory_host::NAME),
+        pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
     }
 }
 
 fn memory(instance: &Instance, device: vk::PhysicalDevice, has_budget: bool) -> (Vec<Heap>, Vec<MemoryType>) {
+    // SAFETY: the device belongs to the instance.
+    let memory = unsafe { instance.raw.get_physical_device_memory_properties(device) };
+    // A device without heaps is a compiler only, as RADV is without its hardware: it offers the budget extension and
+    // crashes when asked.
+    let has_budget = has_budget && memory.memory_heap_count > 0;
     let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
-    let mut chain = vk::PhysicalDeviceMemoryProperties2::default();
     if has_budget {
-        chain = chain.push_next(&mut budget);
+        let mut chain = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the loader has Vulkan 1.1 or later, and the device has the budget's extension.
+        unsafe { instance.raw.get_physical_device_memory_properties2(device, &mut chain) };
     }
-    // SAFETY: the loader has Vulkan 1.1 or later, and the budget struct is there only with its extension.
-    unsafe { instance.raw.get_physical_device_memory_properties2(device, &mut chain) };
-    let memory = chain.memory_properties;
     let heaps = memory
         .memory_heaps_as_slice()
         .iter()

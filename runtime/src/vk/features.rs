@@ -13,6 +13,7 @@ pub struct FeatureChain {
     subgroup_size: Option<vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>>,
     integer_dot_product: Option<vk::PhysicalDeviceShaderIntegerDotProductFeatures<'static>>,
     cooperative_matrix: Option<vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>>,
+    pipeline_statistics: Option<vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>>,
 }
 
 /// What of the optional extensions a device has, by itself or as part of its core version.
@@ -24,6 +25,7 @@ pub struct Extensions {
     pub cooperative_matrix: bool,
     pub memory_budget: bool,
     pub host_import: bool,
+    pub pipeline_statistics: bool,
 }
 
 impl FeatureChain {
@@ -33,6 +35,7 @@ impl FeatureChain {
             subgroup_size: (extensions.core_1_3 || extensions.subgroup_size_control).then(Default::default),
             integer_dot_product: (extensions.core_1_3 || extensions.integer_dot_product).then(Default::default),
             cooperative_matrix: extensions.cooperative_matrix.then(Default::default),
+            pipeline_statistics: extensions.pipeline_statistics.then(Default::default),
             ..FeatureChain::default()
         }
     }
@@ -62,6 +65,9 @@ impl FeatureChain {
                 .then(|| vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true)),
             cooperative_matrix: (!wanted.cooperative_matrix.is_empty())
                 .then(|| vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true)),
+            pipeline_statistics: wanted.pipeline_statistics.then(|| {
+                vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default().pipeline_executable_info(true)
+            }),
         }
     }
 
@@ -78,6 +84,9 @@ impl FeatureChain {
             chain = chain.push_next(features);
         }
         if let Some(features) = &mut self.cooperative_matrix {
+            chain = chain.push_next(features);
+        }
+        if let Some(features) = &mut self.pipeline_statistics {
             chain = chain.push_next(features);
         }
         chain
@@ -104,6 +113,7 @@ impl FeatureChain {
             robust_buffer_access: is(core.robust_buffer_access),
             memory_budget: extensions.memory_budget,
             host_import: extensions.host_import,
+            pipeline_statistics: self.pipeline_statistics.is_some_and(|it| is(it.pipeline_executable_info)),
             cooperative_matrix: Vec::new(),
         }
     }
@@ -125,6 +135,9 @@ pub fn extension_names(wanted: &DeviceFeatures, core_1_3: bool) -> Vec<*const st
     }
     if !wanted.cooperative_matrix.is_empty() {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
+    }
+    if wanted.pipeline_statistics {
+        names.push(khr::pipeline_executable_properties::NAME.as_ptr());
     }
     names
 }

@@ -132,7 +132,7 @@ impl Mapping {
 
     /// Writes little-endian words from word `at` on.
     pub fn write_words(&mut self, at: usize, words: &[u32]) {
-        let target = &mut self.bytes_mut()[4 * at..4 * (at + words.len())];
+        let target = self.part_mut(4 * at, 4 * words.len());
         for (bytes, word) in target.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -140,10 +140,23 @@ impl Mapping {
 
     /// Reads little-endian words from word `at` on.
     pub fn read_words(&self, at: usize, words: &mut [u32]) {
-        let source = &self.bytes()[4 * at..4 * (at + words.len())];
+        let source = self.part(4 * at, 4 * words.len());
         for (bytes, word) in source.chunks_exact(4).zip(words) {
             *word = u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
         }
+    }
+
+    fn part(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset + len <= self.buffer.len_bytes as usize, "part of a mapping");
+        // SAFETY: inside the map, as asserted; the device does not write these bytes meanwhile (rule 1).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) }
+    }
+
+    fn part_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset + len <= self.buffer.len_bytes as usize, "part of a mapping");
+        // SAFETY: inside the map, as asserted; the device does not touch these bytes meanwhile (rule 1), and `&mut self`
+        // makes it the host's only view.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
     }
 
     /// Makes the host's writes visible to the device.

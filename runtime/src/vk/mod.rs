@@ -4,13 +4,14 @@
 //! offsets and lifetimes are checked here with `assert!`, because they come from a validated artifact and our own plan.
 //! Two rules are left to the callers, who all live in this crate:
 //!
-//! 1. A [`memory::Mapping`] is read or written only while no submission that uses its buffer is under way. Whoever owns
-//!    the mapping also owns the [`submit::Lane`] and waits on it.
+//! 1. Bytes of a [`memory::Mapping`] are read or written only while no submission that is under way writes them, or for
+//!    writing even reads them. Whoever owns the mapping also owns the [`submit::Lane`] and waits on it.
 //! 2. SPIR-V is trusted as a program is: the artifact's hashes say that it is what the compiler wrote.
 //!
 //! Once a submission outran its timeout, nothing is destroyed any more ([`device::Device::is_stuck`]): the device may
 //! still be using it.
 
+pub mod cache;
 pub mod device;
 pub mod facts;
 pub mod features;
@@ -18,6 +19,8 @@ pub mod instance;
 pub mod memory;
 pub mod pipeline;
 pub mod record;
+pub mod stamps;
+pub mod statistics;
 pub mod submit;
 
 use ash::vk;

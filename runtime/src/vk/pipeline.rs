@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
+use crate::vk::cache::PipelineCache;
 use crate::vk::device::Device;
 use crate::vk::memory::BufferRange;
 use crate::vk::{Failure, Named};
@@ -21,6 +22,40 @@ pub struct Pipeline {
     device: Arc<Device>,
     pub(super) raw: vk::Pipeline,
     layout: Arc<SetLayout>,
+    pub(super) capture: Capture,
+    from_cache: Option<bool>,
+}
+
+/// What a pipeline is made from.
+#[derive(Clone, Copy)]
+pub struct PipelineRequest<'a> {
+    pub spirv: &'a [u32],
+    pub layout: &'a Arc<SetLayout>,
+    /// The device is told to use exactly this one, all lanes in use.
+    pub subgroup_size: Option<u32>,
+    /// Where the driver looks first, and remembers.
+    pub cache: Option<&'a PipelineCache>,
+    pub capture: Capture,
+}
+
+/// What the driver keeps of its work, for [`Pipeline::executables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capture {
+    Nothing,
+    Statistics,
+    /// Statistics, and the kernel in the driver's own forms, down to machine code.
+    Representations,
+}
+
+impl Capture {
+    fn flags(self) -> vk::PipelineCreateFlags {
+        let statistics = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR;
+        match self {
+            Capture::Nothing => vk::PipelineCreateFlags::empty(),
+            Capture::Statistics => statistics,
+            Capture::Representations => statistics | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR,
+        }
+    }
 }
 
 /// A descriptor set that was written once.
@@ -70,13 +105,9 @@ impl SetLayout {
 }
 
 impl Pipeline {
-    /// Compiles `spirv`. With `subgroup_size`, the device is told to use exactly that one, all lanes in use.
-    pub fn create(
-        device: &Arc<Device>,
-        spirv: &[u32],
-        layout: &Arc<SetLayout>,
-        subgroup_size: Option<u32>,
-    ) -> Result<Arc<Pipeline>, Failure> {
+    /// Compiles one kernel.
+    pub fn create(device: &Arc<Device>, request: &PipelineRequest) -> Result<Arc<Pipeline>, Failure> {
+        let PipelineRequest { spirv, layout, subgroup_size, cache, capture } = *request;
         let request = vk::ShaderModuleCreateInfo::default().code(spirv);
         // SAFETY: the words are a SPIR-V module (rule 2); the module is destroyed below.
         let module = unsafe { device.raw.create_shader_module(&request, None) }.named("vkCreateShaderModule")?;
@@ -89,13 +120,36 @@ impl Pipeline {
         if subgroup_size.is_some() {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut size);
         }
-        let request = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout.pipeline);
-        // SAFETY: module and layout are alive; a required size is asked for only where the device has the feature.
-        let made = unsafe { device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[request], None) };
+        let (mut feedback, mut of_stages) = Default::default();
+        let mut report = vk::PipelineCreationFeedbackCreateInfo::default()
+            .pipeline_creation_feedback(&mut feedback)
+            .pipeline_stage_creation_feedbacks(std::slice::from_mut(&mut of_stages));
+        let mut request =
+            vk::ComputePipelineCreateInfo::default().flags(capture.flags()).stage(stage).layout(layout.pipeline);
+        if device.facts().has_core_1_3() {
+            request = request.push_next(&mut report);
+        }
+        let cache = cache.map_or(vk::PipelineCache::null(), |cache| cache.raw);
+        // SAFETY: module, layout and cache are alive; a required size is asked for, and statistics are kept, only where
+        // the device has the feature, and feedback is part of Vulkan 1.3.
+        let made = unsafe { device.raw.create_compute_pipelines(cache, &[request], None) };
         // SAFETY: a pipeline does not need its module once it is made.
         unsafe { device.raw.destroy_shader_module(module, None) };
         let raw = made.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
-        Ok(Arc::new(Pipeline { device: device.clone(), raw, layout: layout.clone() }))
+        let from_cache = feedback
+            .flags
+            .contains(vk::PipelineCreationFeedbackFlags::VALID)
+            .then(|| feedback.flags.contains(vk::PipelineCreationFeedbackFlags::APPLICATION_PIPELINE_CACHE_HIT));
+        Ok(Arc::new(Pipeline { device: device.clone(), raw, layout: layout.clone(), capture, from_cache }))
+    }
+
+    /// Whether the cache held it already; `None`: the driver does not say.
+    pub fn was_cached(&self) -> Option<bool> {
+        self.from_cache
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     pub fn layout(&self) -> &Arc<SetLayout> {

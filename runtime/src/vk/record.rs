@@ -7,7 +7,7 @@ use ash::vk;
 use crate::vk::device::Device;
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
-use crate::vk::submit::Timer;
+use crate::vk::stamps::Stamps;
 use crate::vk::{Failure, Named};
 
 #[derive(Clone)]
@@ -26,8 +26,9 @@ pub enum Command {
         from: BufferRange,
         to: BufferRange,
     },
-    StartTimer(Arc<Timer>),
-    StopTimer(Arc<Timer>),
+    ResetStamps(Arc<Stamps>),
+    /// When everything before is done.
+    Stamp(Arc<Stamps>, u32),
 }
 
 /// A recorded command buffer.
@@ -104,8 +105,8 @@ impl CommandList {
                 // SAFETY: recording; both ranges lie in their buffers, which differ.
                 unsafe { device.cmd_copy_buffer(self.raw, from.buffer.raw, to.buffer.raw, &[region]) };
             }
-            Command::StartTimer(timer) => timer.record_start(self.raw),
-            Command::StopTimer(timer) => timer.record_stop(self.raw),
+            Command::ResetStamps(stamps) => stamps.record_reset(self.raw),
+            Command::Stamp(stamps, stamp) => stamps.record(self.raw, *stamp),
         }
     }
 

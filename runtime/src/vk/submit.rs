@@ -1,4 +1,4 @@
-//! Submissions, one at a time a lane, and how long they took on the device.
+//! Submissions, at most two under way a lane.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::vk::{Failure, Named};
 /// Submits command lists and waits for them.
 pub struct Lane {
     device: Arc<Device>,
-    fence: vk::Fence,
+    /// One a turn.
+    fences: [vk::Fence; 2],
     timeout: Duration,
     /// The list under way, if `start` left one.
     under_way: Option<CommandList>,
-}
-
-/// Two ticks of the device's clock around a command list.
-pub struct Timer {
-    device: Arc<Device>,
-    pool: vk::QueryPool,
-    nanoseconds_per_tick: f64,
-    valid_bits: u64,
+    /// Submissions of each turn that nobody has waited for.
+    begun: [u32; 2],
 }
 
 impl Lane {
     /// A submission that takes longer than `timeout` counts as lost.
     pub fn create(device: &Arc<Device>, timeout: Duration) -> Result<Lane, Failure> {
-        // SAFETY: a plain request; destroyed by Drop.
-        let fence = unsafe { device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }.named("vkCreateFence")?;
-        Ok(Lane { device: device.clone(), fence, timeout, under_way: None })
+        let mut lane =
+            Lane { device: device.clone(), fences: [vk::Fence::null(); 2], timeout, under_way: None, begun: [0; 2] };
+        for fence in &mut lane.fences {
+            // SAFETY: a plain request; destroyed by Drop.
+            *fence =
+                unsafe { device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }.named("vkCreateFence")?;
+        }
+        Ok(lane)
     }
 
     pub fn device(&self) -> &Arc<Device> {
@@ -39,20 +39,37 @@ impl Lane {
     }
 
     /// Runs `lists`, a submission each, to the end of the last.
-    pub fn run(&mut self, lists: &mut [CommandList]) -> Result<(), Failure> {
+    pub fn run(&mut self, lists: &[CommandList]) -> Result<(), Failure> {
+        self.begin(0, lists)?;
+        self.end(0)
+    }
+
+    /// Submits `lists` behind whatever is under way of the other turn. [`Lane::end`] waits for it.
+    pub fn begin(&mut self, turn: usize, lists: &[CommandList]) -> Result<(), Failure> {
         self.wait()?;
+        // Left by a caller that met a failure.
+        self.end(turn)?;
         let Some((last, before)) = lists.split_last() else { return Ok(()) };
         for list in before {
             self.submit(list.raw, vk::Fence::null())?;
         }
-        self.submit(last.raw, self.fence)?;
-        self.wait_for_fence(lists.len() as u32)
+        self.submit(last.raw, self.fences[turn])?;
+        self.begun[turn] = lists.len() as u32;
+        Ok(())
+    }
+
+    /// Waits for what the turn began, if anything.
+    pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
+        match std::mem::take(&mut self.begun[turn]) {
+            0 => Ok(()),
+            submissions => self.wait_for_fence(turn, submissions),
+        }
     }
 
     /// Starts `list` and keeps it until [`Lane::wait`].
     pub fn start(&mut self, list: CommandList) -> Result<(), Failure> {
         self.wait()?;
-        self.submit(list.raw, self.fence)?;
+        self.submit(list.raw, self.fences[0])?;
         self.under_way = Some(list);
         Ok(())
     }
@@ -62,7 +79,7 @@ impl Lane {
         if self.under_way.is_none() {
             return Ok(());
         }
-        let waited = self.wait_for_fence(1);
+        let waited = self.wait_for_fence(0, 1);
         self.under_way = None;
         waited
     }
@@ -75,16 +92,17 @@ impl Lane {
         let submission = vk::SubmitInfo::default().command_buffers(&lists);
         let queue = self.device.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // SAFETY: the lock makes this thread the queue's only user; the fence is null, or unsignalled because every wait
-        // resets it; the list is complete and not pending, because its owner lends or gives it to one lane until the wait.
+        // resets it; the list is complete and not pending, because its owner gives it to one lane and one turn until the wait.
         unsafe { self.device.raw.queue_submit(*queue, &[submission], fence) }.named("vkQueueSubmit")
     }
 
-    /// Waits for the last of `submissions`, which may take the timeout each.
-    fn wait_for_fence(&self, submissions: u32) -> Result<(), Failure> {
+    /// Waits for the last of a turn's `submissions`, which may take the timeout each.
+    fn wait_for_fence(&self, turn: usize, submissions: u32) -> Result<(), Failure> {
+        let fence = [self.fences[turn]];
         let timeout = self.timeout.saturating_mul(submissions);
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the fence is alive and was submitted.
-        let waited = unsafe { self.device.raw.wait_for_fences(&[self.fence], true, timeout) }.named("vkWaitForFences");
+        let waited = unsafe { self.device.raw.wait_for_fences(&fence, true, timeout) }.named("vkWaitForFences");
         if let Err(failure) = waited {
             if failure.code == vk::Result::TIMEOUT {
                 self.device.set_stuck();
@@ -92,64 +110,17 @@ impl Lane {
             return Err(failure);
         }
         // SAFETY: signalled, so no submission uses it.
-        unsafe { self.device.raw.reset_fences(&[self.fence]) }.named("vkResetFences")
-    }
-}
-
-impl Timer {
-    /// `None` where the device keeps no time.
-    pub fn create(device: &Arc<Device>) -> Result<Option<Arc<Timer>>, Failure> {
-        let Some((nanoseconds_per_tick, valid_bits)) = device.clock else {
-            return Ok(None);
-        };
-        let request = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(2);
-        // SAFETY: a plain request; destroyed by Drop.
-        let pool = unsafe { device.raw.create_query_pool(&request, None) }.named("vkCreateQueryPool")?;
-        Ok(Some(Arc::new(Timer { device: device.clone(), pool, nanoseconds_per_tick, valid_bits })))
-    }
-
-    /// Seconds between start and stop of the last list that ran to its end; `None` before the first.
-    pub fn seconds(&self) -> Option<f64> {
-        let mut ticks = [0u64; 2];
-        // SAFETY: both queries exist and are 64 bits wide as asked for.
-        let read =
-            unsafe { self.device.raw.get_query_pool_results(self.pool, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) };
-        let elapsed = ticks[1].wrapping_sub(ticks[0]) & self.valid_bits;
-        read.ok().map(|()| elapsed as f64 * self.nanoseconds_per_tick * 1e-9)
-    }
-
-    pub(super) fn record_start(&self, list: vk::CommandBuffer) {
-        // SAFETY: recording; the list's owner keeps the timer alive.
-        unsafe {
-            self.device.raw.cmd_reset_query_pool(list, self.pool, 0, 2);
-            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::TOP_OF_PIPE, self.pool, 0);
-        }
-    }
-
-    pub(super) fn record_stop(&self, list: vk::CommandBuffer) {
-        // SAFETY: recording; the list's owner keeps the timer alive.
-        unsafe {
-            self.device.raw.cmd_write_timestamp(list, vk::PipelineStageFlags::BOTTOM_OF_PIPE, self.pool, 1);
-        }
+        unsafe { self.device.raw.reset_fences(&fence) }.named("vkResetFences")
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
         // A failure was, or will be, met by whoever needs the result.
-        let _ = self.wait();
+        let _ = (self.wait(), self.end(0), self.end(1));
         if !self.device.is_stuck() {
-            // SAFETY: nothing is under way any more.
-            unsafe { self.device.raw.destroy_fence(self.fence, None) };
-        }
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        if !self.device.is_stuck() {
-            // SAFETY: command lists hold an Arc of their timer, so none is left.
-            unsafe { self.device.raw.destroy_query_pool(self.pool, None) };
+            // SAFETY: nothing is under way any more; null fences are ignored.
+            self.fences.iter().for_each(|&fence| unsafe { self.device.raw.destroy_fence(fence, None) });
         }
     }
 }

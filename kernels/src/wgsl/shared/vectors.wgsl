@@ -46,8 +46,9 @@ fn norm_key(vector: u32, lane: u32) {
 //#endif
 
 //#if ROPE
-fn rope_vectors(vector: u32, count: u32, position: u32, lane: u32) {
-    let variant = step.header.rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+fn rope_vectors(vector: u32, count: u32, row: u32, lane: u32) {
+    let position = step.rows[row].position;
+    let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
     for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
         let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
         let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];

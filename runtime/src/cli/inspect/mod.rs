@@ -292,7 +292,7 @@ fn mean_bits_per_weight(tensors: &[TensorReport]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use artifacts::{SlicePlan, Tier};
+    use artifacts::{MachinePlan, SlicePlan, Tier};
 
     use super::*;
 
@@ -313,6 +313,7 @@ mod tests {
     #[test]
     fn tiers_add_up_weights_cache_and_activations() {
         let plan = Plan {
+            machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: 100, tier: Tier::Vram }, SlicePlan { bytes: 50, tier: Tier::Gtt }],
             weights: vec![],
             kv_groups: vec![KvGroupPlan {
@@ -330,6 +331,7 @@ mod tests {
             logits_stride: 3,
             buffers: vec![BufferPlan { name: "logits".into(), bytes: 12, tier: Tier::Gtt, reason: "small".into() }],
             planned_context_tokens: 32,
+            planned_chunk_tokens: 1,
         };
         let kv = kv_rows(&plan, &[]);
         assert_eq!(kv[0].bytes_per_sequence, 2 * 10 * 2 * 2);

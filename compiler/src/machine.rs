@@ -1,0 +1,146 @@
+//! [`Machine`]: what the planner knows of a machine's memory. Presets are files in `compiler/machines`, and users write
+//! their own; `--budget` overrides sizes.
+
+mod amount;
+mod budget;
+mod file;
+
+use std::path::Path;
+
+use artifacts::{MachinePlan, Reader, Tier, TierPlan};
+
+use crate::error::{CompileError, Result};
+pub use budget::Budget;
+
+/// A machine's tiers of memory, as its file gives them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The file's, without its ending.
+    pub name: String,
+    pub about: String,
+    /// Each once, in the order of [`Tier`]; VRAM, GTT and host are always there.
+    pub tiers: Vec<MachineTier>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineTier {
+    pub tier: Tier,
+    /// `None`: unlimited.
+    pub size_bytes: Option<u64>,
+    /// Left to others, of `size_bytes`.
+    pub kept_free_bytes: u64,
+    /// `None`: unknown.
+    pub bytes_per_s: Option<u64>,
+    pub readers: Vec<Reader>,
+    pub sparse_rows: bool,
+    /// Where size and bandwidth come from.
+    pub source: String,
+}
+
+/// The shipped files, by name.
+const PRESETS: [(&str, &str); 9] = [
+    ("generic", include_str!("../machines/generic.json")),
+    ("phoenix-16gb", include_str!("../machines/phoenix-16gb.json")),
+    ("phoenix-32gb", include_str!("../machines/phoenix-32gb.json")),
+    ("phoenix-64gb", include_str!("../machines/phoenix-64gb.json")),
+    ("phoenix-96gb", include_str!("../machines/phoenix-96gb.json")),
+    ("strix-point", include_str!("../machines/strix-point.json")),
+    ("strix-halo", include_str!("../machines/strix-halo.json")),
+    ("rdna3-dgpu", include_str!("../machines/rdna3-dgpu.json")),
+    ("nvidia", include_str!("../machines/nvidia.json")),
+];
+
+impl Machine {
+    /// The preset called `name`, or the machine that the file of this path describes.
+    ///
+    /// # Errors
+    /// When there is neither, and when the file is not as `compiler/machines/README.md` says.
+    pub fn named(name: &str) -> Result<Machine> {
+        if let Some((name, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
+            return file::parse(Path::new(name), text.as_bytes());
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            let presets: Vec<&str> = Machine::presets().collect();
+            return Err(CompileError::Plan(format!(
+                "machine {name} is unknown, expected a file or one of {}",
+                presets.join(", ")
+            )));
+        }
+        file::parse(path, &std::fs::read(path).map_err(CompileError::io(path))?)
+    }
+
+    /// Nothing is known: nothing is refused or estimated.
+    pub fn generic() -> Machine {
+        Machine::named("generic").expect("a preset")
+    }
+
+    pub fn presets() -> impl Iterator<Item = &'static str> {
+        PRESETS.iter().map(|(name, _)| *name)
+    }
+
+    /// The plan's record of it, with the sizes that `budget` gives in place of its own.
+    ///
+    /// # Errors
+    /// When `budget` speaks of a tier that the machine lacks.
+    pub fn plan(&self, budget: &Budget) -> Result<MachinePlan> {
+        if let Some((tier, _)) = budget.0.iter().find(|(tier, _)| !self.tiers.iter().any(|one| one.tier == *tier)) {
+            return Err(CompileError::Plan(format!("machine {} has no {} to budget", self.name, tier.name())));
+        }
+        let plan = |one: &MachineTier| {
+            let given = budget.of(one.tier);
+            TierPlan {
+                tier: one.tier,
+                budget_bytes: given.or(one.size_bytes.map(|size| size - one.kept_free_bytes)),
+                bytes_per_s: one.bytes_per_s,
+                readers: one.readers.clone(),
+                sparse_rows: one.sparse_rows,
+                source: if given.is_some() { format!("--budget; {}", one.source) } else { one.source.clone() },
+            }
+        };
+        Ok(MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_reads_and_leaves_room_to_plan_for() {
+        for name in Machine::presets() {
+            let machine = Machine::named(name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(machine.name, name);
+            let plan = machine.plan(&Budget::default()).unwrap();
+            let gpu: Vec<Tier> = plan.gpu_tiers().map(|tier| tier.tier).collect();
+            assert_eq!(gpu, [Tier::Vram, Tier::Gtt], "{name}");
+            assert!(plan.tiers.iter().all(|tier| tier.budget_bytes.is_none_or(|bytes| bytes > 0)), "{name}");
+        }
+    }
+
+    #[test]
+    fn phoenix_is_what_its_readme_says() {
+        let vram = |name: String| Machine::named(&name).unwrap().tiers[1].size_bytes.unwrap() >> 20;
+        assert_eq!(
+            ["16gb", "32gb", "64gb", "96gb"].map(|ram| vram(format!("phoenix-{ram}"))),
+            [512, 4096, 8192, 16384]
+        );
+        assert_eq!(Machine::named("phoenix-32gb").unwrap().tiers[1].bytes_per_s, Some(89_600_000_000));
+    }
+
+    #[test]
+    fn a_budget_replaces_what_the_file_says() {
+        let budget: Budget = "vram=8GiB".parse().unwrap();
+        let plan = Machine::named("phoenix-32gb").unwrap().plan(&budget).unwrap();
+        let of = |tier| plan.tiers.iter().find(|one| one.tier == tier).unwrap().budget_bytes;
+        assert_eq!((of(Tier::Vram), of(Tier::Gtt)), (Some(8 << 30), Some(14 << 30)));
+        let refused = Machine::generic().plan(&"npu=1MiB".parse().unwrap()).unwrap_err();
+        assert_eq!(refused.to_string(), "machine generic has no npu to budget");
+    }
+
+    #[test]
+    fn an_unknown_machine_is_answered_with_the_known_ones() {
+        let message = Machine::named("pheonix").unwrap_err().to_string();
+        assert!(message.starts_with("machine pheonix is unknown, expected a file or one of generic, phoenix-16gb"));
+    }
+}

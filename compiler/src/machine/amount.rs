@@ -1,0 +1,62 @@
+//! Sizes and bandwidths as people write them: `16 GiB`, `89.6 GB/s`.
+
+/// Units of bytes; those of three letters are powers of 1024.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// Largest amount that anyone means: 2⁵⁰ bytes.
+const MOST_BYTES: f64 = (1u64 << 50) as f64;
+
+/// Bytes of `text`: a positive number and a unit, with or without a space between.
+///
+/// # Errors
+/// What was expected, without the text itself.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let expected = || "a positive number with a unit of KiB, MiB, GiB, TiB, KB, MB, GB or TB".to_owned();
+    let number_len = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').ok_or_else(expected)?;
+    let (number, unit) = text.split_at(number_len);
+    let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(expected)?;
+    let amount = number.parse::<f64>().map_err(|_| expected())? * *scale as f64;
+    // At least a byte: a size of zero is a tier that is not there.
+    (1.0..=MOST_BYTES).contains(&amount).then_some(amount.round() as u64).ok_or_else(expected)
+}
+
+/// Bytes a second of `text`: an amount of bytes followed by `/s`.
+///
+/// # Errors
+/// What was expected, without the text itself.
+pub fn bytes_per_s(text: &str) -> Result<u64, String> {
+    let amount = text.strip_suffix("/s").and_then(|amount| bytes(amount).ok());
+    amount.ok_or_else(|| "a positive number with a unit such as MB/s, GB/s, MiB/s or GiB/s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_in_both_kinds_of_units() {
+        assert_eq!(bytes("16 GiB"), Ok(16 << 30));
+        assert_eq!(bytes("16GB"), Ok(16_000_000_000));
+        assert_eq!(bytes("7.75 GiB"), Ok(31 << 28));
+        assert_eq!(bytes_per_s("89.6 GB/s"), Ok(89_600_000_000));
+    }
+
+    #[test]
+    fn what_is_no_amount_is_refused() {
+        for text in
+            ["", "16", "GiB", "16 GiB/s", "0 GiB", "-1 GiB", "1e9 GiB", "1.2.3 GiB", "16 gib", "9999 TiB", "nanGiB"]
+        {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+        assert!(bytes_per_s("89.6 GB").is_err());
+    }
+}

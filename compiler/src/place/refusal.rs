@@ -1,0 +1,93 @@
+//! What a person reads when a model does not fit: what it needs, what there is, and ways out with what each one saves.
+
+use std::fmt::Write;
+
+use artifacts::MachinePlan;
+use artifacts::account::size;
+
+use super::PlaceRequest;
+use super::tiers::Demand;
+use crate::weights::{FormatPolicy, PackedWeights, WeightsOption};
+
+/// The message for a `demand` that `short_bytes` more of the slowest tier would satisfy.
+pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> String {
+    let machine = &request.machine;
+    let mut text = format!(
+        "model does not fit {}: weights {}, KV cache of {} tokens {}, activations and buffers {}, {} in all, expected at \
+         most {}; {} are missing",
+        machine.name,
+        size(demand.weight_bytes()),
+        demand.context_tokens,
+        size(demand.kv_bytes()),
+        size(demand.bytes() - demand.weight_bytes() - demand.kv_bytes()),
+        size(demand.bytes()),
+        budgets(machine),
+        size(short_bytes),
+    );
+    let mut way = |line: String| write!(text, "\n  {line}").expect("writing to a String");
+    way(shorter_context(machine, demand));
+    way(smaller_cache(machine, demand));
+    way(smaller_weights(request, demand));
+    if let Some((tier, budget_bytes)) = slowest(machine) {
+        let enough = (budget_bytes + short_bytes).div_ceil(1 << 20);
+        way(format!("more memory: --budget {tier}={enough}MiB is enough, if the machine can give it"));
+    }
+    text
+}
+
+fn budgets(machine: &MachinePlan) -> String {
+    let budget = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), size);
+    let tiers: Vec<String> =
+        machine.gpu_tiers().map(|tier| format!("{} of {}", budget(tier.budget_bytes), tier.tier.name())).collect();
+    tiers.join(" and ")
+}
+
+/// Name and budget of the tier that is filled last.
+fn slowest(machine: &MachinePlan) -> Option<(&'static str, u64)> {
+    let tier = machine.gpu_tiers().next_back()?;
+    tier.budget_bytes.map(|bytes| (tier.tier.name(), bytes))
+}
+
+fn shorter_context(machine: &MachinePlan, demand: &Demand) -> String {
+    let with = |context_tokens| Demand { context_tokens, ..demand.clone() };
+    let saved = |context_tokens| size(demand.bytes() - with(context_tokens).bytes());
+    // Need grows with the context, so the answer is where "fits" turns into "does not".
+    let (mut fits, mut too_long) = (0, demand.context_tokens);
+    while too_long - fits > 1 {
+        let middle = fits + (too_long - fits) / 2;
+        match with(middle).fill(machine) {
+            Ok(_) => fits = middle,
+            Err(_) => too_long = middle,
+        }
+    }
+    match fits {
+        0 => format!("a shorter context is not enough: even --context 1 saves only {}", saved(1)),
+        fits => format!("a shorter context: --context {fits} fits and saves {}", saved(fits)),
+    }
+}
+
+/// Kernels read the KV cache in f16 only, so this is said as what it is: a wish.
+fn smaller_cache(machine: &MachinePlan, demand: &Demand) -> String {
+    let mut halved = demand.clone();
+    halved.kv_groups.iter_mut().for_each(|group| group.page_bytes /= 2);
+    let saved = size(demand.bytes() - halved.bytes());
+    let verdict = if halved.fill(machine).is_ok() { "would fit" } else { "would not be enough" };
+    format!("a KV cache in int8, which this version cannot make yet, {verdict} and save {saved}")
+}
+
+fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> String {
+    let (option, policy) = match request.policy {
+        FormatPolicy { weights: WeightsOption::Int4, group: 128 } => {
+            return "smaller weights: none, --weights int4 --group 128 is as small as they get; a smaller model".into();
+        }
+        FormatPolicy { weights: WeightsOption::Int4, .. } => {
+            ("--group 128", FormatPolicy { weights: WeightsOption::Int4, group: 128 })
+        }
+        FormatPolicy { group, .. } => ("--weights int4", FormatPolicy { weights: WeightsOption::Int4, group }),
+    };
+    let weights = PackedWeights::of(request.graph, request.config, policy);
+    let smaller = Demand { weights: &weights, ..demand.clone() };
+    let saved = size(demand.bytes().saturating_sub(smaller.bytes()));
+    let verdict = if smaller.fill(request.machine).is_ok() { "fits" } else { "is not enough" };
+    format!("smaller weights: {option} {verdict} and saves {saved}")
+}

@@ -1,0 +1,336 @@
+//! The loop of a matmul in WGSL, every accumulator a named variable, so that no driver has to find out that an array of
+//! them can live in registers.
+
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
+use crate::layout::{TILE_ROWS, WeightFormat};
+use crate::matmul::MatMulSpec;
+
+/// From the first block to the stored result, inside `main` of `matmul.wgsl`.
+pub fn wgsl(spec: &MatMulSpec) -> String {
+    let mut body = Body { spec, text: String::new() };
+    body.accumulators();
+    match (spec.input, spec.tile.broadcast) {
+        (ActivationFormat::F32, broadcast) => body.blocks(broadcast),
+        _ => body.groups(),
+    }
+    body.sums();
+    body.store();
+    body.text
+}
+
+struct Body<'a> {
+    spec: &'a MatMulSpec,
+    text: String,
+}
+
+impl Body<'_> {
+    fn line(&mut self, indent: usize, code: String) {
+        self.text += &format!("{}{code}\n", "    ".repeat(indent));
+    }
+
+    /// (tile of a lane, column) of every accumulator.
+    fn cells(&self) -> Vec<(usize, usize)> {
+        let columns = self.spec.tile.columns;
+        (0..self.spec.tile.tiles_per_lane).flat_map(|tile| (0..columns).map(move |column| (tile, column))).collect()
+    }
+
+    fn accumulators(&mut self) {
+        for tile in 0..self.spec.tile.tiles_per_lane {
+            // A lane past the last tile computes the last one again and stores nothing.
+            self.line(1, format!("let base_{tile} = min(first_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
+        }
+        for (tile, column) in self.cells() {
+            self.line(1, format!("var acc_{tile}_{column} = 0.0;"));
+        }
+    }
+
+    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied.
+    fn groups(&mut self) {
+        let unroll = self.spec.tile.unroll;
+        if unroll > 1 {
+            self.line(1, "var k_group = slice;".into());
+            let last = (unroll - 1) * self.spec.tile.k_slices;
+            let step = unroll * self.spec.tile.k_slices;
+            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
+            for part in 0..unroll {
+                self.load_group(part);
+            }
+            for part in 0..unroll {
+                self.multiply_group(part);
+            }
+            self.line(1, "}".into());
+            self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        } else {
+            self.line(1, "for (var k_group = slice; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        }
+        self.load_group(0);
+        self.multiply_group(0);
+        self.line(1, "}".into());
+    }
+
+    /// Words and parameters of every tile for the `part`-th group from `k_group` on.
+    fn load_group(&mut self, part: usize) {
+        let spec = self.spec;
+        let format = spec.layout.format;
+        let ahead = part * spec.tile.k_slices;
+        self.line(2, format!("let group_{part} = k_group + {ahead}u;"));
+        // Groups of 64 and 128 weights are several groups of activations.
+        let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
+        let block = if groups_per_block == 1 {
+            format!("group_{part}")
+        } else {
+            format!("(group_{part} / {groups_per_block}u)")
+        };
+        for tile in 0..spec.tile.tiles_per_lane {
+            let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
+            self.line(2, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
+            self.line(2, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
+            if format == WeightFormat::Int8 {
+                self.line(2, format!("let first_{name} = weights[at_{name} + row];"));
+                self.line(2, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
+            } else {
+                let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
+                let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
+                self.line(2, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
+            }
+        }
+    }
+
+    fn multiply_group(&mut self, part: usize) {
+        let spec = self.spec;
+        let planes = spec.input.precision().expect("codes").planes();
+        let int8 = spec.layout.format == WeightFormat::Int8;
+        for tile in 0..spec.tile.tiles_per_lane {
+            let name = format!("{part}_{tile}");
+            self.line(2, format!("let param_{name} = row_param(pair_{name}, row);"));
+            if int8 {
+                self.line(2, format!("let scale_{name} = int8_scale(param_{name});"));
+                continue;
+            }
+            self.line(2, format!("let scale_{name} = int4_scale(param_{name});"));
+            self.line(2, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
+            // Codes 0..4 of each word, and 4..8.
+            self.line(2, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
+            self.line(2, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
+        }
+        for column in 0..spec.tile.columns {
+            let x = format!("{part}_{column}");
+            let row = format!("input_row + {column}u");
+            self.line(2, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
+            self.line(2, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
+            if !int8 {
+                self.line(2, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
+            }
+            for quad in 0..2 * planes {
+                let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
+                self.line(2, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
+            }
+            for tile in 0..spec.tile.tiles_per_lane {
+                let name = format!("{part}_{tile}");
+                let sum = match planes {
+                    1 => dot(int8, &name, &format!("x_{x}"), 0),
+                    _ => format!(
+                        "16 * ({}) + {}",
+                        dot(int8, &name, &format!("x_{x}"), 0),
+                        dot(int8, &name, &format!("x_{x}"), 2)
+                    ),
+                };
+                let zero = if int8 { String::new() } else { format!(" - zero_{name} * x_sum_{x}") };
+                let scale = format!("scale_{name} * x_scale_{x}");
+                self.line(2, format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"));
+            }
+        }
+    }
+
+    /// f32 activations: blocks of weights.
+    fn blocks(&mut self, broadcast: bool) {
+        let tiles = self.spec.tile.tiles_per_lane;
+        self.line(1, "for (var block = slice; block < BLOCKS; block += K_SLICES) {".into());
+        for tile in 0..tiles {
+            self.line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));
+            if self.spec.layout.format.has_params() {
+                let params_at = self.spec.layout.format.block_words() - 1;
+                self.line(
+                    2,
+                    format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"),
+                );
+                match self.spec.layout.format {
+                    WeightFormat::Int4 { .. } => {
+                        self.line(2, format!("let scale_{tile} = vec4<f32>(int4_scale(param_{tile}));"));
+                        self.line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
+                    }
+                    _ => self.line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
+                }
+            }
+        }
+        if broadcast {
+            self.octets()
+        } else {
+            self.quads()
+        }
+        self.line(1, "}".into());
+    }
+
+    /// One block, four activations of every column at a time, each lane loading its own.
+    fn quads(&mut self) {
+        let spec = self.spec;
+        let format = spec.layout.format;
+        let quads_per_chunk = format.chunk_cols() / 4;
+        self.line(2, format!("let quad = block * {}u;", format.block_cols() / 4));
+        for chunk in 0..format.chunks_per_block() {
+            self.line(2, "{".into());
+            for tile in 0..spec.tile.tiles_per_lane {
+                self.line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
+            }
+            for part in 0..quads_per_chunk {
+                for tile in 0..spec.tile.tiles_per_lane {
+                    self.line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
+                }
+                for column in 0..spec.tile.columns {
+                    let quad = chunk * quads_per_chunk + part;
+                    self.line(
+                        3,
+                        format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"),
+                    );
+                    for tile in 0..spec.tile.tiles_per_lane {
+                        self.line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
+                    }
+                }
+            }
+            self.line(2, "}".into());
+        }
+    }
+
+    /// One block, eight activations of every column at a time, one a lane, handed round the subgroup.
+    fn octets(&mut self) {
+        let spec = self.spec;
+        let format = spec.layout.format;
+        let octets_per_chunk = format.chunk_cols() / 8;
+        self.line(2, format!("for (var chunk = 0u; chunk < {}u; chunk++) {{", format.chunks_per_block()));
+        for tile in 0..spec.tile.tiles_per_lane {
+            self.line(3, format!("let chunk_{tile} = weights[at_{tile} + chunk * {TILE_ROWS}u + row];"));
+        }
+        self.line(3, format!("for (var octet = 0u; octet < {octets_per_chunk}u; octet++) {{"));
+        for tile in 0..spec.tile.tiles_per_lane {
+            self.line(4, format!("let word_{tile} = {};", self.octet_words(tile)));
+            for part in 0..2 {
+                self.line(4, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
+            }
+        }
+        let (block_cols, chunk_cols) = (format.block_cols(), format.chunk_cols());
+        self.line(4, format!("let at = block * {block_cols}u + chunk * {chunk_cols}u + octet * 8u + row;"));
+        for column in 0..spec.tile.columns {
+            self.line(4, format!("let x_{column} = activation(input_row + {column}u, at);"));
+            for i in 0..8 {
+                self.line(4, format!("let x_{column}_{i} = subgroupBroadcast(x_{column}, {i}u);"));
+                for tile in 0..spec.tile.tiles_per_lane {
+                    let weight = format!("w_{}_{tile}.{}", i / 4, component(i % 4));
+                    self.line(4, format!("acc_{tile}_{column} = fma({weight}, x_{column}_{i}, acc_{tile}_{column});"));
+                }
+            }
+        }
+        self.line(3, "}".into());
+        self.line(2, "}".into());
+    }
+
+    /// The words of `chunk_{tile}` that hold octet `octet`, first in front.
+    fn octet_words(&self, tile: usize) -> String {
+        match self.spec.layout.format {
+            WeightFormat::Int4 { .. } => format!("vec4<u32>(chunk_{tile}[octet], 0u, 0u, 0u)"),
+            WeightFormat::Int8 => format!("select(chunk_{tile}, chunk_{tile}.zwxy, octet == 1u)"),
+            WeightFormat::F16 => format!("chunk_{tile}"),
+        }
+    }
+
+    /// Four weights, the `part`-th of the words in `word_{tile}`.
+    fn unpacked(&self, part: usize, tile: usize) -> String {
+        match self.spec.layout.format {
+            WeightFormat::Int4 { .. } => {
+                let half = ["int4_low", "int4_high"][part % 2];
+                format!("fma({half}(word_{tile}.{}), scale_{tile}, shift_{tile})", component(part / 2))
+            }
+            WeightFormat::Int8 => format!("int8_codes(word_{tile}.{}) * scale_{tile}", component(part)),
+            WeightFormat::F16 => {
+                let (low, high) = (component(2 * part), component(2 * part + 1));
+                format!("f16_weights(word_{tile}.{low}, word_{tile}.{high})")
+            }
+        }
+    }
+
+    /// Adds up what the lanes of a row have; the sums are right in the lanes of slice 0.
+    fn sums(&mut self) {
+        let spec = self.spec;
+        let lanes = TILE_ROWS * spec.tile.k_slices;
+        let mut mask = TILE_ROWS;
+        while mask < lanes.min(spec.subgroup_size as usize) {
+            for (tile, column) in self.cells() {
+                self.line(1, format!("acc_{tile}_{column} += subgroupShuffleXor(acc_{tile}_{column}, {mask}u);"));
+            }
+            mask *= 2;
+        }
+        if spec.parts_per_row() == 1 {
+            return;
+        }
+        // Through workgroup memory, all accumulators between two barriers.
+        self.line(1, "if (in_part == 0u) {".into());
+        for (index, (tile, column)) in self.cells().into_iter().enumerate() {
+            self.line(2, format!("partial[partial_at({index}u, part) + row] = acc_{tile}_{column};"));
+        }
+        self.line(1, "}".into());
+        self.line(1, "workgroupBarrier();".into());
+        self.line(1, "if (slice == 0u) {".into());
+        self.line(2, "for (var other = 1u; other < PARTS; other++) {".into());
+        for (index, (tile, column)) in self.cells().into_iter().enumerate() {
+            self.line(3, format!("acc_{tile}_{column} += partial[partial_at({index}u, other) + row];"));
+        }
+        self.line(2, "}".into());
+        self.line(1, "}".into());
+    }
+
+    fn store(&mut self) {
+        let spec = self.spec;
+        self.line(1, "if (slice == 0u) {".into());
+        for tile in 0..spec.tile.tiles_per_lane {
+            self.line(2, format!("let row_{tile} = (first_tile + {tile}u) * {TILE_ROWS}u + row;"));
+            if spec.bias {
+                self.line(2, format!("let bias_{tile} = bias[min(row_{tile}, {}u)];", spec.layout.rows - 1));
+                for column in 0..spec.tile.columns {
+                    self.line(2, format!("acc_{tile}_{column} += bias_{tile};"));
+                }
+            }
+        }
+        for column in 0..spec.tile.columns {
+            if spec.act_mul.is_some() {
+                for pair in 0..spec.tile.tiles_per_lane / 2 {
+                    let (gate, up) = (2 * pair, 2 * pair + 1);
+                    let matrix_row = format!("((first_tile + {gate}u) / 2u) * {TILE_ROWS}u + row");
+                    let value = format!("activate(acc_{gate}_{column}) * acc_{up}_{column}");
+                    self.line(2, format!("store({column}u, output_row, {matrix_row}, {value});"));
+                }
+            } else {
+                for tile in 0..spec.tile.tiles_per_lane {
+                    self.line(2, format!("store({column}u, output_row, row_{tile}, acc_{tile}_{column});"));
+                }
+            }
+        }
+        self.line(1, "}".into());
+    }
+}
+
+/// The integer dot product of a group of weights with the plane of `x` that begins at its quad `first`.
+fn dot(int8: bool, weights: &str, x: &str, first: usize) -> String {
+    let product = |i: usize| {
+        let x = format!("{x}_{}.{}", first + i / 4, component(i % 4));
+        let weight = match (int8, i) {
+            (true, 0..4) => format!("first_{weights}.{}", component(i)),
+            (true, _) => format!("second_{weights}.{}", component(i - 4)),
+            (false, _) => format!("{}_{weights}.{}", ["low", "high"][i % 2], component(i / 2)),
+        };
+        format!("dot4I8Packed({weight}, {x})")
+    };
+    (0..8).map(product).collect::<Vec<_>>().join(" + ")
+}
+
+fn component(index: usize) -> &'static str {
+    ["x", "y", "z", "w"][index]
+}

@@ -1,0 +1,131 @@
+//! `profile`: where the time of prefill and decode goes, kernel by kernel, by the device's own clock.
+
+mod kernels;
+mod trace;
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::args::ProfileArgs;
+use super::bench::made_up_tokens;
+use super::error::CliError;
+use super::load::{is_software, load_profiled};
+use super::output::{print, print_json};
+use crate::profile::StepProfile;
+use crate::{RunError, Sampling, Session};
+use kernels::KernelTimes;
+
+pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
+    let context_tokens = args.n_prompt + args.n_gen;
+    let model = load_profiled(&args.artifact, &args.load, context_tokens)?;
+    let tokens = made_up_tokens(context_tokens as usize, model.meta().model.vocab_size);
+    let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
+    let mut session = model.session()?;
+    // Once unlooked at: first steps pay for caches that later ones find warm.
+    prefill(&mut session, prompt)?;
+    decode(&mut session, &steps[..1])?;
+    model.take_profiles();
+
+    let begin = Instant::now();
+    prefill(&mut session, prompt)?;
+    let prefill_steps = model.take_profiles();
+    decode(&mut session, steps)?;
+    let decode_steps = model.take_profiles();
+
+    // A device without room for two scratch buffers has no figure; the run itself has gone well.
+    let bandwidth = model.measure_bandwidth().ok();
+    let report = ProfileReport {
+        device: model.device().name.clone(),
+        target: model.report().target.clone(),
+        software: is_software(&model),
+        bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
+        prefill: Phase::new(&prefill_steps, bandwidth),
+        decode: Phase::new(&decode_steps, bandwidth),
+    };
+    if let Some(path) = &args.trace {
+        write_trace(path, &trace::events(begin, &[("prefill", &prefill_steps), ("decode", &decode_steps)]))?;
+    }
+    if args.json {
+        return print_json(&report);
+    }
+    print(&report.page(args.n_prompt))
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct ProfileReport {
+    device: String,
+    target: String,
+    software: bool,
+    /// Read and written, measured by copies after the run; `None`: no room to measure it.
+    bandwidth_gb_per_s: Option<f64>,
+    prefill: Phase,
+    /// From the end of the prompt on.
+    decode: Phase,
+}
+
+/// All steps of one kind.
+#[derive(Serialize)]
+struct Phase {
+    steps: usize,
+    tokens: u64,
+    /// By the host's clock, from each step's begin to its end.
+    wall_s: f64,
+    /// By the device's clock, the sum of all dispatches.
+    gpu_s: f64,
+    dispatches: usize,
+    kernels: Vec<KernelTimes>,
+}
+
+impl Phase {
+    fn new(steps: &[StepProfile], bandwidth_bytes_per_s: Option<f64>) -> Phase {
+        Phase {
+            steps: steps.len(),
+            tokens: steps.iter().map(|step| u64::from(step.rows)).sum(),
+            wall_s: steps.iter().map(|step| step.wall_seconds).sum(),
+            gpu_s: steps.iter().flat_map(|step| &step.seconds).sum(),
+            dispatches: steps.iter().map(|step| step.dispatches.len()).sum(),
+            kernels: kernels::times(steps, bandwidth_bytes_per_s),
+        }
+    }
+
+    fn page(&self, name: &str) -> String {
+        let Phase { steps, tokens, dispatches, .. } = self;
+        let (gpu_ms, wall_ms) = (1e3 * self.gpu_s, 1e3 * self.wall_s);
+        format!(
+            "{name}: {tokens} tokens in {steps} steps of {dispatches} dispatches, {gpu_ms:.3} ms on the device, {wall_ms:.3} ms in all\n{}",
+            kernels::page(&self.kernels)
+        )
+    }
+}
+
+impl ProfileReport {
+    fn page(&self, n_prompt: u32) -> String {
+        let ProfileReport { device, target, .. } = self;
+        let bandwidth = match self.bandwidth_gb_per_s {
+            Some(bandwidth) => format!("copies reach {bandwidth:.1} GB/s"),
+            None => "there was no room to measure its bandwidth".into(),
+        };
+        let (prefill, decode) =
+            (self.prefill.page("prefill"), self.decode.page(&format!("decode after {n_prompt} tokens")));
+        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}")
+    }
+}
+
+/// All tokens into an empty cache, up to the first drawn token.
+fn prefill(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
+    session.clear();
+    session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
+}
+
+/// One token after another, each with a draw.
+fn decode(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
+    tokens.iter().try_for_each(|&token| session.feed_and_sample(&[token], &Sampling::default()).map(|_| ()))
+}
+
+fn write_trace(path: &Path, events: &serde_json::Value) -> Result<(), CliError> {
+    let text = serde_json::to_string(events).expect("events are plain data");
+    std::fs::write(path, text).map_err(|error| CliError::at(path, error))
+}

@@ -1,0 +1,135 @@
+//! Where the time of a step goes: programs recorded with a look at the device's clock after every dispatch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use artifacts::{BufferRef, LogitsRows, Program, TargetKernels};
+
+use crate::error::LoadError;
+use crate::vk::device::Device;
+use crate::vk::record::Command;
+use crate::vk::stamps::Stamps;
+
+/// One step that ran.
+#[derive(Clone, Debug)]
+pub struct StepProfile {
+    /// Rows in use.
+    pub rows: u32,
+    /// When the host began it.
+    pub begin: Instant,
+    /// From then until the host had its end.
+    pub wall_seconds: f64,
+    /// In the order in which they ran, with their times.
+    pub dispatches: Arc<[ProfiledDispatch]>,
+    /// One a dispatch: from the end of the one before (or the list's begin) to its own end.
+    pub seconds: Vec<f64>,
+}
+
+/// What an artifact says of a dispatch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfiledDispatch {
+    /// The pipeline's name.
+    pub kernel: String,
+    /// Layer and role.
+    pub label: String,
+    pub weight_bytes: u64,
+    /// Multiply-adds of a matrix, two each, for one row; `None` where the artifact does not say.
+    pub flops_per_row: Option<u64>,
+    /// It works on one row of a step, whatever the step has.
+    pub one_row: bool,
+}
+
+/// The stamps of one program, and what lies between them.
+pub struct ProgramStamps {
+    stamps: Arc<Stamps>,
+    /// Stamps before and after, one pair a dispatch.
+    spans: Vec<(u32, u32)>,
+    dispatches: Arc<[ProfiledDispatch]>,
+}
+
+impl ProgramStamps {
+    /// Puts stamps into a program that is about to be recorded: one at the begin of each submission, one behind each
+    /// dispatch.
+    ///
+    /// # Errors
+    /// When the device keeps no time.
+    pub fn insert(
+        device: &Arc<Device>,
+        target: &TargetKernels,
+        program: &Program,
+        submissions: &mut [Vec<Command>],
+    ) -> Result<ProgramStamps, LoadError> {
+        let count = (program.dispatches.len() + submissions.len()).max(1) as u32;
+        let stamps = Stamps::create(device, count)?.ok_or_else(|| LoadError::Unsupported {
+            what: format!("{} cannot be profiled: its queue keeps no time", device.facts().name),
+        })?;
+        let mut next = 0;
+        let mut stamp = || {
+            next += 1;
+            (next - 1, Command::Stamp(stamps.clone(), next - 1))
+        };
+        let mut spans = Vec::new();
+        for (index, commands) in submissions.iter_mut().enumerate() {
+            let reset = (index == 0).then(|| Command::ResetStamps(stamps.clone()));
+            let (mut before, first) = stamp();
+            let mut stamped: Vec<Command> = reset.into_iter().chain([first]).collect();
+            for command in commands.drain(..) {
+                let is_dispatch = matches!(command, Command::Dispatch { .. });
+                stamped.push(command);
+                if is_dispatch {
+                    let (after, command) = stamp();
+                    stamped.push(command);
+                    spans.push((before, after));
+                    before = after;
+                }
+            }
+            *commands = stamped;
+        }
+        assert_eq!(spans.len(), program.dispatches.len(), "one span a dispatch");
+        Ok(ProgramStamps { stamps, spans, dispatches: describe(target, program) })
+    }
+
+    /// The step that has just run; `None` if the device lost the time of a dispatch.
+    pub fn read(&self, rows: u32, begin: Instant, wall_seconds: f64) -> Option<StepProfile> {
+        let seconds = self.spans.iter().map(|&(before, after)| self.stamps.seconds_between(before, after));
+        let seconds = seconds.collect::<Option<Vec<f64>>>()?;
+        Some(StepProfile { rows, begin, wall_seconds, dispatches: self.dispatches.clone(), seconds })
+    }
+}
+
+fn describe(target: &TargetKernels, program: &Program) -> Arc<[ProfiledDispatch]> {
+    let describe = |dispatch: &artifacts::Dispatch| {
+        let kernel = target.pipelines[dispatch.pipeline as usize].name.clone();
+        let writes_logits = dispatch.bindings.iter().any(|one| one.writes && one.buffer == BufferRef::Logits);
+        ProfiledDispatch {
+            flops_per_row: matrix_shape(&kernel)
+                .map(|(rows, cols)| 2 * rows * cols)
+                .filter(|_| dispatch.weight_bytes > 0),
+            kernel,
+            label: dispatch.label.clone(),
+            weight_bytes: dispatch.weight_bytes,
+            one_row: writes_logits && program.logits == LogitsRows::One,
+        }
+    };
+    program.dispatches.iter().map(describe).collect()
+}
+
+/// Rows and columns of the matrix that a kernel multiplies by, from its name: the first word like `4096×14336`.
+fn matrix_shape(kernel: &str) -> Option<(u64, u64)> {
+    kernel.split(' ').find_map(|word| {
+        let (rows, cols) = word.split_once('×')?;
+        Some((rows.parse().ok()?, cols.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_is_known_by_its_kernels_name() {
+        assert_eq!(matrix_shape("norm+matmul 6144×4096 int4/32 ×1"), Some((6144, 4096)));
+        assert_eq!(matrix_shape("attention ×4"), None);
+        assert_eq!(matrix_shape("heads"), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! The kernels of target `phoenix`, compiled to real RDNA3 code by RADV on a machine without one: what they cost, what may
+//! not be missing in them, and what that says of a step's time.
+//!
+//! ```text
+//! a model's shape ─ compiler ─► SPIR-V ─ runtime, RADV ─► statistics, machine code ─► Kernel ─┬─ rules     what is wrong
+//!                                                                                             ├─ table     the golden report
+//!                                                                                             └─ estimate  time of a step
+//! ```
+
+pub mod instructions;
+
+pub mod estimate;
+pub mod golden;
+pub mod rules;
+pub mod second_start;
+pub mod table;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use compiler::kernel_set::KernelSet;
+use compiler::{CompileError, Source, plan};
+use kernels::KernelSpec;
+use runtime::kernel_statistics::Executable;
+use runtime::{DeviceFacts, LoadError, kernel_statistics};
+use shaders_gen::Target;
+
+use crate::compiled::{Silent, options};
+use instructions::{Class, Words};
+
+/// A model with all of its kernels on one device.
+pub struct CompiledModel {
+    pub name: String,
+    pub set: KernelSet,
+    /// One a pipeline of the only target.
+    pub kernels: Vec<Kernel>,
+}
+
+/// One pipeline, and what the driver made of it.
+pub struct Kernel {
+    pub name: String,
+    pub spec: KernelSpec,
+    /// Rows of the programs that use it.
+    pub rows: BTreeSet<u32>,
+    pub words: Words,
+    pub executable: Executable,
+}
+
+impl CompiledModel {
+    /// Compiles the model of the shape in `config`, INT4 in groups of 32, for `target` on the device of `facts`.
+    ///
+    /// # Errors
+    /// When the compiler or the driver refuses.
+    pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
+        let options = options(vec![target.clone()], vec![]);
+        let set = plan(Source::Synthetic(config), &options, &mut Silent)?.kernels(&options, &mut Silent)?;
+        let compiled = &set.kernels.targets[0];
+        let executables = kernel_statistics(facts, &set.kernels, compiled, true)?;
+        let kernels = compiled.pipelines.iter().zip(&set.specs[0]).zip(executables).enumerate();
+        let kernels = kernels.map(|(index, ((pipeline, spec), mut executables))| {
+            let using = compiled
+                .programs
+                .iter()
+                .filter(|program| program.dispatches.iter().any(|dispatch| dispatch.pipeline as usize == index));
+            Kernel {
+                name: pipeline.name.clone(),
+                spec: spec.clone(),
+                rows: using.map(|program| program.rows).collect(),
+                words: Words::of(&set.kernels.modules[pipeline.module as usize]),
+                executable: executables.pop().expect("a compute pipeline is one executable"),
+            }
+        });
+        let name = config.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(CompiledModel { name, kernels: kernels.collect(), set })
+    }
+}
+
+impl Kernel {
+    /// The statistic that RADV calls `name`.
+    ///
+    /// # Panics
+    /// If it has none: the report would be about nothing.
+    pub fn statistic(&self, name: &str) -> u64 {
+        let found = self.executable.statistic(name);
+        found.unwrap_or_else(|| panic!("RADV gives no statistic {name}; it gives {:?}", self.executable.statistics))
+            as u64
+    }
+
+    /// Machine code, one instruction a line.
+    pub fn assembly(&self) -> &str {
+        self.executable.representations.last().map_or("", |last| &last.text)
+    }
+
+    /// Machine instructions of a class.
+    pub fn count(&self, class: Class) -> usize {
+        class.count_in(self.assembly())
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum Error {
+    Compile(CompileError),
+    Driver(LoadError),
+}
+
+impl From<CompileError> for Error {
+    fn from(error: CompileError) -> Error {
+        Error::Compile(error)
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Error {
+        Error::Driver(error)
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Compile(error) => error.fmt(f),
+            Error::Driver(error) => error.fmt(f),
+        }
+    }
+}

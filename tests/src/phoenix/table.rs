@@ -1,0 +1,78 @@
+//! The report's table: a line for all kernels of a model that came out alike.
+
+use std::collections::BTreeMap;
+
+use super::instructions::Class;
+use super::{CompiledModel, Kernel};
+
+/// Columns and their widths; what is counted in which unit is said in the report's head.
+const COLUMNS: [(&str, usize); 14] = [
+    ("n", 2),
+    ("lanes", 5),
+    ("wave", 4),
+    ("VGPRs", 5),
+    ("SGPRs", 5),
+    ("spilled", 7),
+    ("LDS", 6),
+    ("waves", 5),
+    ("code", 6),
+    ("latency", 8),
+    ("inverse", 8),
+    ("dot4", 5),
+    ("wmma", 5),
+    ("b128", 5),
+];
+const NAME_WIDTH: usize = 40;
+
+/// What the columns mean.
+pub const LEGEND: &str = "\
+rows     token rows of the programs that use the kernel; n: kernels that came out alike (parts of a cut matrix)
+lanes    of a workgroup; wave: lanes of a subgroup; waves: subgroups that fit on a SIMD
+spilled  registers, scalar and vector, and bytes of scratch; LDS: bytes of a workgroup; code: bytes
+latency  cycles of one wave by itself, inverse: cycles of its SIMD that it takes, both by ACO, each loop counted 8 times
+dot4, wmma, b128  packed dot products, matrix products and 16-byte loads in the machine code
+";
+
+/// Kernels by model, rows and name.
+pub fn table(models: &[CompiledModel]) -> String {
+    let mut text = String::new();
+    for model in models {
+        let mut alike: BTreeMap<(Vec<u32>, &str, [u64; COLUMNS.len() - 1]), u64> = BTreeMap::new();
+        for kernel in &model.kernels {
+            let rows = kernel.rows.iter().copied().collect();
+            *alike.entry((rows, &kernel.name, values(kernel))).or_default() += 1;
+        }
+        text += &format!("\n{:<14}{:<NAME_WIDTH$}{}\n", model.name, "", heading());
+        for ((rows, name, values), count) in alike {
+            let rows = rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            let cells = std::iter::once(count).chain(values).zip(COLUMNS);
+            let cells: String = cells.map(|(value, (_, width))| format!(" {value:>width$}")).collect();
+            text += &format!("{rows:<14}{name:<NAME_WIDTH$}{cells}\n");
+        }
+    }
+    text
+}
+
+fn heading() -> String {
+    COLUMNS.iter().map(|(name, width)| format!(" {name:>width$}")).collect()
+}
+
+/// In the order of [`COLUMNS`], without the count.
+fn values(kernel: &Kernel) -> [u64; COLUMNS.len() - 1] {
+    let spilled = ["Spilled SGPRs", "Spilled VGPRs", "Scratch size"].map(|name| kernel.statistic(name));
+    [
+        u64::from(kernel.words.lanes),
+        u64::from(kernel.executable.subgroup_size),
+        kernel.statistic("VGPRs"),
+        kernel.statistic("SGPRs"),
+        spilled.iter().sum(),
+        kernel.statistic("LDS size"),
+        kernel.statistic("Subgroups per SIMD"),
+        kernel.statistic("Code size"),
+        kernel.statistic("Latency"),
+        kernel.statistic("Inverse Throughput"),
+        kernel.count(Class::PackedDot) as u64,
+        kernel.count(Class::Matrix) as u64,
+        kernel.count(Class::WideLoad) as u64,
+    ]
+}

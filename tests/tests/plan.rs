@@ -1,0 +1,310 @@
+//! Plans: that Gemma 3 27B fits where it must, that planning reads no weights, and what holds for any model on any machine.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use artifacts::header::MAX_SLICE_BYTES;
+use artifacts::plan::BUFFER_ALIGN;
+use artifacts::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
+use compiler::machine::Machine;
+use compiler::weights::{PackedWeight, Precedence};
+use compiler::{CompileError, CompileOptions, Planned, Source, plan};
+use proptest::prelude::*;
+use serde_json::Value;
+use shaders_gen::target;
+use tests::compiled::{Silent, options};
+use tests::programs::program;
+use tests::tiny_model::{Family, TinyModel};
+
+const GIB: u64 = 1 << 30;
+
+fn shape(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/shapes").join(name)
+}
+
+/// For all targets, as a user's compile.
+fn options_for(machine: &str, budget: &str) -> CompileOptions {
+    let machine = Machine::named(machine).unwrap().plan(&budget.parse().unwrap()).unwrap();
+    CompileOptions { machine, ..options(target::presets(), Vec::new()) }
+}
+
+fn plan_of(shape_name: &str, options: &CompileOptions) -> Result<Planned, CompileError> {
+    plan(Source::Synthetic(&shape(shape_name)), options, &mut Silent)
+}
+
+#[test]
+fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
+    let planned = plan_of("gemma-3-27b.json", &options_for("phoenix-96gb", "vram=16GB,gtt=10GB")).unwrap();
+    assert_sound(&planned);
+    let plan = &planned.placement.plan;
+    assert_eq!(plan.planned_context_tokens, 8192);
+    assert!(plan.kv_groups.iter().all(|group| group.tier == Tier::Vram), "the cache comes before the FFN");
+    let account = Account::of(plan);
+    let [vram, gtt] = ["vram", "gtt"].map(|name| account.tiers.iter().find(|tier| tier.tier == name).unwrap());
+    assert!(vram.bytes() <= 16_000_000_000 && vram.bytes() > 15_500_000_000, "{vram}");
+    assert!(gtt.bytes() < 2 * GIB, "{gtt}");
+    // What had no room is the output head, which is the embedding table, too.
+    let spilled = plan.weights.iter().filter(|weight| plan.slices[weight.slice as usize].tier == Tier::Gtt);
+    assert!(spilled.clone().count() > 0);
+    assert!(spilled.clone().all(|weight| weight.name.starts_with("embed_tokens")), "{:?}", spilled.collect::<Vec<_>>());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_ways_out() {
+    let refusal =
+        |budget: &str| plan_of("gemma-3-27b.json", &options_for("phoenix-32gb", budget)).err().unwrap().to_string();
+    let little_short = refusal("vram=12GiB,gtt=4GiB");
+    let lines: Vec<&str> = little_short.lines().collect();
+    assert!(
+        lines[0].starts_with("model does not fit phoenix-32gb: weights 14.81 GiB, KV cache of 8192 tokens 1.25 GiB")
+    );
+    assert!(lines[0].contains("expected at most 12.00 GiB of vram and 4.00 GiB of gtt; "), "{}", lines[0]);
+    assert!(lines[1].starts_with("  a shorter context: --context "), "{}", lines[1]);
+    assert!(lines[2].contains("KV cache in int8") && lines[2].contains("would fit and save 638"), "{}", lines[2]);
+    assert!(lines[3].starts_with("  smaller weights: --group 128 fits and saves 1.12 GiB"), "{}", lines[3]);
+
+    // Each way out leads out.
+    let number = |line: &str, flag: &str| {
+        let rest = line.split_once(flag).unwrap().1;
+        rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse::<u32>().unwrap()
+    };
+    let options = || options_for("phoenix-32gb", "vram=12GiB,gtt=4GiB");
+    let context = number(lines[1], "--context ");
+    let with_context = |context| CompileOptions { context_tokens: Some(context), ..options() };
+    assert!(plan_of("gemma-3-27b.json", &with_context(context)).is_ok());
+    assert!(plan_of("gemma-3-27b.json", &with_context(context + 32)).is_err());
+    let gtt = number(lines[4], "gtt=");
+    assert!(plan_of("gemma-3-27b.json", &options_for("phoenix-32gb", &format!("vram=12GiB,gtt={gtt}MiB"))).is_ok());
+
+    let hopeless = refusal("vram=1GiB,gtt=2GiB");
+    assert!(hopeless.contains("a shorter context is not enough: even --context 1 saves only 1.2"), "{hopeless}");
+    assert!(hopeless.contains("--group 128 is not enough"), "{hopeless}");
+}
+
+#[test]
+fn a_context_beyond_the_models_is_refused() {
+    let options = CompileOptions { context_tokens: Some(131_073), ..options_for("generic", "vram=99GiB") };
+    let message = plan_of("gemma-3-27b.json", &options).err().unwrap().to_string();
+    assert_eq!(message, "context is 131073 tokens, expected 1 to 131072, as many as the model was made for");
+}
+
+/// A file of 20 GB of which only the header has ever been written: who reads the weights is ended by the limit on its
+/// time, for hashing that many zeros takes several seconds of any processor.
+#[test]
+fn planning_a_sparse_file_reads_no_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    write_sparse_model(folder.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -t 1; exec \"$@\"", "sh"]).arg(program("unicorn-compile").get_program());
+    command.arg(folder.path()).args(["--plan-only", "--json", "--machine", "nvidia", "--target", "generic"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["machine"], "nvidia");
+    assert!(report["parameters"].as_u64().unwrap() > 10_000_000_000);
+    assert!(report["plan"]["slices"].as_array().unwrap().len() > 4);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn a_plan_is_written_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("plan.txt");
+    let run = |arguments: &[&str]| {
+        let mut command = program("unicorn-compile");
+        command.arg("--synthetic").arg(shape("smollm2-135m.json")).arg("--plan-only").args(arguments);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let printed = run(&["--emit", "plan", "--machine", "phoenix-16gb"]);
+    assert!(printed.contains("tokens, on phoenix-16gb\n") && printed.contains("\nslice vram slice0+0 "), "{printed}");
+    assert!(printed.contains("estimate: at most ") && printed.contains(" of vram at 89.6 GB/s"), "{printed}");
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    run(&["-o", output.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&output).unwrap();
+    for thing in [
+        "machine generic, ",
+        "pool vram kv0+0 ",
+        "activation vram arena+",
+        "buffer vram logits+0 ",
+        "buffer gtt step+0 ",
+    ] {
+        assert!(text.contains(thing), "{thing} is not in {text}");
+    }
+    let json = folder.path().join("plan.json");
+    run(&["-o", json.to_str().unwrap(), "--json"]);
+    let plan: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(plan["plan"]["machine"]["name"], "generic");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever the model and the machine: the plan holds together, or there is really no room.
+    #[test]
+    fn any_plan_is_sound(model in any_model(), shares in (0.0f64..1.5, 0.0f64..1.5), sparse_rows: [bool; 2], context in 1u32..4096) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.json");
+        std::fs::write(&config, model.config().to_string()).unwrap();
+        let planned_on = |machine| {
+            let generic = target::by_name("generic").unwrap();
+            let options = CompileOptions { machine, context_tokens: Some(context), ..options(vec![generic], Vec::new()) };
+            plan(Source::Synthetic(&config), &options, &mut Silent)
+        };
+        let unlimited = planned_on(machine([None, None], sparse_rows)).unwrap();
+        assert_sound(&unlimited);
+        let bytes = Account::of(&unlimited.placement.plan).bytes();
+        let [vram, gtt] = [shares.0, shares.1].map(|share| (bytes as f64 * share) as u64);
+        match planned_on(machine([Some(vram), Some(gtt)], sparse_rows)) {
+            Ok(planned) => assert_sound(&planned),
+            Err(error) => {
+                prop_assert!(error.to_string().starts_with("model does not fit any: weights "), "{error}");
+                // Gaps between weights are the only room that a plan may leave.
+                prop_assert!(gtt < bytes + 256 * 1024, "{gtt} bytes of GTT would be enough for {bytes}");
+            }
+        }
+    }
+}
+
+fn any_model() -> impl Strategy<Value = TinyModel> {
+    let families = vec![Family::Llama, Family::Qwen2, Family::Qwen3, Family::Gemma2, Family::Gemma3, Family::Phi3];
+    let sizes = (1usize..60, 1usize..80, 1usize..6, 1usize..5, 1usize..4, 300usize..70_000);
+    (prop::sample::select(families), sizes, any::<bool>(), prop::option::of(1usize..3000)).prop_map(
+        |(family, (hidden, intermediate, layers, kv_heads, gqa, vocab_size), tied, sliding_window)| TinyModel {
+            family,
+            vocab_size,
+            hidden: 32 * hidden,
+            intermediate: 32 * intermediate,
+            layers,
+            heads: kv_heads * gqa,
+            kv_heads,
+            head_dim: 32,
+            tied,
+            sliding_window,
+            max_position_embeddings: 4096,
+            ..TinyModel::default()
+        },
+    )
+}
+
+fn machine(budgets: [Option<u64>; 2], sparse_rows: [bool; 2]) -> MachinePlan {
+    let tier = |index: usize, tier, readers: &[Reader]| TierPlan {
+        tier,
+        budget_bytes: budgets[index],
+        bytes_per_s: None,
+        readers: readers.to_vec(),
+        sparse_rows: sparse_rows[index],
+        source: String::new(),
+    };
+    let gtt = tier(1, Tier::Gtt, &[Reader::Gpu, Reader::Cpu]);
+    MachinePlan { name: "any".into(), tiers: vec![tier(0, Tier::Vram, &[Reader::Gpu]), gtt] }
+}
+
+/// What holds for every plan.
+#[track_caller]
+fn assert_sound(planned: &Planned) {
+    let plan = &planned.placement.plan;
+    let mut ids: Vec<usize> = planned.placement.weights.ids.iter().map(|id| id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, Vec::from_iter(0..planned.weights.list.len()), "every weight is placed once");
+    assert_eq!(ids.len(), plan.weights.len());
+    for (weight, id) in plan.weights.iter().zip(&planned.placement.weights.ids) {
+        let packed = planned.weights.get(*id);
+        assert_eq!((&weight.name, weight.len_bytes), (&packed.name, packed.len_bytes));
+    }
+
+    let mut ends = vec![0; plan.slices.len()];
+    for weight in &plan.weights {
+        let end = &mut ends[weight.slice as usize];
+        assert!(weight.offset_bytes >= *end && weight.offset_bytes.is_multiple_of(BUFFER_ALIGN), "{weight:?}");
+        *end = weight.offset_bytes + weight.len_bytes;
+    }
+    for (slice, end) in plan.slices.iter().zip(ends) {
+        assert!(slice.bytes == end && end > 0 && end <= MAX_SLICE_BYTES, "{slice:?} ends at {end}");
+    }
+
+    for (index, one) in plan.activations.iter().enumerate() {
+        assert!(one.offset_bytes.is_multiple_of(BUFFER_ALIGN) && one.offset_bytes + one.len_bytes <= plan.arena_bytes);
+        for other in &plan.activations[..index] {
+            let together = one.first_use <= other.last_use && other.first_use <= one.last_use;
+            let apart = one.offset_bytes >= other.offset_bytes + other.len_bytes
+                || other.offset_bytes >= one.offset_bytes + one.len_bytes;
+            assert!(!together || apart, "{one:?} and {other:?}");
+        }
+    }
+
+    for tier in Account::of(plan).tiers {
+        assert!(tier.budget_bytes.is_none_or(|budget| tier.bytes() <= budget), "{tier}");
+        let of_gpu = plan.machine.gpu_tiers().any(|one| one.tier.name() == tier.tier);
+        assert!(of_gpu || tier.bytes() == 0, "{tier}");
+    }
+    assert_first_in_line_first(planned, plan);
+}
+
+/// No weight is in fast memory in place of one that comes before it: only in a gap that the other does not fit.
+#[track_caller]
+fn assert_first_in_line_first(planned: &Planned, plan: &Plan) {
+    let in_tier = |wanted: Tier| {
+        let both = plan.weights.iter().zip(&planned.placement.weights.ids);
+        let whole = both.filter(|(weight, _)| weight.bytes_read_per_token >= weight.len_bytes);
+        whole
+            .filter(|(weight, _)| plan.slices[weight.slice as usize].tier == wanted)
+            .map(|(_, id)| planned.weights.get(*id))
+            .collect::<Vec<&PackedWeight>>()
+    };
+    let (fast, slow) = (in_tier(Tier::Vram), in_tier(Tier::Gtt));
+    let rank = |precedence| {
+        [Precedence::Attention, Precedence::FeedForward, Precedence::Head, Precedence::Rows]
+            .iter()
+            .position(|one| *one == precedence)
+    };
+    for behind in fast {
+        for ahead in slow.iter().filter(|ahead| rank(ahead.precedence) < rank(behind.precedence)) {
+            assert!(
+                behind.len_bytes.next_multiple_of(BUFFER_ALIGN) < ahead.len_bytes.next_multiple_of(BUFFER_ALIGN),
+                "{} lies in VRAM and {} does not",
+                behind.name,
+                ahead.name
+            );
+        }
+    }
+}
+
+/// A Llama of 10 thousand million weights in bf16, in a file that takes no room on disk.
+fn write_sparse_model(folder: &Path) {
+    let model = TinyModel {
+        family: Family::Llama,
+        vocab_size: 32_000,
+        hidden: 4096,
+        intermediate: 16_384,
+        layers: 38,
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 128,
+        tied: false,
+        max_position_embeddings: 8192,
+        ..TinyModel::default()
+    };
+    let config = folder.join("config.json");
+    std::fs::write(&config, model.config().to_string()).unwrap();
+    let shapes = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();
+    let mut header = serde_json::Map::new();
+    let mut end = 0usize;
+    for (name, shape) in shapes.checkpoint.config.tensor_shapes() {
+        let begin = end;
+        end += 2 * shape.iter().product::<usize>();
+        let source = if name == "lm_head.weight" { name } else { format!("model.{name}") };
+        let entry = serde_json::json!({ "dtype": "BF16", "shape": shape, "data_offsets": [begin, end] });
+        header.insert(source, entry);
+    }
+    assert!(end > 20_000_000_000);
+    let header = Value::Object(header).to_string();
+    let path = folder.join("model.safetensors");
+    let mut start = (header.len() as u64).to_le_bytes().to_vec();
+    start.extend(header.as_bytes());
+    std::fs::write(&path, &start).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len((start.len() + end) as u64).unwrap();
+}

@@ -1,0 +1,108 @@
+//! `unicorn-run profile` from outside: every dispatch of a real artifact gets a time, and rates where the artifact says
+//! enough.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use runtime::{DeviceChoice, LoadOptions, Model};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::compiled::{Compiled, options};
+use tests::programs::program;
+use tests::tiny_model::TinyModel;
+
+#[test]
+fn every_matrix_says_how_much_work_it_is() {
+    let Some((_folder, path)) = artifact() else { return };
+    let load = LoadOptions { device: device(), profile: true, ..LoadOptions::default() };
+    let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    let mut session = model.session().unwrap();
+    session.feed(&[1, 2, 3]).unwrap();
+    session.feed(&[4]).unwrap();
+    let profiles = model.take_profiles();
+    assert_eq!(profiles.iter().map(|step| step.rows).collect::<Vec<_>>(), [3, 1]);
+    assert!(model.take_profiles().is_empty());
+    for step in &profiles {
+        assert_eq!(step.seconds.len(), step.dispatches.len());
+        assert!(step.seconds.iter().sum::<f64>() <= step.wall_seconds);
+        for dispatch in step.dispatches.iter().filter(|dispatch| dispatch.weight_bytes > 0) {
+            match dispatch.flops_per_row {
+                // Two flops a weight; padding of so small a matrix may double its bytes.
+                Some(flops) => {
+                    let bits_per_weight = 16.0 * dispatch.weight_bytes as f64 / flops as f64;
+                    assert!((4.0..34.0).contains(&bits_per_weight), "{bits_per_weight} bits in {dispatch:?}");
+                }
+                None => assert_eq!(dispatch.kernel, "embed", "it multiplies by no matrix"),
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_pays_who_did_not_ask() {
+    let Some((_folder, path)) = artifact() else { return };
+    let load = LoadOptions { device: device(), ..LoadOptions::default() };
+    let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    model.session().unwrap().feed(&[1, 2, 3]).unwrap();
+    assert!(model.take_profiles().is_empty());
+}
+
+#[test]
+fn the_command_prints_a_table_or_json_and_writes_a_trace() {
+    let Some((folder, path)) = artifact() else { return };
+    let trace = folder.path().join("trace.json");
+    let printed = run(profile(&path).arg("--trace").arg(&trace));
+    assert!(
+        printed.contains("prefill: 9 tokens in ") && printed.contains("decode after 9 tokens: 2 tokens in 2 steps")
+    );
+    assert!(printed.contains("o_proj") && printed.contains("TFLOP/s"), "{printed}");
+
+    let json: Value = serde_json::from_str(&run(profile(&path).arg("--json"))).unwrap();
+    for phase in ["prefill", "decode"] {
+        let kernels = json[phase]["kernels"].as_array().unwrap();
+        let share: f64 = kernels.iter().map(|kernel| kernel["share"].as_f64().unwrap()).sum();
+        assert!((share - 1.0).abs() < 1e-9, "{phase}: shares add up to {share}");
+        let calls: u64 = kernels.iter().map(|kernel| kernel["calls"].as_u64().unwrap()).sum();
+        assert_eq!(json[phase]["dispatches"].as_u64(), Some(calls));
+    }
+
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let steps = events.iter().filter(|event| event["cat"] == "step").count();
+    assert!(steps >= 3 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
+}
+
+/// A tiny model's artifact; `None` where there is no device to run it on.
+fn artifact() -> Option<(TempDir, PathBuf)> {
+    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
+        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
+        return None;
+    }
+    let model = TinyModel { layers: 2, max_position_embeddings: 128, ..Default::default() };
+    let compiled = Compiled::of(&model, &options(shaders_gen::target::presets(), vec![]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    std::fs::write(&path, compiled.artifact()).unwrap();
+    Some((folder, path))
+}
+
+fn device_name() -> String {
+    std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
+}
+
+fn device() -> DeviceChoice {
+    let Ok(choice) = device_name().parse();
+    choice
+}
+
+fn profile(path: &Path) -> Command {
+    let mut command = program("unicorn-run");
+    command.arg("profile").arg(path).args(["-p", "9", "-n", "2", "--device", &device_name()]);
+    command
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

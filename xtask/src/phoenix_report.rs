@@ -1,0 +1,67 @@
+//! `cargo xtask phoenix-report`: every kernel of two models, compiled for the Radeon 780M on a machine without one.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::binaries::target_folder;
+use crate::radv::{NoRadv, Radv};
+use crate::run::{cargo, run};
+use crate::system;
+
+#[derive(clap::Args, Default)]
+pub struct PhoenixReportArgs {
+    /// Rewrite the golden report
+    #[arg(long)]
+    bless: bool,
+    /// Also fail where a family of kernels lacks the instructions that it is meant to be fast by
+    #[arg(long)]
+    require_classes: bool,
+    /// Lanes of a subgroup instead of the target's own; the report is then not compared
+    #[arg(long, value_name = "LANES")]
+    subgroup_size: Option<u32>,
+    /// Write each kernel's machine code into this folder
+    #[arg(long, value_name = "FOLDER")]
+    dump: Option<PathBuf>,
+}
+
+/// The report as one of the tests: left out, with a word, where the system cannot have the driver.
+///
+/// # Errors
+/// As [`run_report`].
+pub fn run_where_possible() -> Result<()> {
+    match run_report(&PhoenixReportArgs::default()) {
+        Err(error) if error.is::<NoRadv>() => {
+            eprintln!("left out: {error}");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Sets the driver up, builds the report's program and runs it.
+///
+/// # Errors
+/// When the driver cannot be had, a kernel spills or lacks what it promises, or the report differs from the golden one.
+pub fn run_report(args: &PhoenixReportArgs) -> Result<()> {
+    system::install(&system::VULKAN)?;
+    let target = target_folder()?;
+    let radv = Radv::find(&target.join("radv"))?;
+    run(cargo().args(["build", "--package", "tests", "--bin", "phoenix-report"]))?;
+    // Not through cargo run: the driver's libraries are for this program only.
+    let mut report = Command::new(target.join("debug/phoenix-report"));
+    if args.bless {
+        report.arg("--bless");
+    }
+    if args.require_classes {
+        report.arg("--require-classes");
+    }
+    if let Some(lanes) = args.subgroup_size {
+        report.args(["--subgroup-size", &lanes.to_string()]);
+    }
+    if let Some(folder) = &args.dump {
+        report.arg("--dump").arg(folder);
+    }
+    run(radv.alone_in(&mut report))
+}
