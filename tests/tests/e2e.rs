@@ -26,6 +26,10 @@ const INT8_TOLERANCE: f64 = 3e-2;
 const EXPORTED_TOLERANCE: f64 = 5e-3;
 /// The same with int8 activations: half a step of 1/127 of each group's greatest, over a few layers of random weights.
 const INTEGER_TOLERANCE: f64 = 3e-2;
+/// K and V as int8 codes: half a step of 1/127 of each head's greatest, over a few layers of random weights.
+const INT8_KV_TOLERANCE: f64 = 3e-2;
+/// Two ways to the same int8 cache: a sum that differs in the last bit moves a code now and then to its neighbour.
+const INT8_KV_SAME_TOLERANCE: f64 = 5e-3;
 /// Only the order of sums differs.
 const SAME_TOLERANCE: f64 = 1e-3;
 
@@ -195,6 +199,22 @@ fn integer_activations_stay_close_to_the_exported_weights() {
         let expected = built.exported_logits(&golden.tokens);
         let what = format!("{} with integer activations", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, INTEGER_TOLERANCE);
+    }
+}
+
+/// Whatever the cache's format, it does not matter in how many steps it was filled, nor which kernel filled it.
+#[test]
+fn an_int8_cache_stays_close_to_transformers() {
+    for name in ["gemma3-text", "gemma2-softcap", "mistral-window", "qwen3-qknorm", "llama-odd-sizes"] {
+        let folder = models().join("tiny").join(name);
+        let golden = read_golden(&folder);
+        let ask = Ask { kv: KvFormat::Int8, ..F16 };
+        let model = Built::of(&folder, ask).load();
+        let whole = logits(&model, &golden.tokens, 0);
+        assert_close(&format!("{name} with an int8 cache"), &whole, &golden.logits, INT8_KV_TOLERANCE);
+        assert_close(&format!("{name} in single steps"), &logits(&model, &golden.tokens, 1), &whole, INT8_KV_SAME_TOLERANCE);
+        let plain = Built::of(&folder, Ask { fuse: false, ..ask }).load();
+        assert_close(&format!("{name} unfused"), &logits(&plain, &golden.tokens, 0), &whole, INT8_KV_SAME_TOLERANCE);
     }
 }
 
