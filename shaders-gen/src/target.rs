@@ -96,7 +96,7 @@ impl Target {
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
-            cooperative_matrix: self.matrix.is_some(),
+            matrix_side: self.matrix.map_or(0, |matrix| matrix.many.fragment as u32),
         }
     }
 }

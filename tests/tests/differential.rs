@@ -18,9 +18,8 @@ use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightF
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
-use shaders_gen::target::MatrixTuning;
 use shaders_gen::{Target, target};
-use tests::launch::{Launch, Operand, POISON, device};
+use tests::launch::{Launch, Operand, POISON, device, device_matrices};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
@@ -334,21 +333,8 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
 /// A target with matrix units as the device has them; says so if it has none.
 fn matrix_target() -> Option<Target> {
     let mut target = targets().pop().expect("a target with subgroups");
-    let device = device();
-    let has = |shape: &str| device.features.cooperative_matrix.iter().any(|one| one == shape);
-    let (fragment, _) =
-        [(16, "16x16x16 f16 -> f32"), (8, "8x8x8 f16 -> f32")].into_iter().find(|(_, shape)| has(shape))?;
-    let tile = GemmTile {
-        matrix_rows: 32,
-        step_rows: 32,
-        k: 32,
-        fragment,
-        subgroups_across: 2,
-        subgroups_down: 2,
-        double_buffered: true,
-    };
     target.workgroup_invocations = 256;
-    target.matrix = Some(MatrixTuning { many: tile, few: tile });
+    target.matrix = Some(device_matrices()?);
     Some(target)
 }
 
