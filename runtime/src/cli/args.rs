@@ -124,6 +124,12 @@ pub struct DevicesArgs {
 pub struct InspectArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
+    /// Another artifact: show only what differs in it
+    #[arg(long, value_name = "ARTIFACT")]
+    pub diff: Option<PathBuf>,
+    /// Write one self-contained page with a map of the memory
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["diff", "json"])]
+    pub html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
