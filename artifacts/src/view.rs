@@ -105,7 +105,7 @@ fn weight_sections<'a>(bytes: &'a [u8], sections: &[Section]) -> Result<Vec<Weig
 }
 
 /// `decode_header` has checked that the range lies in the file.
-fn section_bytes<'a>(bytes: &'a [u8], section: &Section) -> &'a [u8] {
+pub(crate) fn section_bytes<'a>(bytes: &'a [u8], section: &Section) -> &'a [u8] {
     &bytes[section.offset_bytes as usize..(section.offset_bytes + section.len_bytes) as usize]
 }
 

@@ -8,6 +8,7 @@ use artifacts::header::MAX_SLICE_BYTES;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
 use compiler::machine::Machine;
+use compiler::place::replace::replace;
 use compiler::weights::{PackedWeight, Precedence};
 use compiler::{CompileError, CompileOptions, Planned, Source, plan};
 use proptest::prelude::*;
@@ -158,7 +159,9 @@ proptest! {
         assert_sound(&unlimited);
         let bytes = Account::of(&unlimited.placement.plan).bytes();
         let [vram, gtt] = [shares.0, shares.1].map(|share| (bytes as f64 * share) as u64);
-        match planned_on(machine([Some(vram), Some(gtt)], sparse_rows)) {
+        let small = machine([Some(vram), Some(gtt)], sparse_rows);
+        assert_replaced(&unlimited.placement.plan, &small, context);
+        match planned_on(small) {
             Ok(planned) => assert_sound(&planned),
             Err(error) => {
                 prop_assert!(error.to_string().starts_with("model does not fit any: weights "), "{error}");
@@ -242,6 +245,22 @@ fn assert_sound(planned: &Planned) {
         assert!(of_gpu || tier.bytes() == 0, "{tier}");
     }
     assert_first_in_line_first(planned, plan);
+}
+
+/// The plan for another machine keeps every address and every budget.
+#[track_caller]
+fn assert_replaced(old: &Plan, machine: &MachinePlan, context_tokens: u32) {
+    let Ok(new) = replace(old, machine, context_tokens) else { return };
+    for tier in Account::of(&new).tiers {
+        assert!(tier.budget_bytes.is_none_or(|budget| tier.bytes() <= budget), "{tier}");
+    }
+    assert_eq!(Account::of(&new).bytes(), Account::of(old).bytes());
+    let places = |plan: &Plan| -> Vec<(String, u32, u64)> {
+        plan.weights.iter().map(|weight| (weight.name.clone(), weight.slice, weight.offset_bytes)).collect()
+    };
+    assert_eq!(places(&new), places(old));
+    assert_eq!((&new.activations, new.arena_bytes), (&old.activations, old.arena_bytes));
+    assert_eq!(&replace(&new, &old.machine, context_tokens).unwrap(), old, "going back undoes it");
 }
 
 /// No weight is in fast memory in place of one that comes before it: only in a gap that the other does not fit.

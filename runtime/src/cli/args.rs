@@ -1,5 +1,6 @@
 //! The command line, as clap sees it. Defaults are llama.cpp's where both have the option.
 
+use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
@@ -28,6 +29,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
+    /// Give an artifact's bytes other places, which unicorn-compile does
+    Replan(ReplanArgs),
     /// Time prefill and decode on made-up tokens
     Bench(BenchArgs),
     /// Measure perplexity on a text by llama-perplexity's protocol
@@ -118,6 +121,13 @@ pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ReplanArgs {
+    /// Artifact, and options as `unicorn-compile replan --help` lists them, such as --budget vram=8GiB,gtt=20GiB
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARTIFACT [OPTIONS]")]
+    pub arguments: Vec<OsString>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -27,6 +27,7 @@ mod perplexity;
 
 mod devices;
 mod inspect;
+mod replan;
 
 mod error;
 mod interrupt;
@@ -65,6 +66,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Logits(args)) => logits::run(&args),
