@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use artifacts::view::is_artifact;
 use clap::{Parser, Subcommand};
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
@@ -149,6 +150,10 @@ fn run(args: &Args) -> Result<(), CompileError> {
 
 /// The plan without the model: its sums on stdout, itself in the output file.
 fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut Bars) -> Result<(), CompileError> {
+    // The same command without --plan-only may have made it.
+    if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
+        return Err(CompileError::malformed(output, "file is an artifact, expected a name for the plan"));
+    }
     let planned = plan(source, options, bars)?;
     let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
     bars.finish();

@@ -96,6 +96,26 @@ fn a_difference_is_told_by_name() {
     );
 }
 
+#[test]
+fn nothing_is_written_over_an_artifact() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(&folder, "model.unicorn", &generic_options());
+    let before = std::fs::read(&path).unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, model().config().to_string()).unwrap();
+    let mut page = program("unicorn-run");
+    page.arg("inspect").arg(&path).arg("--html").arg(&path);
+    let mut plan = program("unicorn-compile");
+    plan.arg("--synthetic").arg(&config).args(["--plan-only", "--quiet", "-o"]).arg(&path);
+    for mut command in [page, plan] {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains("model.unicorn: file is an artifact, expected a name for the p"), "{stderr}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
 /// 20 GB of weights that were never written. What reading them would cost shows in the map's resident pages.
 #[test]
 fn a_large_artifact_opens_without_its_weights() {

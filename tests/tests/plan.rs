@@ -124,6 +124,15 @@ fn a_plan_is_written_where_it_is_asked_for() {
     assert!(printed.contains("tokens, on phoenix-16gb\n") && printed.contains("\nslice vram slice0+0 "), "{printed}");
     assert!(printed.contains("estimate: at most ") && printed.contains(" of vram at 89.6 GB/s"), "{printed}");
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    // A user's own machine: a shipped one, written anew.
+    let mine = folder.path().join("my-laptop.json");
+    let preset = Path::new(env!("CARGO_MANIFEST_DIR")).join("../compiler/machines/phoenix-16gb.json");
+    std::fs::copy(preset, &mine).unwrap();
+    assert_eq!(
+        run(&["--machine", mine.to_str().unwrap()]).lines().next().unwrap(),
+        "LlamaForCausalLM: 134515008 parameters, 8192 tokens, on my-laptop"
+    );
+    std::fs::remove_file(mine).unwrap();
     run(&["-o", output.to_str().unwrap()]);
     let text = std::fs::read_to_string(&output).unwrap();
     for thing in [

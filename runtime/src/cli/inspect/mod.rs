@@ -11,6 +11,7 @@ mod diff;
 use std::path::Path;
 
 use artifacts::header::{VERSION_MAJOR, VERSION_MINOR, decode_header};
+use artifacts::view::is_artifact;
 use artifacts::{Account, ArtifactView, MappedFile, ModelMeta, TensorReport};
 use serde::Serialize;
 
@@ -32,12 +33,19 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
         return if args.json { print_json(&diff) } else { print(&diff.to_string()) };
     }
     if let Some(page) = &args.html {
-        return std::fs::write(page, inspection.html()).map_err(|error| CliError::at(page, error));
+        return write_page(page, &inspection.html());
     }
     match args.json {
         true => print_json(&inspection),
         false => print(&inspection.page()),
     }
+}
+
+fn write_page(path: &Path, page: &str) -> Result<(), CliError> {
+    if is_artifact(path) {
+        return Err(CliError::at(path, "file is an artifact, expected a name for the page"));
+    }
+    std::fs::write(path, page).map_err(|error| CliError::at(path, error))
 }
 
 fn open(path: &Path) -> Result<MappedFile, CliError> {
