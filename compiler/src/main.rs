@@ -44,8 +44,7 @@ struct Args {
     /// Device kinds to make kernels for; all of them if not given.
     #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
     targets: Vec<String>,
-    /// Machine to plan memory for: a name (compiler/machines/README.md lists them) or a file that describes one.
-    #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
     machine: String,
     /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
     #[arg(long, value_name = "TIER=SIZE,…")]
@@ -83,8 +82,7 @@ enum Command {
 struct ReplanArgs {
     /// Artifact whose plan is replaced
     artifact: PathBuf,
-    /// Machine to plan memory for, a name or a file [default: the one that the artifact was planned for]
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", help = machine_help() + " [default: the one that the artifact was planned for]")]
     machine: Option<String>,
     /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB
     #[arg(long, value_name = "TIER=SIZE,…")]
@@ -98,6 +96,11 @@ struct ReplanArgs {
     /// Print the sums of the new plan as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn machine_help() -> String {
+    let names = Machine::presets().collect::<Vec<_>>().join(", ");
+    format!("Machine to plan memory for: {names}, or a file that describes one")
 }
 
 fn target_names() -> Vec<&'static str> {

@@ -1,5 +1,6 @@
 //! Plans: that Gemma 3 27B fits where it must, that planning reads no weights, and what holds for any model on any machine.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +50,19 @@ fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
     let spilled = plan.weights.iter().filter(|weight| plan.slices[weight.slice as usize].tier == Tier::Gtt);
     assert!(spilled.clone().count() > 0);
     assert!(spilled.clone().all(|weight| weight.name.starts_with("embed_tokens")), "{:?}", spilled.collect::<Vec<_>>());
+}
+
+/// Rows of an embedding may come from slow memory; an output head is read whole.
+#[test]
+fn an_embedding_leaves_fast_memory_to_others() {
+    let planned = plan_of("llama-3-8b.json", &options_for("nvidia", "gtt=4GiB")).unwrap();
+    let plan = &planned.placement.plan;
+    let tiers = |name: &str| {
+        let of = plan.weights.iter().filter(|weight| weight.name.starts_with(name));
+        of.map(|weight| plan.slices[weight.slice as usize].tier).collect::<BTreeSet<Tier>>()
+    };
+    assert_eq!(tiers("embed_tokens"), BTreeSet::from([Tier::Gtt]));
+    assert_eq!((tiers("lm_head"), tiers("layers.")), (BTreeSet::from([Tier::Vram]), BTreeSet::from([Tier::Vram])));
 }
 
 #[test]
