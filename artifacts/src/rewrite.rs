@@ -22,6 +22,8 @@ use crate::write::{into_place, partial_beside};
 /// Where `path` is no artifact, where the new plan does not go with its other sections, and when there is no room for the
 /// copy. The old artifact is then as it was.
 pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::Result<u64> {
+    // A link stays one: what it points to is replaced.
+    let path = &path.canonicalize()?;
     let old = MappedFile::open(path)?;
     let mut sections = decode_header(old.bytes()).map_err(io::Error::other)?;
     let is_plan = |section: &Section| section.kind == SectionKind::Plan as u32;
@@ -50,6 +52,6 @@ pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::
             section.hash = *blake3::hash(&new_plan).as_bytes();
         }
     }
-    into_place(file, &sections, end, path)?;
+    into_place(file, &sections, end, path, old.file().metadata()?.permissions())?;
     Ok(end)
 }

@@ -76,7 +76,11 @@ fn what_does_not_fit_is_refused_with_ways_out() {
     );
     assert!(lines[0].contains("expected at most 12.00 GiB of vram and 4.00 GiB of gtt; "), "{}", lines[0]);
     assert!(lines[1].starts_with("  a shorter context: --context "), "{}", lines[1]);
-    assert!(lines[2].contains("KV cache in int8") && lines[2].contains("would fit and save 638"), "{}", lines[2]);
+    assert!(
+        lines[2].contains("KV cache in int8") && lines[2].contains("would save 638.50 MiB and fit"),
+        "{}",
+        lines[2]
+    );
     assert!(lines[3].starts_with("  smaller weights: --group 128 fits and saves 1.12 GiB"), "{}", lines[3]);
 
     // Each way out leads out.

@@ -1,5 +1,7 @@
 //! `replan`: another plan for the same weights, in place of the old one or not at all.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -75,10 +77,16 @@ fn tiers_change_and_weights_do_not() {
     new.weights().iter().for_each(|section| section.verify().unwrap());
     assert_eq!(artifact.files(), 1);
 
-    // And back, by the other program.
-    let output = replan("unicorn-run", &artifact.path(), &["--machine", "generic", "--context", "512", "--quiet"]);
+    // And back, by the other program, through a link that stays one.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("link.unicorn");
+    std::os::unix::fs::symlink(artifact.path(), &link).unwrap();
+    std::fs::set_permissions(artifact.path(), Permissions::from_mode(0o600)).unwrap();
+    let output = replan("unicorn-run", &link, &["--machine", "generic", "--context", "512", "--quiet"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(artifact.bytes(), before);
+    assert!(link.is_symlink());
+    assert_eq!(std::fs::metadata(artifact.path()).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// The same tokens from wherever the weights lie.

@@ -78,8 +78,8 @@ fn smaller_cache(machine: &MachinePlan, demand: &Demand) -> String {
     let mut halved = demand.clone();
     halved.kv_groups.iter_mut().for_each(|group| group.page_bytes /= 2);
     let saved = size(demand.bytes() - halved.bytes());
-    let verdict = if halved.fill(machine).is_ok() { "would fit" } else { "would not be enough" };
-    format!("a KV cache in int8, which this version cannot make yet, {verdict} and save {saved}")
+    let verdict = if halved.fill(machine).is_ok() { "fit" } else { "not be enough" };
+    format!("a KV cache in int8, which this version cannot make yet, would save {saved} and {verdict}")
 }
 
 fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> String {
