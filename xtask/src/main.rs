@@ -5,11 +5,13 @@
 //! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
+mod browser;
 mod demo;
 mod fidelity;
 mod phoenix_report;
@@ -33,6 +35,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Check everything: format, lints, builds, tests
     Test(test::TestArgs),
+    /// Look at the page of `unicorn-run inspect --html` in a headless Chromium
+    Browser,
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run_all(&args),
+        Command::Browser => browser::run_all(),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
     };
