@@ -233,3 +233,20 @@ pub fn presets() -> Vec<Target> {
         },
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            for tile in tiles {
+                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let lanes = tile.subgroups() * target.subgroup_size as usize;
+                assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
+        }
+    }
+}
