@@ -238,6 +238,7 @@ impl Selector<'_> {
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
             format: self.stored_format(step.out),
+            lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -278,7 +279,8 @@ impl Selector<'_> {
         let [only] = self.weights.matrix(*matrix) else { return None };
         let one_row = self.kind.rows == 1 || self.row_from_step(reader);
         let spec = self.matmul_spec(reader, *only, Some(step));
-        (self.fold_norms && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
+        (self.fold_norms && self.target.norm.fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes)
+            .then_some(reader)
     }
 
     fn norm_before(&self, input: ValueId) -> Option<&NormStep> {

