@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
-use kernels::KernelSpec;
 use kernels::split::Split;
+use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
 
@@ -118,6 +118,10 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
             format!("{norm}matmul {rows}×{cols} {format} {} ×{}", spec.input.name(), spec.tile.columns)
+        }
+        KernelSpec::Gemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.layout;
+            format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };

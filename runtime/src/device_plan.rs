@@ -194,13 +194,10 @@ impl Heap {
     }
 }
 
-/// The shape that GEMM kernels are made of, as [`DeviceFeatures::cooperative_matrix`] names it.
-const F16_MATRIX: &str = "16x16x16 f16 -> f32";
-
 impl DeviceFeatures {
-    /// Whether kernels for `TargetMatch::cooperative_matrix` run.
-    pub fn multiplies_f16_matrices(&self) -> bool {
-        self.float16 && self.memory_model && self.cooperative_matrix.iter().any(|shape| shape == F16_MATRIX)
+    /// Whether kernels for this `TargetMatch::matrix_side` run.
+    pub fn multiplies_f16_matrices(&self, side: u32) -> bool {
+        self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(side))
     }
 
     /// Names of what is there, for people.
@@ -307,16 +304,24 @@ fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     if wanted.integer_dot_product && !features.integer_dot_product {
         return Some("needs integer dot products, this device has none".into());
     }
-    if wanted.cooperative_matrix && !features.multiplies_f16_matrices() {
+    let side = wanted.matrix_side;
+    if side != 0 && !features.multiplies_f16_matrices(side) {
         let has =
             if features.cooperative_matrix.is_empty() { "none".into() } else { features.cooperative_matrix.join(", ") };
         return Some(format!(
-            "needs cooperative matrices {F16_MATRIX}, f16 and the memory model, this device has matrices: {has}; f16: {}; \
-             memory model: {}",
-            features.float16, features.memory_model
+            "needs cooperative matrices {}, f16 and the memory model, this device has matrices: {has}; f16: {}; memory \
+             model: {}",
+            f16_matrix(side),
+            features.float16,
+            features.memory_model
         ));
     }
     None
+}
+
+/// Square matrices as [`DeviceFeatures::cooperative_matrix`] names them.
+fn f16_matrix(side: u32) -> String {
+    format!("{side}x{side}x{side} f16 -> f32")
 }
 
 fn contains_in_any_case(text: &str, part: &str) -> bool {
@@ -441,7 +446,7 @@ pub(crate) mod tests {
     #[test]
     fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
-        let wanted = TargetMatch { integer_dot_product: true, cooperative_matrix: true, ..Default::default() };
+        let wanted = TargetMatch { integer_dot_product: true, matrix_side: 16, ..Default::default() };
         assert_eq!(misfit(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
         device.features.integer_dot_product = true;
         device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];

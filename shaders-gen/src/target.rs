@@ -20,6 +20,7 @@ pub struct Target {
     /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
     pub integer_dot: bool,
     pub matmul: MatMulTuning,
+    pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
     pub matrix: Option<MatrixTuning>,
     /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
@@ -44,6 +45,15 @@ pub struct MatMulTuning {
     pub prologue_tiles: usize,
     /// Activations are handed round subgroups of 8 lanes.
     pub broadcast: bool,
+}
+
+/// How norms are made on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormTuning {
+    /// In steps of one row the next matmul norms its input by itself, each workgroup anew; saves a dispatch.
+    pub fold: bool,
+    /// Lanes of a norm by itself. A CPU pays for each barrier between subgroups.
+    pub lanes: usize,
 }
 
 /// How GEMMs are cut on a device.
@@ -98,7 +108,7 @@ impl Target {
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
-            cooperative_matrix: self.matrix.is_some(),
+            matrix_side: self.matrix.map_or(0, |matrix| matrix.many.fragment as u32),
         }
     }
 }
@@ -130,6 +140,7 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
             matrix: Some(MatrixTuning {
                 many: GemmTile {
                     matrix_rows: 128,
@@ -171,6 +182,7 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 256 },
             matrix: Some(MatrixTuning {
                 many: GemmTile {
                     matrix_rows: 128,
@@ -212,6 +224,7 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 1,
                 broadcast: true,
             },
+            norm: NormTuning { fold: false, lanes: 8 },
             matrix: None,
             attention_workgroups: 1,
         },
@@ -234,8 +247,26 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 1,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
             attention_workgroups: 64,
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            for tile in tiles {
+                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let lanes = tile.subgroups() * target.subgroup_size as usize;
+                assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
+        }
+    }
 }

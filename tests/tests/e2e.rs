@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
-use tests::launch::device;
+use tests::launch::{device, device_matrices};
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
 
@@ -75,8 +75,11 @@ impl Built {
 
     fn options(&self) -> CompileOptions {
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        let asked = target::by_name(self.ask.target).expect("a preset");
-        let asked = if asked.integer_dot { asked.for_any_device(device().subgroup_size) } else { asked };
+        let mut asked = target::by_name(self.ask.target).expect("a preset");
+        if asked.integer_dot {
+            asked = asked.for_any_device(device().subgroup_size);
+            asked.matrix = device_matrices();
+        }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
         CompileOptions { policy, fuse: self.ask.fuse, kv: self.ask.kv, ..options(targets, Vec::new()) }
@@ -212,7 +215,12 @@ fn an_int8_cache_stays_close_to_transformers() {
         let model = Built::of(&folder, ask).load();
         let whole = logits(&model, &golden.tokens, 0);
         assert_close(&format!("{name} with an int8 cache"), &whole, &golden.logits, INT8_KV_TOLERANCE);
-        assert_close(&format!("{name} in single steps"), &logits(&model, &golden.tokens, 1), &whole, INT8_KV_SAME_TOLERANCE);
+        assert_close(
+            &format!("{name} in single steps"),
+            &logits(&model, &golden.tokens, 1),
+            &whole,
+            INT8_KV_SAME_TOLERANCE,
+        );
         let plain = Built::of(&folder, Ask { fuse: false, ..ask }).load();
         assert_close(&format!("{name} unfused"), &logits(&plain, &golden.tokens, 0), &whole, INT8_KV_SAME_TOLERANCE);
     }

@@ -1,14 +1,13 @@
 //! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
 //! `UNICORN_DEVICE` names another.
 
-#[path = "differential/attention.rs"]
 mod attention;
+mod gemm;
 
 use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
-use kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile};
 use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
@@ -18,7 +17,6 @@ use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightF
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
-use shaders_gen::target::MatrixTuning;
 use shaders_gen::{Target, target};
 use tests::launch::{Launch, Operand, POISON, device};
 use tests::reference::relative_error;
@@ -168,6 +166,7 @@ fn matmul_of_every_format_and_folding() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: ActivationFormat::F32,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -227,6 +226,7 @@ fn matmul_of_integer_activations() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: input,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -337,101 +337,6 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
     }
 }
 
-/// A target with matrix units as the device has them; says so if it has none.
-fn matrix_target() -> Option<Target> {
-    let mut target = targets().pop().expect("a target with subgroups");
-    let device = device();
-    let has = |shape: &str| device.features.cooperative_matrix.iter().any(|one| one == shape);
-    let (fragment, _) =
-        [(16, "16x16x16 f16 -> f32"), (8, "8x8x8 f16 -> f32")].into_iter().find(|(_, shape)| has(shape))?;
-    let tile = GemmTile {
-        matrix_rows: 32,
-        step_rows: 32,
-        k: 32,
-        fragment,
-        subgroups_across: 2,
-        subgroups_down: 2,
-        double_buffered: true,
-    };
-    target.workgroup_invocations = 256;
-    target.matrix = Some(MatrixTuning { many: tile, few: tile });
-    Some(target)
-}
-
-#[test]
-fn gemm_of_every_format_tile_and_folding() {
-    let Some(target) = matrix_target() else {
-        eprintln!("GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
-        return;
-    };
-    let square = target.matrix.expect("set above").many;
-    let tall = GemmTile { matrix_rows: 16, step_rows: 64, k: 64, subgroups_across: 1, subgroups_down: 4, ..square };
-    let wide = GemmTile { matrix_rows: 64, step_rows: 16, subgroups_down: 1, double_buffered: false, ..square };
-    // The tiles of real targets, where the device is like them.
-    let alike = |tile: &GemmTile, size: u32| (tile.fragment, size) == (square.fragment, target.subgroup_size);
-    let presets = target::presets().into_iter().filter_map(|one| Some((one.matrix?, one.subgroup_size)));
-    let presets = presets.flat_map(|(tuning, size)| [(tuning.many, size), (tuning.few, size)]);
-    let tiles: Vec<GemmTile> = [square, tall, wide]
-        .into_iter()
-        .chain(presets.filter(|(tile, size)| alike(tile, *size)).map(|(tile, _)| tile))
-        .collect();
-    let formats = [
-        WeightFormat::Int4 { group: 32 },
-        WeightFormat::Int4 { group: 64 },
-        WeightFormat::Int4 { group: 128 },
-        WeightFormat::Int8,
-        WeightFormat::F16,
-    ];
-    let mut rng = StdRng::seed_from_u64(9);
-    for index in 0..5 * (tiles.len() - 1) {
-        let act_mul = [None, Some(Activation::Silu), None, Some(Activation::GeluTanh)][index % 4];
-        let rows = if act_mul.is_some() { 16 * rng.random_range(1..20usize) } else { rng.random_range(1..300) };
-        let (rows, cols) = if index == 0 { (1003, 300) } else { (rows, rng.random_range(1..400usize)) };
-        let output_first = 8 * rng.random_range(0..4usize);
-        let spec = GemmSpec {
-            layout: WeightLayout { format: formats[index % 5], rows, cols },
-            input_stride: cols.next_multiple_of(32),
-            output_stride: (rows + output_first).next_multiple_of(32),
-            output_first,
-            bias: index % 3 == 1,
-            act_mul,
-            tile: tiles[index % tiles.len()],
-            subgroup_size: target.subgroup_size,
-        };
-        let n_rows = rng.random_range(1..150);
-        check_gemm(&target, &spec, n_rows, &mut rng);
-    }
-}
-
-fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
-    let weights = packed(rng, &spec.layout);
-    let bias = normals(rng, spec.layout.rows);
-    // The program has room for more rows than the step; what lies behind a row is no number.
-    let program_rows = n_rows + 70;
-    let mut halves = vec![0x7e00_7e00; program_rows * spec.input_stride];
-    for row in halves.chunks_mut(spec.input_stride) {
-        let precision = [Precision::Int8, Precision::Int11][rng.random_range(0..2)];
-        let words = encode_row(ActivationFormat::Half(precision), &normals(rng, spec.layout.cols));
-        row[..words.len()].copy_from_slice(&words);
-    }
-    let out_words = program_rows * spec.output_stride;
-    let kernel = KernelSpec::Gemm(spec.clone());
-    let operand = |role| match role {
-        Role::Step => Operand::Step,
-        Role::Weights => Operand::Bytes(weights.clone()),
-        Role::Output => Operand::Out { id: 0, words: out_words },
-        Role::Halves => Operand::Bytes(halves.iter().flat_map(|word| word.to_le_bytes()).collect()),
-        Role::Bias => Operand::floats(&bias),
-        other => panic!("a GEMM has no {other:?}"),
-    };
-    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let mut one = launch(target, kernel, operands, n_rows);
-    one.before = vec![1; program_rows];
-    let mut expected = vec![POISON; out_words];
-    gemm::twin(spec, &GemmInputs { packed: &weights, halves: &halves, bias: &bias, n_rows }, &mut expected);
-    assert_same(&format!("{spec:?} rows {n_rows}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
-}
-
 /// Norms write whole quads of a row's first `width` elements, zeros past the end.
 fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
     let mut row = row.to_vec();
@@ -454,7 +359,16 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::Half(Precision::Int8),
             ActivationFormat::Half(Precision::Int11),
         ][index % 5];
-        let spec = NormSpec { width, stride, eps, add, post_norm, format, subgroup_size: target.subgroup_size };
+        let spec = NormSpec {
+            width,
+            stride,
+            eps,
+            add,
+            post_norm,
+            format,
+            lanes: target.norm.lanes.max(target.subgroup_size as usize),
+            subgroup_size: target.subgroup_size,
+        };
         let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
         let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
         let kernel = KernelSpec::Norm(spec.clone());
