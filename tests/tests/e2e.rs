@@ -356,12 +356,21 @@ fn a_seed_draws_the_same_text_again() {
 #[test]
 fn batches_and_generation_ahead_draw_what_single_steps_draw() {
     let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 3, ..Sampling::default() };
-    for name in ["gemma3-text", "mistral-window", "phi3-longrope-short", "llama-tied"] {
+    // The generic target splits attention, in batches too.
+    let split = Ask { target: "generic", ..INT4 };
+    let asks = [
+        ("gemma3-text", INT4),
+        ("mistral-window", split),
+        ("phi3-longrope-short", INT4),
+        ("llama-tied", INT4),
+        ("gemma2-softcap", split),
+    ];
+    for (name, ask) in asks {
         let folder = models().join("tiny").join(name);
         let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
             .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
             .to_vec();
-        let model = Built::of(&folder, INT4).load_with_slots(2 * prompts.len() as u32);
+        let model = Built::of(&folder, ask).load_with_slots(2 * prompts.len() as u32);
         let single = |session: &mut Session<'_>, prompt: &[u32]| -> Vec<u32> {
             let mut next = prompt.to_vec();
             let mut drawn = Vec::new();

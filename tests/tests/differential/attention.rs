@@ -82,7 +82,7 @@ impl Case {
             subgroup_size: target.subgroup_size,
         };
         let window = [None, Some(rng.random_range(2..60)), Some(rng.random_range(60..500)), Some(1)][index % 4];
-        let codes = head_dim % 32 == 0 && index % 2 == 0;
+        let codes = head_dim.is_multiple_of(32) && index.is_multiple_of(2);
         let attention = AttentionSpec {
             gqa,
             cache,
