@@ -10,6 +10,7 @@ use kernels::attention::AttentionSpec;
 use kernels::combine::{CombineSpec, partials_len};
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
+use kernels::flash::FlashSpec;
 use kernels::gemm::{GemmSpec, GemmTile};
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::layout::TILE_ROWS;
@@ -532,6 +533,16 @@ impl Selector<'_> {
 
     fn attention(&mut self, node: &FusedNode, query: ValueId, out: ValueId) {
         let (group, layer) = self.cache_of(node);
+        if let Some(spec) = self.flash_spec(node, query, out) {
+            self.push(node, KernelSpec::Flash(spec), self.kind.rows, 0, |role| match role {
+                Role::Keys => Operand::Keys { group, layer },
+                Role::Values => Operand::Values { group, layer },
+                Role::OutputQuads => Operand::Value(out),
+                _ => Operand::Value(query),
+            });
+            self.quantize(node, out);
+            return;
+        }
         let heads = self.heads_before(query).cloned();
         let spec = self.attention_spec(node, query, out, heads.as_ref());
         let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.splits);
@@ -565,6 +576,32 @@ impl Selector<'_> {
         if self.attention_format(out) == ActivationFormat::F32 {
             self.quantize(node, out);
         }
+    }
+
+    /// On matrix units, where the target has them: programs of many rows of one sequence, over a cache that suits them.
+    fn flash_spec(&self, node: &FusedNode, query: ValueId, out: ValueId) -> Option<FlashSpec> {
+        let tile = self.target.matrix?.flash;
+        let cache = cache_layout(self.config, self.options.kv);
+        let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
+        let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
+        if !(many && fits && self.attention_format(out) == ActivationFormat::F32) {
+            return None;
+        }
+        let (group, _) = self.cache_of(node);
+        let gqa = self.config.n_heads / self.config.n_kv_heads;
+        let most = gqa.min(tile.queries(&cache));
+        Some(FlashSpec {
+            gqa,
+            cache,
+            kv_group: group,
+            window: self.groups[group].window,
+            heads_per_group: (1..=most).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1),
+            input_stride: self.stride_of(query),
+            output_stride: self.stride_of(out),
+            softcap: self.config.attention_softcap.map(Number::new),
+            tile,
+            subgroup_size: self.target.subgroup_size,
+        })
     }
 
     fn attention_spec(

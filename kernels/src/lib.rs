@@ -18,6 +18,7 @@ pub mod attention;
 pub mod combine;
 pub mod elementwise;
 pub mod embed;
+pub mod flash;
 pub mod gemm;
 pub mod heads;
 pub mod matmul;

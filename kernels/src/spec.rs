@@ -6,6 +6,7 @@ use crate::attention::AttentionSpec;
 use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
+use crate::flash::FlashSpec;
 use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
@@ -23,6 +24,7 @@ pub enum KernelSpec {
     Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
+    Flash(FlashSpec),
     Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
@@ -110,6 +112,7 @@ impl KernelSpec {
             KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
+            KernelSpec::Flash(_) => "flash",
             KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
@@ -126,6 +129,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
+            KernelSpec::Flash(spec) => spec.bindings(),
             KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
@@ -142,6 +146,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
+            KernelSpec::Flash(spec) => spec.wgsl(),
             KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
@@ -157,6 +162,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
+            KernelSpec::Flash(spec) => spec.workgroups(rows),
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],

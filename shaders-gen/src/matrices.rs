@@ -2,6 +2,8 @@
 //!
 //! - A matrix has the element type of the memory that it is loaded from. Kernels keep f16 in words of 16 bytes, so that
 //!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean.
+//! - WGSL does not multiply two matrices element by element. Kernels that mean such a product write a difference, which
+//!   none means otherwise; here it becomes the one OpFMul.
 //! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
 //! - Under the Vulkan memory model, which matrices ask for, an access is private to its lane unless it says otherwise, and
 //!   a barrier moves nothing unless it says so. Accesses to workgroup memory and barriers say so here.
@@ -18,6 +20,7 @@ pub fn mend(module: &mut Module) {
     let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
     if model == Some(&Operand::MemoryModel(MemoryModel::Vulkan)) {
         retype_matrices(module);
+        multiply_elements(module);
         store_zeros(module);
         share_workgroup_memory(module);
         fill_barriers(module);
@@ -33,6 +36,17 @@ fn retype_matrices(module: &mut Module) {
     for one in matrix_types(&mut module.types_global_values) {
         if one.operands[0] == word {
             one.operands[0] = half.clone();
+        }
+    }
+}
+
+fn multiply_elements(module: &mut Module) {
+    let matrices: BTreeSet<Word> =
+        matrix_types(&mut module.types_global_values).filter_map(|one| one.result_id).collect();
+    for one in instructions(module) {
+        if one.class.opcode == Op::FSub && one.result_type.is_some_and(|kind| matrices.contains(&kind)) {
+            let operands = std::mem::take(&mut one.operands);
+            *one = Instruction::new(Op::FMul, one.result_type, one.result_id, operands);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use artifacts::TargetMatch;
+use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
 use rspirv::spirv::Capability;
 
@@ -62,12 +63,13 @@ pub struct NormTuning {
     pub lanes: usize,
 }
 
-/// How GEMMs are cut on a device.
+/// How GEMMs, and attention of many rows, are cut on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatrixTuning {
     /// In programs of more rows than `few` has, and of at most as many.
     pub many: GemmTile,
     pub few: GemmTile,
+    pub flash: FlashTile,
 }
 
 impl MatrixTuning {
@@ -169,6 +171,7 @@ pub fn presets() -> Vec<Target> {
                     subgroups_down: 1,
                     double_buffered: true,
                 },
+                flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
         },
@@ -214,6 +217,7 @@ pub fn presets() -> Vec<Target> {
                     subgroups_down: 2,
                     double_buffered: true,
                 },
+                flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 512,
         },
@@ -274,7 +278,22 @@ pub fn presets() -> Vec<Target> {
 
 #[cfg(test)]
 mod tests {
+    use kernels::{CacheLayout, KvFormat};
+
     use super::*;
+
+    #[test]
+    fn flash_tiles_fit_into_their_device() {
+        for target in presets() {
+            let Some(tile) = target.matrix.map(|tuning| tuning.flash) else { continue };
+            for head_dim in [64, 80, 96, 128, 160, 192, 256] {
+                let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: 1, head_dim, page_tokens: 32 };
+                assert!(tile.takes(&cache), "{} {cache:?}", target.name);
+                let bytes = tile.shared_bytes(&cache);
+                assert!(bytes <= target.shared_memory_bytes, "{} {cache:?}: {bytes} bytes", target.name);
+            }
+        }
+    }
 
     #[test]
     fn gemm_tiles_fit_into_their_device() {

@@ -11,6 +11,7 @@ use artifacts::{
 };
 use kernels::KernelSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
 use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
 use shaders_gen::Target;
@@ -60,7 +61,7 @@ pub fn device() -> DeviceFacts {
     runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
 }
 
-/// Small GEMM tiles for that device's cooperative matrices; `None`: it has none.
+/// Small tiles for that device's cooperative matrices; `None`: it has none.
 pub fn device_matrices() -> Option<MatrixTuning> {
     let features = device().features;
     let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
@@ -73,7 +74,7 @@ pub fn device_matrices() -> Option<MatrixTuning> {
         subgroups_down: 2,
         double_buffered: true,
     };
-    Some(MatrixTuning { many: tile, few: tile })
+    Some(MatrixTuning { many: tile, few: tile, flash: FlashTile { fragment, subgroups: 4 } })
 }
 
 impl Operand {

@@ -4,8 +4,10 @@ use std::io::Write;
 use std::process::Command;
 
 use artifacts::ArtifactView;
+use kernels::flash::FlashSpec;
 use kernels::gemm::GemmSpec;
-use kernels::{Activation, KernelSpec, WeightFormat, WeightLayout};
+use kernels::spec::Number;
+use kernels::{Activation, CacheLayout, KernelSpec, KvFormat, WeightFormat, WeightLayout};
 use rspirv::spirv::Capability;
 use shaders_gen::target;
 use tests::compiled::{Compiled, options};
@@ -65,6 +67,34 @@ fn every_gemm_module_is_valid_for_vulkan_1_2() {
                 subgroup_size: target.subgroup_size,
             };
             let binary = shaders_gen::emit(&KernelSpec::Gemm(spec.clone()), &target).unwrap();
+            assert!(uses_matrices(&binary.words));
+            validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
+        }
+    }
+}
+
+#[test]
+fn every_flash_module_is_valid_for_vulkan_1_2() {
+    if !validates_matrices() {
+        eprintln!("flash modules were not validated: this spirv-val does not know cooperative matrices");
+        return;
+    }
+    for target in target::presets() {
+        let Some(tile) = target.matrix.map(|tuning| tuning.flash) else { continue };
+        for (head_dim, window) in [(64, None), (80, Some(100)), (256, None)] {
+            let spec = FlashSpec {
+                gqa: 4,
+                cache: CacheLayout { format: KvFormat::F16, n_kv_heads: 2, head_dim, page_tokens: 32 },
+                kv_group: 0,
+                window,
+                heads_per_group: 4,
+                input_stride: 8 * head_dim,
+                output_stride: 8 * head_dim,
+                softcap: window.map(|_| Number::new(50.0)),
+                tile,
+                subgroup_size: target.subgroup_size,
+            };
+            let binary = shaders_gen::emit(&KernelSpec::Flash(spec.clone()), &target).unwrap();
             assert!(uses_matrices(&binary.words));
             validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
         }

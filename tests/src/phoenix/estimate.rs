@@ -1,7 +1,7 @@
 //! How long a step would take on a 780M, worked out from bytes, multiply-adds and occupancy: an estimate, not a measurement.
 
 use artifacts::{Dispatch, LogitsRows};
-use kernels::KernelSpec;
+use kernels::{CacheLayout, KernelSpec};
 
 use super::instructions::Class;
 use super::{CompiledModel, Kernel};
@@ -99,14 +99,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
         KernelSpec::Gemm(spec) => (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64),
-        KernelSpec::Attention(spec) => {
-            let window = spec.split.window.map_or(u64::MAX, |window| window as u64);
-            let attended: u64 = (before + 1..=before + rows).map(|len| len.min(window)).sum();
-            let cached = (before + rows).min(window.saturating_add(rows - 1));
-            let width = (spec.cache.n_kv_heads * spec.cache.head_dim) as u64;
-            let token_bytes = (2 * spec.cache.page_bytes() / spec.cache.page_tokens) as u64;
-            (token_bytes * cached, 4 * width * spec.gqa as u64 * attended)
-        }
+        KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
+        KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
         KernelSpec::Embed(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
@@ -115,4 +109,13 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_) => (0, 0),
     }
+}
+
+fn attention_work(cache: &CacheLayout, gqa: usize, window: Option<usize>, rows: u64, before: u64) -> (u64, u64) {
+    let window = window.map_or(u64::MAX, |window| window as u64);
+    let attended: u64 = (before + 1..=before + rows).map(|len| len.min(window)).sum();
+    let cached = (before + rows).min(window.saturating_add(rows - 1));
+    let width = (cache.n_kv_heads * cache.head_dim) as u64;
+    let token_bytes = (2 * cache.page_bytes() / cache.page_tokens) as u64;
+    (token_bytes * cached, 4 * width * gqa as u64 * attended)
 }

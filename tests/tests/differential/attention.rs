@@ -1,9 +1,11 @@
 //! Attention behind `heads`, or with it as its prologue, over a cache that it and steps before have filled, whole or split:
-//! against the twins in turn.
+//! against the twins in turn. On devices with matrix units (`cargo xtask matrices` brings one) also attention of prefill on
+//! those.
 
 use artifacts::KvGroupPlan;
 use kernels::attention::{self, AttentionInputs, AttentionSpec};
 use kernels::combine::{self, CombineSpec, partials_len};
+use kernels::flash::{self, FlashSpec, FlashTile};
 use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
 use kernels::split::Split;
 use kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
@@ -12,6 +14,8 @@ use super::*;
 
 /// Caches hold f16: half a unit in the last place of 11 bits.
 const F16_TOLERANCE: f64 = 1e-3;
+/// Queries and weights hold f16, too.
+const FLASH_TOLERANCE: f64 = 2e-3;
 /// A code that is a hair from the middle of two may come out as either: a step of a 127th of the greatest, rarely.
 const CODES_TOLERANCE: f64 = 2e-3;
 /// Rows of the table that stands for a model's q, k and v.
@@ -22,6 +26,8 @@ const CONTEXT: usize = tests::launch::CONTEXT as usize;
 #[derive(Clone, Debug)]
 struct Case {
     attention: AttentionSpec,
+    /// On matrix units, in its place.
+    flash: Option<FlashTile>,
     heads: HeadsSpec,
     n_before: usize,
     n_rows: usize,
@@ -35,7 +41,7 @@ fn attention_through_the_paged_cache() {
     for (index, target) in targets().iter().cycle().take(15).enumerate() {
         let splits = [1, 4, 1, 9][index % 4];
         let rows = if splits == 1 { 16 } else { 8 };
-        let case = Case::random(target, index, splits, false, &mut rng);
+        let case = Case::random(target, index, any_cache(index, &mut rng), splits, false, &mut rng);
         let (n_before, n_rows) = (rng.random_range(1..200), rng.random_range(1..=rows));
         Case { n_before, n_rows, rows, ..case }.check(target, &mut rng);
     }
@@ -45,18 +51,53 @@ fn attention_through_the_paged_cache() {
 fn attention_that_does_the_work_on_heads() {
     let mut rng = StdRng::seed_from_u64(7);
     for (index, target) in targets().iter().cycle().take(15).enumerate() {
-        let case = Case::random(target, index, [1, 3, 16, 5][index % 4], true, &mut rng);
+        let splits = [1, 3, 16, 5][index % 4];
+        let case = Case::random(target, index, any_cache(index, &mut rng), splits, true, &mut rng);
         // The first token of a sequence, a tile's last, a tile's first, any.
         let n_before = [0, 63, 64, rng.random_range(300..600)][index / 2 % 4];
         Case { n_before, ..case }.check(target, &mut rng);
     }
 }
 
+#[test]
+fn flash_attention() {
+    let Some(target) = matrix_target() else {
+        eprintln!("flash attention did not run: {} multiplies no f16 matrices", device().name);
+        return;
+    };
+    let small = target.matrix.expect("set above").flash;
+    let mut rng = StdRng::seed_from_u64(10);
+    for index in 0..10 {
+        let head_dim = [64, 256, 16, 128, 32, 80, 96, 160][index % 8];
+        let page_tokens = if index == 9 { 16 } else { 32 };
+        let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens };
+        let mut case = Case::random(&target, index / 2, cache, 1, false, &mut rng);
+        case.attention.output = ActivationFormat::F32;
+        let flash = FlashTile { subgroups: [4, 8][index / 8 % 2], ..small };
+        // From the first token on, from any other, in a program that has room for more rows.
+        let n_before = [0, rng.random_range(1..600)][index / 3 % 2];
+        let n_rows = rng.random_range(1..100);
+        Case { flash: Some(flash), n_before, n_rows, rows: n_rows + rng.random_range(0..70), ..case }
+            .check(&target, &mut rng);
+    }
+}
+
+fn any_cache(index: usize, rng: &mut StdRng) -> CacheLayout {
+    let head_dim = [64, 32, 96, 40, 256, 128, 10, 80][rng.random_range(0..8)];
+    let format = [KvFormat::F16, KvFormat::Int8][index / 3 % 2];
+    CacheLayout { format, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens: 32 }
+}
+
 impl Case {
-    fn random(target: &Target, index: usize, splits: usize, folded: bool, rng: &mut StdRng) -> Case {
-        let head_dim = [64, 32, 96, 40, 256, 128, 10, 80][rng.random_range(0..8)];
-        let format = [KvFormat::F16, KvFormat::Int8][index / 3 % 2];
-        let cache = CacheLayout { format, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens: 32 };
+    fn random(
+        target: &Target,
+        index: usize,
+        cache: CacheLayout,
+        splits: usize,
+        folded: bool,
+        rng: &mut StdRng,
+    ) -> Case {
+        let head_dim = cache.head_dim;
         let gqa = [1, 2, 3, 5, 8][rng.random_range(0..5)];
         let heads_per_group = if gqa == 8 { 4 } else { gqa };
         let n_heads = gqa * cache.n_kv_heads;
@@ -101,7 +142,7 @@ impl Case {
             output: if codes { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
             subgroup_size: target.subgroup_size,
         };
-        Case { attention, heads, n_before: 0, n_rows: 1, rows: 1 }
+        Case { attention, flash: None, heads, n_before: 0, n_rows: 1, rows: 1 }
     }
 
     fn combine(&self) -> CombineSpec {
@@ -112,6 +153,24 @@ impl Case {
             output_stride: self.attention.output_stride,
             output: self.attention.output,
             subgroup_size: self.attention.subgroup_size,
+        }
+    }
+
+    fn flash(&self, tile: FlashTile) -> FlashSpec {
+        let AttentionSpec { gqa, cache, kv_group, heads_per_group, input_stride, softcap, output_stride, .. } =
+            self.attention;
+        let (window, subgroup_size) = (self.attention.split.window, self.attention.subgroup_size);
+        FlashSpec {
+            gqa,
+            cache,
+            kv_group,
+            window,
+            heads_per_group,
+            input_stride,
+            output_stride,
+            softcap,
+            tile,
+            subgroup_size,
         }
     }
 
@@ -147,8 +206,8 @@ impl Case {
                 Operand::Out { id: EMBED, words: self.rows * heads.input_stride }
             }
             Role::Output if kernel == HEADS => Operand::Out { id: HEADS, words: q_len },
-            Role::Input => Operand::Out { id: HEADS, words: q_len },
-            Role::Output | Role::Encoded => Operand::Out { id: RESULT, words: q_len },
+            Role::Input | Role::InputQuads => Operand::Out { id: HEADS, words: q_len },
+            Role::Output | Role::OutputQuads | Role::Encoded => Operand::Out { id: RESULT, words: q_len },
             other => panic!("attention has no {other:?}"),
         };
         let step = |number: usize, kernel: KernelSpec| {
@@ -159,7 +218,10 @@ impl Case {
         if self.attention.prologue.is_none() {
             steps.push(step(HEADS, KernelSpec::Heads(heads.clone())));
         }
-        steps.push(step(RESULT, KernelSpec::Attention(self.attention.clone())));
+        steps.push(match self.flash {
+            Some(tile) => step(RESULT, KernelSpec::Flash(self.flash(tile))),
+            None => step(RESULT, KernelSpec::Attention(self.attention.clone())),
+        });
         if self.attention.split.splits > 1 {
             steps.push(step(RESULT, KernelSpec::Combine(self.combine())));
         }
@@ -169,7 +231,7 @@ impl Case {
             kv: Some(KvGroupPlan {
                 window_tokens: self.attention.split.window.map(|window| window as u32),
                 n_layers: 1,
-                page_tokens: 32,
+                page_tokens: cache.page_tokens as u32,
                 page_bytes: cache.page_bytes() as u64,
                 tier: artifacts::Tier::Vram,
                 reason: String::new(),
@@ -184,7 +246,7 @@ impl Case {
         let all: Vec<u32> = before.iter().chain(&tokens).copied().collect();
         let mut inputs = vec![0.0; all.len() * heads.input_stride];
         embed::twin(&embed, &model, &all, &mut inputs);
-        let block_table: Vec<u32> = (0..all.len().div_ceil(32) as u32).rev().collect();
+        let block_table: Vec<u32> = (0..all.len().div_ceil(cache.page_tokens) as u32).rev().collect();
         let mut keys = vec![0; block_table.len() * cache.page_bytes() / 4];
         let mut values = keys.clone();
         let mut queries = vec![POISON; all.len() * heads.output_stride];
@@ -209,12 +271,19 @@ impl Case {
             block_table: &block_table,
         };
         let mut twin = vec![POISON.to_bits(); if self.attention.split.splits > 1 { partials } else { q_len }];
-        attention::twin(&self.attention, &attention_inputs, &mut twin);
+        match self.flash {
+            Some(tile) => flash::twin(&self.flash(tile), &attention_inputs, &mut twin),
+            None => attention::twin(&self.attention, &attention_inputs, &mut twin),
+        }
         if self.attention.prologue.is_none() {
             let used = self.n_rows * heads.output_stride;
             assert_same(&format!("queries of {what}"), &floats(&found[&HEADS])[..used], &queries[..used], TOLERANCE);
         }
-        let tolerance = if cache.format == KvFormat::F16 { F16_TOLERANCE } else { CODES_TOLERANCE };
+        let tolerance = match (self.flash, cache.format) {
+            (Some(_), _) => FLASH_TOLERANCE,
+            (None, KvFormat::F16) => F16_TOLERANCE,
+            (None, KvFormat::Int8) => CODES_TOLERANCE,
+        };
         if self.attention.split.splits > 1 {
             let maxima_bounded = |words: &[u32]| -> Vec<f32> {
                 floats(words).iter().map(|x| if *x == -1e30 { 0.0 } else { *x }).collect()

@@ -6,9 +6,9 @@ use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightF
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shaders_gen::{Target, target};
-use tests::launch::{Operand, POISON, device, device_matrices};
+use tests::launch::{Operand, POISON, device};
 
-use crate::{TOLERANCE, assert_same, floats, launch, normals, packed, targets};
+use crate::{TOLERANCE, assert_same, floats, launch, matrix_target, normals, packed};
 
 #[test]
 fn every_format_tile_and_folding() {
@@ -82,12 +82,4 @@ fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng)
     let mut expected = vec![POISON; out_words];
     gemm::twin(spec, &GemmInputs { packed: &weights, halves: &halves, bias: &bias, n_rows }, &mut expected);
     assert_same(&format!("{spec:?} rows {n_rows}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
-}
-
-/// A target with matrix units as the device has them, if it has any.
-fn matrix_target() -> Option<Target> {
-    let mut target = targets().pop().expect("a target with subgroups");
-    target.workgroup_invocations = 256;
-    target.matrix = Some(device_matrices()?);
-    Some(target)
 }

@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
 use shaders_gen::{Target, target};
-use tests::launch::{Launch, Operand, POISON, device};
+use tests::launch::{Launch, Operand, POISON, device, device_matrices};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
@@ -47,6 +47,14 @@ fn integer_targets() -> Vec<Target> {
         target
     };
     targets().iter().filter(|target| !target.matmul.broadcast).map(with_dot).collect()
+}
+
+/// A target with matrix units as the device has them, if it has any.
+fn matrix_target() -> Option<Target> {
+    let mut target = targets().pop().expect("a target with subgroups");
+    target.workgroup_invocations = 256;
+    target.matrix = Some(device_matrices()?);
+    Some(target)
 }
 
 fn normals(rng: &mut StdRng, count: usize) -> Vec<f32> {
