@@ -442,13 +442,7 @@ impl Selector<'_> {
         let (layout, first_row) = self.matrix(id);
         let row_from_step = self.row_from_step(node);
         let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        let least_tiles = match (norm, self.encodes_output(node)) {
-            // 32 rows of gate and as many of up.
-            (_, true) => 2 * ACTIVATION_GROUP / TILE_ROWS,
-            (Some(_), false) => self.target.matmul.prologue_tiles,
-            (None, false) => 1,
-        };
-        MatMulSpec {
+        let mut spec = MatMulSpec {
             layout,
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
@@ -460,9 +454,11 @@ impl Selector<'_> {
             act_mul,
             softcap: softcap.map(Number::new),
             row_from_step,
-            tile: tile(self.target, &layout, head_rows, act_mul.is_some(), least_tiles),
+            tile: MatMulTile::default(),
             subgroup_size: self.target.subgroup_size,
-        }
+        };
+        spec.tile = tile(self.target, &spec, head_rows);
+        spec
     }
 
     fn sample(&mut self) {
@@ -555,22 +551,38 @@ fn roles_of(spec: KernelSpec) -> impl Iterator<Item = Role> {
 }
 
 /// The target's tuning fitted to a shape.
-fn tile(target: &Target, layout: &WeightLayout, rows: usize, paired: bool, least_tiles: usize) -> MatMulTile {
+fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let tuning = target.matmul;
     let columns = tuning.columns.min(rows.next_power_of_two());
-    let tiles_per_lane = if columns == 1 { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
-    // A lane without a block to read only waits.
-    let blocks = layout.blocks_per_tile();
-    let k_slices = if blocks.is_power_of_two() { blocks } else { blocks.next_power_of_two() / 2 };
-    let tiles_per_lane = if paired { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
-    let lane_groups = tuning.workgroup / TILE_ROWS;
+    let one = columns == 1;
+    let tiles_per_lane = if one { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
+    let tiles_per_lane = if spec.act_mul.is_some() { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
+    let (lanes, shared_tiles) = match spec.prologue {
+        Some(_) => {
+            let tiles_per_unit = spec.layout.tiles() / target.compute_units;
+            (tuning.prologue_workgroup, tuning.prologue_tiles.min(tiles_per_unit.next_power_of_two()))
+        }
+        None => (tuning.workgroup, 1),
+    };
+    let least_tiles = match spec.output {
+        ActivationFormat::F32 => shared_tiles.max(1),
+        // 32 rows of gate and as many of up.
+        _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
+    };
+    // A lane without columns to read only waits.
+    let runs = match spec.input {
+        ActivationFormat::F32 => spec.layout.blocks_per_tile(),
+        _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
+    };
+    let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
+    let lane_groups = lanes / TILE_ROWS;
     let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
     MatMulTile {
         columns,
         tiles_per_lane,
         k_slices,
         broadcast: tuning.broadcast,
-        unroll: tuning.unroll,
+        unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
         group_tiles: (lane_groups / k_slices).max(1),
     }
 }
