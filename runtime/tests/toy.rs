@@ -52,7 +52,7 @@ fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
     assert_eq!(first.token, argmax(&expected[32]));
     assert_eq!(first.logit, expected[32][first.token as usize]);
     let second = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
-    assert!(session.last_step_gpu_seconds().is_none_or(|seconds| seconds < 60.0));
+    assert!(session.take_gpu_seconds().is_none_or(|seconds| seconds < 60.0));
 
     session.truncate(33).unwrap();
     let again = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();

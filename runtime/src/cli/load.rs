@@ -13,7 +13,12 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
 
-/// The same, so that the time of every dispatch is written down.
+/// The same, for `slots` sequences at a time.
+pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
+}
+
+/// For one sequence, so that the time of every dispatch is written down.
 pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
     let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
     load_with(artifact, args, options)
