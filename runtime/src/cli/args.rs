@@ -138,14 +138,14 @@ pub struct InspectArgs {
 pub struct BenchArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Tokens of the prefill tests
-    #[arg(short = 'p', long, value_name = "TOKENS,…", default_value = "512", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1 << 30))]
+    /// Tokens of the prefill tests; 0: none
+    #[arg(short = 'p', long, value_name = "TOKENS,…", default_value = "512", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
     pub n_prompt: Vec<u32>,
     /// Steps of a decode test
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub n_gen: u32,
-    /// Tokens in the cache before a decode test
-    #[arg(long = "depth", value_name = "TOKENS,…", default_value = "0", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
+    /// Tokens in the cache before a decode test of one sequence [default: 0, where there is no -s]
+    #[arg(long = "depth", value_name = "TOKENS,…", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
     pub depths: Vec<u32>,
     /// Also decode so many sequences at once, from empty caches; tokens of all are counted
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]

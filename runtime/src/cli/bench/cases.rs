@@ -38,7 +38,8 @@ impl Cases {
         let run_tokens = WARM_UP_STEPS.saturating_add(args.n_gen.saturating_mul(args.repetitions));
         let deepest = max_positions.saturating_sub(run_tokens);
         let mut depths: Vec<u32> = Vec::new();
-        for &asked in &args.depths {
+        let by_default = [0].iter().filter(|_| args.depths.is_empty() && args.sequences.is_empty());
+        for &asked in args.depths.iter().chain(by_default) {
             let depth = asked.min(deepest);
             if depth < asked {
                 notes
@@ -48,7 +49,7 @@ impl Cases {
                 depths.push(depth);
             }
         }
-        let prefills = args.n_prompt.iter().map(|&tokens| Case::Prefill { tokens });
+        let prefills = args.n_prompt.iter().filter(|&&tokens| tokens > 0).map(|&tokens| Case::Prefill { tokens });
         let alone: Vec<Case> = prefills.chain(depths.into_iter().map(|depth| Case::Decode { depth })).collect();
         let together: Vec<Case> = args.sequences.iter().map(|&sequences| Case::Batch { sequences }).collect();
         let context_of = |case: &Case| match *case {
@@ -92,6 +93,12 @@ mod tests {
         assert_eq!(groups.iter().map(|group| group.cases.len()).collect::<Vec<_>>(), [4, 2]);
         assert_eq!((groups[0].slots, groups[0].context_tokens), (1, 2048 + 2 * 16 + WARM_UP_STEPS));
         assert_eq!((groups[1].slots, groups[1].context_tokens), (32, 16));
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_left_out() {
+        let Cases { groups, .. } = Cases::new(&args("-p 0 -s 4"), 8192);
+        assert_eq!(groups.iter().map(|group| &group.cases[..]).collect::<Vec<_>>(), [[Case::Batch { sequences: 4 }]]);
     }
 
     #[test]
