@@ -33,7 +33,8 @@ fn the_script_measures_a_tiny_shape() {
     assert_eq!(tests, [("prefill", 16), ("decode", 0), ("decode", 1016), ("batch", 1), ("batch", 3)]);
     assert!(lines.iter().all(|line| line["ours_tokens_per_s"].as_f64().is_some_and(|rate| rate > 0.0)), "{json}");
     assert!(printed.contains("| tiny | 3 sequences |"), "{printed}");
-    let left: Vec<_> = std::fs::read_dir(&output).expect("it is there").map(|one| one.expect("an entry").file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(&output).expect("it is there").map(|one| one.expect("an entry").file_name()).collect();
     assert_eq!(left.len(), 2, "models and notes are gone: {left:?}");
 }
 

@@ -5,16 +5,19 @@
 //! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
+mod bench_gpu;
 mod demo;
 mod fidelity;
 mod phoenix_report;
 mod test;
 
+mod llama;
 mod radv;
 mod wheel;
 
@@ -37,6 +40,8 @@ enum Command {
     Fidelity(fidelity::FidelityArgs),
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
+    /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
+    BenchGpu(bench_gpu::BenchGpuArgs),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +50,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run_all(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
+        Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::options::Options;
@@ -18,15 +19,25 @@ pub struct Check {
 }
 
 pub fn run(options: &Options, clock: &Clock) -> Vec<Check> {
+    let device = options.device.clone().or_else(|| first_gpu(options, clock));
     let names = if options.quick { &["differential"][..] } else { &["differential", "e2e"] };
-    names.iter().map(|name| check(options, clock, name)).collect()
+    names.iter().map(|name| check(options, clock, device.as_deref(), name)).collect()
 }
 
-fn check(options: &Options, clock: &Clock, name: &'static str) -> Check {
+/// By name: without one, tests take the software device.
+fn first_gpu(options: &Options, clock: &Clock) -> Option<String> {
+    let listed = clock.run(Command::new(options.program("unicorn-run")).args(["devices", "--json"])).ok()?;
+    let devices: Value = serde_json::from_str(&listed).ok()?;
+    let gpu = devices.as_array()?.iter().find(|device| device["software"] == false)?;
+    Some(gpu["name"].as_str()?.to_owned())
+}
+
+fn check(options: &Options, clock: &Clock, device: Option<&str>, name: &'static str) -> Check {
     let mut command = Command::new(options.program(name));
     command.env("UNICORN_TEST_MODELS", options.bundle.join("models"));
-    // Without a name, tests take the software device; a GPU is there first.
-    command.env("UNICORN_DEVICE", options.device.as_deref().unwrap_or("0"));
+    if let Some(device) = device {
+        command.env("UNICORN_DEVICE", device);
+    }
     let begin = Instant::now();
     let result = clock.run(&mut command);
     let passed = result.is_ok();
