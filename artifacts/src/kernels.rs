@@ -29,6 +29,11 @@ pub struct TargetMatch {
     pub subgroup_size: u32,
     pub shared_memory_bytes: u32,
     pub workgroup_invocations: u32,
+    /// Kernels use packed dot products of int8.
+    pub integer_dot_product: bool,
+    /// Kernels use cooperative matrices of f16 with f32 sums, of so many rows and columns, and what comes with them: the
+    /// Vulkan memory model and arithmetic in f16. 0: none.
+    pub matrix_side: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -27,6 +27,8 @@ pub mod kernels;
 pub mod map;
 pub mod meta;
 pub mod plan;
+#[cfg(feature = "write")]
+pub mod rewrite;
 pub mod step;
 pub mod tokenizer;
 pub mod validate;

@@ -10,6 +10,7 @@ pub const MAX_BINDING_BYTES: u64 = 128 << 20;
 
 /// A kind of memory, fastest to reach first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// Memory of the NPU.
     Npu,
@@ -80,6 +81,7 @@ pub struct TierPlan {
 
 /// Who reads a memory in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Reader {
     Npu,
     Gpu,

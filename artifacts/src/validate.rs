@@ -9,6 +9,12 @@ use crate::view::ArtifactView;
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
+/// Bounds on what sums of a plan's numbers can come to, so that nobody who adds them up need check again: K and V of one
+/// page over the layers of a group, groups, and bytes of a buffer or of the weights that a dispatch reads.
+const MAX_GROUP_PAGE_BYTES: u64 = 512 << 20;
+const MAX_KV_GROUPS: u64 = 16;
+const MAX_BUFFERS: u64 = 64;
+const MAX_READ_BYTES: u64 = 1 << 40;
 /// More than any program has; a bound on what comparing each with each can cost a reader.
 const MAX_ACTIVATIONS: u64 = 16_384;
 /// SPIR-V's first word.
@@ -21,14 +27,24 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     for (slice, len) in plan.slices.iter().zip(&slice_lens) {
         equal("bytes of a planned slice", *len, slice.bytes)?;
     }
+    validate_machine(plan)?;
     validate_weights(plan)?;
     validate_activations(plan)?;
+    in_range("number of KV groups", plan.kv_groups.len() as u64, 0, MAX_KV_GROUPS)?;
     for group in &plan.kv_groups {
         in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
         in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
         in_range("window of a KV group", u64::from(group.window_tokens.unwrap_or(1)), 1, 1 << 30)?;
         in_range("layers of a KV group", u64::from(group.n_layers), 1, 4096)?;
+        let of_layers = 2 * group.page_bytes * u64::from(group.n_layers);
+        in_range("bytes of a page in all layers of a KV group", of_layers, 1, MAX_GROUP_PAGE_BYTES)?;
     }
+    in_range("number of buffers", plan.buffers.len() as u64, 0, MAX_BUFFERS)?;
+    for buffer in &plan.buffers {
+        in_range(&format!("bytes of buffer {}", buffer.name), buffer.bytes, 0, MAX_READ_BYTES)?;
+    }
+    in_range("planned context", u64::from(plan.planned_context_tokens), 1, 1 << 30)?;
+    in_range("planned tokens of a step", u64::from(plan.planned_chunk_tokens), 1, MAX_ROWS as u64)?;
     in_range("logits rows", u64::from(plan.logits_rows), 1, MAX_ROWS as u64)?;
     in_range("logits stride", u64::from(plan.logits_stride), u64::from(view.meta.model.vocab_size), 1 << 24)?;
     in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
@@ -50,12 +66,24 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     Ok(())
 }
 
+fn validate_machine(plan: &Plan) -> Result<(), ParseError> {
+    for (index, tier) in plan.machine.tiers.iter().enumerate() {
+        if plan.machine.tiers[..index].iter().any(|other| other.tier >= tier.tier) {
+            let expected = "each tier once and in order";
+            return Err(ParseError::invalid("tiers of the machine", expected, tier.tier.name()));
+        }
+        in_range("bandwidth of a tier", tier.bytes_per_s.unwrap_or(1), 1, u64::MAX)?;
+    }
+    Ok(())
+}
+
 fn validate_weights(plan: &Plan) -> Result<(), ParseError> {
     let mut ends = vec![0u64; plan.slices.len()];
     for weight in &plan.weights {
         below("slice of a weight", weight.slice, plan.slices.len())?;
         let slice = weight.slice as usize;
         let end = range_end(&weight.name, weight.offset_bytes, weight.len_bytes, plan.slices[slice].bytes)?;
+        in_range(&format!("bytes read of {}", weight.name), weight.bytes_read_per_token, 0, weight.len_bytes)?;
         if weight.offset_bytes < ends[slice] {
             return Err(ParseError::invalid(
                 format!("offset of weight {}", weight.name),
@@ -95,6 +123,7 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         below("pipeline of a dispatch", dispatch.pipeline, target.pipelines.len())?;
         let pipeline = &target.pipelines[dispatch.pipeline as usize];
         equal(&format!("bindings of dispatch {}", dispatch.label), pipeline.bindings, dispatch.bindings.len() as u32)?;
+        in_range(&format!("weights of dispatch {}", dispatch.label), dispatch.weight_bytes, 0, MAX_READ_BYTES)?;
         for &count in &dispatch.workgroups {
             in_range(&format!("workgroups of dispatch {}", dispatch.label), u64::from(count), 1, 65_535)?;
         }

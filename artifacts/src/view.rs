@@ -1,8 +1,12 @@
 //! The reader: bytes to checked, borrowed parts. Everything read from a file is checked once, here, and trusted after.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use crate::codec;
 use crate::error::ParseError;
-use crate::header::{self, MAX_SLICE_BYTES, Section, SectionKind};
+use crate::header::{self, MAGIC, MAX_SLICE_BYTES, Section, SectionKind};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
 use crate::plan::Plan;
@@ -64,6 +68,13 @@ impl<'a> WeightSection<'a> {
     }
 }
 
+/// Whether the file at `path` begins as an artifact does: then nobody wants it overwritten with something else.
+pub fn is_artifact(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    read.is_ok() && start == MAGIC
+}
+
 fn structured<T: serde::de::DeserializeOwned>(
     bytes: &[u8],
     sections: &[Section],
@@ -105,7 +116,7 @@ fn weight_sections<'a>(bytes: &'a [u8], sections: &[Section]) -> Result<Vec<Weig
 }
 
 /// `decode_header` has checked that the range lies in the file.
-fn section_bytes<'a>(bytes: &'a [u8], section: &Section) -> &'a [u8] {
+pub(crate) fn section_bytes<'a>(bytes: &'a [u8], section: &Section) -> &'a [u8] {
     &bytes[section.offset_bytes as usize..(section.offset_bytes + section.len_bytes) as usize]
 }
 

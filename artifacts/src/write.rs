@@ -1,8 +1,9 @@
 //! The writer: mirror of `view`. Weights stream through it, one packed tensor at a time; nothing appears under the
 //! artifact's own name before the last byte is on disk.
 
-use std::fs::File;
+use std::fs::Permissions;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -37,8 +38,7 @@ impl ArtifactWriter {
         if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempfile_in(folder)?;
+        let file = partial_beside(path)?;
         let mut writer = ArtifactWriter {
             path: path.to_owned(),
             file: BufWriter::with_capacity(1 << 20, file),
@@ -123,15 +123,9 @@ impl ArtifactWriter {
         }
         sections.splice(0..0, std::mem::take(&mut self.weights));
         let len_bytes = self.position_bytes;
-        let mut file = self.file.into_inner().map_err(|error| error.into_error())?;
-        file.as_file_mut().seek(SeekFrom::Start(0))?;
-        file.as_file_mut().write_all(&encode_header(&sections, len_bytes))?;
-        file.as_file().sync_all()?;
-        let written = crate::map::MappedFile::open(file.path())?;
-        ArtifactView::parse(written.bytes()).map_err(io::Error::other)?;
-        drop(written);
-        readable_by_all(file.as_file())?;
-        file.persist(&self.path).map_err(|error| error.error)?;
+        let file = self.file.into_inner().map_err(|error| error.into_error())?;
+        // Temporary files are private; an artifact is as readable as any file that a user makes.
+        into_place(file, &sections, len_bytes, &self.path, Permissions::from_mode(0o644))?;
         Ok(len_bytes)
     }
 
@@ -171,8 +165,28 @@ impl ArtifactWriter {
 /// Metadata, plan, kernels and tokenizer.
 const STRUCTURED_SECTIONS: usize = 4;
 
-/// Temporary files are private; an artifact is as readable as any file that a user makes.
-fn readable_by_all(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+/// A temporary file in the folder of `path`.
+pub(crate) fn partial_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempfile_in(folder)
+}
+
+/// Gives a file of `len_bytes` its header, flushes it to disk, reads it back as a reader would, and renames it to `path` with
+/// these permissions.
+pub(crate) fn into_place(
+    mut file: NamedTempFile,
+    sections: &[Section],
+    len_bytes: u64,
+    path: &Path,
+    permissions: Permissions,
+) -> io::Result<()> {
+    file.as_file_mut().seek(SeekFrom::Start(0))?;
+    file.as_file_mut().write_all(&encode_header(sections, len_bytes))?;
+    file.as_file().sync_all()?;
+    let written = crate::map::MappedFile::open(file.path())?;
+    ArtifactView::parse(written.bytes()).map_err(io::Error::other)?;
+    drop(written);
+    file.as_file().set_permissions(permissions)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }

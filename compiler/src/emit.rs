@@ -56,13 +56,13 @@ pub fn plan_text(plan: &Plan) -> String {
     let account = Account::of(plan);
     let name = &plan.machine.name;
     line(format_args!(
-        "machine {name}, {} tokens: each slice, pool, arena and buffer is one of its own",
+        "machine {name}, {} tokens; each slice, pool, arena and buffer is a device buffer by itself",
         account.context_tokens
     ));
     for tier in &account.tiers {
-        let budget = tier.budget_bytes.map_or("unlimited".to_owned(), |bytes| format!("{bytes} bytes"));
-        let read = tier.bytes_read_per_token;
-        line(format_args!("tier {} {} of {budget}, {read} bytes read per token", tier.tier, tier.bytes()));
+        let budget = tier.budget_bytes.map_or("no known limit".to_owned(), |bytes| bytes.to_string());
+        let (bytes, read) = (tier.bytes(), tier.bytes_read_per_token);
+        line(format_args!("tier {} {bytes} bytes of {budget}, {read} read per token", tier.tier));
     }
     for (index, slice) in plan.slices.iter().enumerate() {
         line(format_args!("slice {} slice{index}+0 {}", slice.tier.name(), slice.bytes));

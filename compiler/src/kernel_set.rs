@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
-use kernels::KernelSpec;
+use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
 
@@ -117,6 +117,10 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
             format!("{norm}matmul {rows}×{cols} {format} {} ×{}", spec.input.name(), spec.tile.columns)
+        }
+        KernelSpec::Gemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.layout;
+            format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
         }
         KernelSpec::Attention(spec) => format!("attention ×{}", spec.rows_per_group),
         other => other.name().into(),

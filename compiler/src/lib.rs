@@ -26,6 +26,7 @@ pub mod select;
 
 pub mod machine;
 pub mod place;
+pub mod replan;
 
 pub mod kernel_set;
 
@@ -46,7 +47,7 @@ use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
 use graph::ModelGraph;
-use import::{Checkpoint, ModelConfig};
+use import::Checkpoint;
 use importance::Importance;
 use kernel_set::KernelSet;
 use place::{PlaceRequest, Placement, WeightPlacement};
@@ -133,7 +134,10 @@ fn plan_timed(
         policy: options.policy,
         activations,
         machine: &options.machine,
-        context_tokens: planned_context(options.context_tokens, config)?,
+        context_tokens: planned_context(
+            options.context_tokens,
+            u32::try_from(config.max_positions).unwrap_or(u32::MAX),
+        )?,
     })?;
     progress.advance(1);
     clock.lap("plan");
@@ -164,9 +168,8 @@ impl Planned {
     }
 }
 
-/// The context that was asked for, or a usual one.
-fn planned_context(asked_tokens: Option<u32>, config: &ModelConfig) -> Result<u32> {
-    let model = u32::try_from(config.max_positions).unwrap_or(u32::MAX);
+/// The context that was asked for, or a usual one, of a model made for `model` tokens.
+fn planned_context(asked_tokens: Option<u32>, model: u32) -> Result<u32> {
     match asked_tokens {
         Some(asked) if asked == 0 || asked > model => Err(CompileError::Plan(format!(
             "context is {asked} tokens, expected 1 to {model}, as many as the model was made for"

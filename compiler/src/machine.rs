@@ -84,21 +84,15 @@ impl Machine {
     /// # Errors
     /// When `budget` speaks of a tier that the machine lacks.
     pub fn plan(&self, budget: &Budget) -> Result<MachinePlan> {
-        if let Some((tier, _)) = budget.0.iter().find(|(tier, _)| !self.tiers.iter().any(|one| one.tier == *tier)) {
-            return Err(CompileError::Plan(format!("machine {} has no {} to budget", self.name, tier.name())));
-        }
-        let plan = |one: &MachineTier| {
-            let given = budget.of(one.tier);
-            TierPlan {
-                tier: one.tier,
-                budget_bytes: given.or(one.size_bytes.map(|size| size - one.kept_free_bytes)),
-                bytes_per_s: one.bytes_per_s,
-                readers: one.readers.clone(),
-                sparse_rows: one.sparse_rows,
-                source: if given.is_some() { format!("--budget; {}", one.source) } else { one.source.clone() },
-            }
+        let plan = |one: &MachineTier| TierPlan {
+            tier: one.tier,
+            budget_bytes: one.size_bytes.map(|size| size - one.kept_free_bytes),
+            bytes_per_s: one.bytes_per_s,
+            readers: one.readers.clone(),
+            sparse_rows: one.sparse_rows,
+            source: one.source.clone(),
         };
-        Ok(MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
+        budget.apply(MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
     }
 }
 

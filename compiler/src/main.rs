@@ -7,10 +7,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use artifacts::view::is_artifact;
+use clap::{Parser, Subcommand};
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
 use compiler::machine::{Budget, Machine};
+use compiler::replan::{ReplanOptions, replan};
 use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileError, CompileOptions, Source, compile, export, plan};
@@ -20,8 +22,10 @@ use shaders_gen::target;
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
-#[command(name = "unicorn-compile", version)]
+#[command(name = "unicorn-compile", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// A Hugging Face folder, or a .gguf file.
     #[arg(required_unless_present = "synthetic")]
     model: Option<PathBuf>,
@@ -40,8 +44,7 @@ struct Args {
     /// Device kinds to make kernels for; all of them if not given.
     #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
     targets: Vec<String>,
-    /// Machine to plan memory for: a name (compiler/machines/README.md lists them) or a file that describes one.
-    #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
     machine: String,
     /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
     #[arg(long, value_name = "TIER=SIZE,…")]
@@ -69,12 +72,48 @@ struct Args {
     json: bool,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    /// Give the bytes of an artifact other places; its weights stay as they are
+    Replan(ReplanArgs),
+}
+
+#[derive(clap::Args)]
+struct ReplanArgs {
+    /// Artifact whose plan is replaced
+    artifact: PathBuf,
+    #[arg(long, value_name = "NAME|FILE", help = machine_help() + " [default: the one that the artifact was planned for]")]
+    machine: Option<String>,
+    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    budget: Option<Budget>,
+    /// Sequence, in tokens, that there must be room for [default: as before]
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<u32>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the sums of the new plan as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn machine_help() -> String {
+    let names = Machine::presets().collect::<Vec<_>>().join(", ");
+    format!("Machine to plan memory for: {names}, or a file that describes one")
+}
+
 fn target_names() -> Vec<&'static str> {
     target::presets().iter().map(|target| target.name).collect()
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(Command::Replan(args)) => run_replan(args),
+        None => run(&args),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -109,16 +148,20 @@ fn run(args: &Args) -> Result<(), CompileError> {
         let checkpoint = Checkpoint::open(model)?;
         export::export(&checkpoint, output, policy, options.fuse, folder)?;
     }
-    print(args, &report)
+    print(args.json, args.quiet, &report)
 }
 
 /// The plan without the model: its sums on stdout, itself in the output file.
 fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut Bars) -> Result<(), CompileError> {
+    // The same command without --plan-only may have made it.
+    if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
+        return Err(CompileError::malformed(output, "file is an artifact, expected a name for the plan"));
+    }
     let planned = plan(source, options, bars)?;
     let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
     bars.finish();
     let report = PlanReport::of(&planned);
-    print(args, &report)?;
+    print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
         let text = if args.json { report.json() } else { Form::Plan.text(&planned, None) };
         std::fs::write(output, text).map_err(CompileError::io(output))?;
@@ -136,8 +179,20 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     Ok(())
 }
 
-fn print<T: Display + Serialize>(args: &Args, report: &T) -> Result<(), CompileError> {
-    match (args.json, args.quiet) {
+fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
+    let options = ReplanOptions {
+        machine: args.machine.as_deref().map(Machine::named).transpose()?,
+        budget: args.budget.clone().unwrap_or_default(),
+        context_tokens: args.context,
+    };
+    let mut bars = Bars::new(args.quiet || args.json);
+    let account = replan(&args.artifact, &options, &mut bars)?;
+    bars.finish();
+    print(args.json, args.quiet, &account)
+}
+
+fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<(), CompileError> {
+    match (json, quiet) {
         (true, _) => say(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n")),
         (false, true) => Ok(()),
         (false, false) => say(&format!("{report}\n")),

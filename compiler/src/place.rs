@@ -1,6 +1,7 @@
 //! Where every byte lives. The only code that chooses an address or a memory tier.
 
 mod refusal;
+pub mod replace;
 pub mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +51,10 @@ pub struct WeightPlacement {
     pub ids: Vec<PackedId>,
 }
 
+/// The buffer that lies with the activations; all others are host buffers.
+const LOGITS: &str = "logits";
+/// The host buffer whose size depends on the context.
+const STEP: &str = "step";
 /// One of two buffers that weights pass through where memory cannot be written in place.
 const STAGING_BYTES: u64 = 64 << 20;
 
@@ -78,7 +83,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
     buffers.insert(
         0,
         BufferPlan {
-            name: "logits".into(),
+            name: LOGITS.into(),
             bytes: logits_bytes,
             tier: tiers.activations,
             reason: "written by the output head, read by the sampler".into(),
@@ -134,11 +139,16 @@ fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
     placement
 }
 
+/// What follows a reason where a faster tier was full.
+const NO_ROOM: &str = "; no room in ";
+
 impl Seat {
     /// `reason`, and where a faster tier was full, that.
     fn explain(self, reason: &str) -> String {
+        // An earlier plan may have found another tier full.
+        let (reason, _) = reason.split_once(NO_ROOM).unwrap_or((reason, ""));
         match self.rather {
-            Some(full) => format!("{reason}; no room in {}", full.name()),
+            Some(full) => format!("{reason}{NO_ROOM}{}", full.name()),
             None => reason.into(),
         }
     }
@@ -175,7 +185,7 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     let step_bytes = step_buffer_bytes(n_groups, request.context_tokens as usize);
     [
         ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
-        ("step", step_bytes, "what the host writes each step: rows, block tables, sampling"),
+        (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),
         ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that two steps drew, read by the host"),
         ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
     ]

@@ -27,6 +27,8 @@ pub struct Report {
     pub weight_bytes_per_token: u64,
     /// sqrt(Σ error² / Σ weight²) over all quantised tensors.
     pub relative_error: f64,
+    /// Where it all will lie.
+    pub account: Account,
     /// Stage and seconds.
     pub seconds: Vec<(&'static str, f64)>,
     pub tensors: Vec<TensorFigures>,
@@ -65,6 +67,7 @@ impl Report {
             bits_per_weight: weight_bytes as f64 * 8.0 / meta.model.parameters as f64,
             weight_bytes_per_token: meta.model.weight_bytes_per_token,
             relative_error: total_error.relative(),
+            account: Account::of(plan),
             seconds,
             tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
         }
@@ -148,6 +151,10 @@ impl Display for Report {
             mib(self.weight_bytes_per_token),
             self.relative_error,
         )?;
+        // Without a machine there is nothing to fill.
+        if self.account.tiers.iter().any(|tier| tier.budget_bytes.is_some()) {
+            writeln!(f, "{}", self.account)?;
+        }
         let stages: Vec<String> = self.seconds.iter().map(|(name, s)| format!("{name} {s:.2} s")).collect();
         let total: f64 = self.seconds.iter().map(|(_, s)| s).sum();
         write!(f, "{total:.2} s: {}", stages.join(", "))

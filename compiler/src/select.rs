@@ -7,6 +7,7 @@ use kernels::activations::ACTIVATION_GROUP;
 use kernels::attention::AttentionSpec;
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
+use kernels::gemm::{GemmSpec, GemmTile};
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::layout::TILE_ROWS;
 use kernels::matmul::{MatMulSpec, MatMulTile};
@@ -237,6 +238,7 @@ impl Selector<'_> {
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
             format: self.stored_format(step.out),
+            lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -277,7 +279,8 @@ impl Selector<'_> {
         let [only] = self.weights.matrix(*matrix) else { return None };
         let one_row = self.kind.rows == 1 || self.row_from_step(reader);
         let spec = self.matmul_spec(reader, *only, Some(step));
-        (self.fold_norms && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
+        (self.fold_norms && self.target.norm.fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes)
+            .then_some(reader)
     }
 
     fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
@@ -299,8 +302,12 @@ impl Selector<'_> {
         let result = self.value(out);
         let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
         for &id in self.weights.matrix(matrix) {
-            let spec = self.matmul_spec(node, id, norm.as_ref());
             let bytes = self.weights.get(id).len_bytes;
+            if let (ActivationFormat::Half(_), Some(tuning)) = (self.stored_format(input), self.target.matrix) {
+                self.gemm(node, id, tuning.tile(rows), bytes);
+                continue;
+            }
+            let spec = self.matmul_spec(node, id, norm.as_ref());
             let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
             let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
             let operands = Vec::from_iter(roles_of(KernelSpec::MatMul(spec.clone())).map(|role| {
@@ -335,14 +342,45 @@ impl Selector<'_> {
 
     /// The format that a matmul reads best; `None`: no matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
-        let FusedOp::MatMul { input, out, .. } = node.op else { return None };
+        let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
         // Quads of the norms before.
         let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
         if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
             return Some(ActivationFormat::F32);
         }
         let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
-        Some(ActivationFormat::Codes(precision))
+        let is_head = self.graph.matrices[matrix.0].is_head;
+        let rows = if is_head { self.logits_rows() } else { self.kind.rows };
+        // What a GEMM cannot do, and where its tiles would be mostly empty.
+        let matrices = self.target.matrix.is_some() && softcap.is_none() && rows > self.target.matmul.columns;
+        Some(if matrices { ActivationFormat::Half(precision) } else { ActivationFormat::Codes(precision) })
+    }
+
+    /// A matmul of many rows on matrix units.
+    fn gemm(&mut self, node: &FusedNode, id: PackedId, tile: GemmTile, bytes: u64) {
+        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
+            unreachable!("called for matmuls")
+        };
+        let (layout, first_row) = self.matrix(id);
+        let spec = GemmSpec {
+            layout,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            bias: bias.is_some(),
+            act_mul,
+            tile,
+            subgroup_size: self.target.subgroup_size,
+        };
+        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
+        let result = self.value(out);
+        self.push(node, KernelSpec::Gemm(spec), rows, bytes, |role| match role {
+            Role::Weights => Operand::Weight(id),
+            Role::Halves => Operand::Encoded(input),
+            Role::Bias => bias.expect("biased"),
+            _ => result,
+        });
     }
 
     /// Whether a value is q, k or v.

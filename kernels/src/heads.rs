@@ -281,6 +281,7 @@ impl HeadsSpec {
             add: false,
             post_norm: false,
             format: ActivationFormat::F32,
+            lanes: 0,
             subgroup_size: 0,
         }
     }

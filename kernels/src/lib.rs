@@ -15,6 +15,7 @@ pub mod template;
 pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod gemm;
 pub mod heads;
 pub mod matmul;
 pub mod norm;

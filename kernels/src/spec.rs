@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::attention::AttentionSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
+use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
@@ -18,6 +19,7 @@ pub enum KernelSpec {
     Norm(NormSpec),
     Quantize(QuantizeSpec),
     MatMul(MatMulSpec),
+    Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
     Elementwise(ElementwiseSpec),
@@ -45,6 +47,8 @@ pub enum Role {
     InputQuads,
     /// The same as integers (`activations::ActivationFormat::Codes`), sixteen codes at a time.
     Codes,
+    /// The same as `activations::ActivationFormat::Half` rows, eight elements at a time.
+    Halves,
     /// The other operand.
     Second,
     /// The residual stream before the sum.
@@ -99,6 +103,7 @@ impl KernelSpec {
             KernelSpec::Norm(_) => "norm",
             KernelSpec::Quantize(_) => "quantize",
             KernelSpec::MatMul(_) => "matmul",
+            KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
             KernelSpec::Elementwise(_) => "elementwise",
@@ -113,6 +118,7 @@ impl KernelSpec {
             KernelSpec::Norm(spec) => spec.bindings(),
             KernelSpec::Quantize(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
+            KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
@@ -127,6 +133,7 @@ impl KernelSpec {
             KernelSpec::Norm(spec) => spec.wgsl(),
             KernelSpec::Quantize(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
+            KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
@@ -140,6 +147,7 @@ impl KernelSpec {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
             KernelSpec::Norm(_) | KernelSpec::Quantize(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
+            KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
@@ -166,6 +174,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),
             Role::Codes => ("codes", "array<vec4<u32>>"),
+            Role::Halves => ("halves", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),

@@ -195,6 +195,11 @@ impl Heap {
 }
 
 impl DeviceFeatures {
+    /// Whether kernels for this `TargetMatch::matrix_side` run.
+    pub fn multiplies_f16_matrices(&self, side: u32) -> bool {
+        self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(side))
+    }
+
     /// Names of what is there, for people.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
@@ -295,7 +300,28 @@ fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
             wanted.workgroup_invocations, device.workgroup_invocations
         ));
     }
+    let features = &device.features;
+    if wanted.integer_dot_product && !features.integer_dot_product {
+        return Some("needs integer dot products, this device has none".into());
+    }
+    let side = wanted.matrix_side;
+    if side != 0 && !features.multiplies_f16_matrices(side) {
+        let has =
+            if features.cooperative_matrix.is_empty() { "none".into() } else { features.cooperative_matrix.join(", ") };
+        return Some(format!(
+            "needs cooperative matrices {}, f16 and the memory model, this device has matrices: {has}; f16: {}; memory \
+             model: {}",
+            f16_matrix(side),
+            features.float16,
+            features.memory_model
+        ));
+    }
     None
+}
+
+/// Square matrices as [`DeviceFeatures::cooperative_matrix`] names them.
+fn f16_matrix(side: u32) -> String {
+    format!("{side}x{side}x{side} f16 -> f32")
 }
 
 fn contains_in_any_case(text: &str, part: &str) -> bool {
@@ -415,5 +441,23 @@ pub(crate) mod tests {
             "artifact has no kernels for GPU: target wide: made for subgroup size 64, this device has 32; target \
              hungry: needs 200 bytes of shared memory, this device has 100"
         );
+    }
+
+    #[test]
+    fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
+        let mut device = facts(0, "GPU", DeviceKind::Discrete);
+        let wanted = TargetMatch { integer_dot_product: true, matrix_side: 16, ..Default::default() };
+        assert_eq!(misfit(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
+        device.features.integer_dot_product = true;
+        device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];
+        device.features.memory_model = true;
+        assert_eq!(
+            misfit(&wanted, &device).unwrap(),
+            "needs cooperative matrices 16x16x16 f16 -> f32, f16 and the memory model, this device has matrices: 8x8x8 f16 \
+             -> f32; f16: false; memory model: true"
+        );
+        device.features.cooperative_matrix.push("16x16x16 f16 -> f32".into());
+        device.features.float16 = true;
+        assert_eq!(misfit(&wanted, &device), None);
     }
 }

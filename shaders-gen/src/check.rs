@@ -10,9 +10,13 @@ use rspirv::spirv::{Capability, Decoration, ExecutionMode, Op, StorageClass};
 use crate::error::EmitError;
 use crate::target::Target;
 
+/// The module of these words.
+pub fn parse(words: &[u32]) -> Result<Module, EmitError> {
+    rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))
+}
+
 /// Drops debug names and checks entry point, capabilities, workgroup size and bindings.
-pub fn strip_and_check(words: &[u32], spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
-    let mut module = rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))?;
+pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
     module.debug_string_source.clear();
     module.debug_names.clear();
     check_capabilities(&module, target)?;
@@ -34,19 +38,7 @@ pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
 }
 
 fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError> {
-    let mut allowed = BTreeSet::from([Capability::Shader]);
-    if target.subgroup_size > 0 {
-        allowed.extend([
-            Capability::GroupNonUniform,
-            Capability::GroupNonUniformArithmetic,
-            Capability::GroupNonUniformBallot,
-            Capability::GroupNonUniformShuffle,
-            Capability::GroupNonUniformVote,
-        ]);
-    }
-    if target.integer_dot {
-        allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
-    }
+    let allowed = target.capabilities();
     match capabilities(module).difference(&allowed).next() {
         None => Ok(()),
         Some(extra) => Err(mismatch("capabilities", format!("a subset of {allowed:?}"), format!("{extra:?}"))),

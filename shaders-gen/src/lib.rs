@@ -2,11 +2,14 @@
 //!
 //! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
-//! One route today: the spec's WGSL through naga (`wgsl`), then a pass with rspirv that drops names and checks that the
-//! words ask for what the spec and the target say, and nothing else (`check`).
+//! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
+//! vain is mended (`mend`, `matrices`), and a last look drops names and checks that the words ask for what the spec and
+//! the target say, and nothing else (`check`).
 
 pub mod check;
 pub mod error;
+pub mod matrices;
+pub mod mend;
 pub mod target;
 pub mod wgsl;
 
@@ -30,6 +33,8 @@ pub struct KernelBinary {
 /// [`EmitError`] when the WGSL does not validate or the words ask for more than the target has: a mistake of ours, or a
 /// shape that no kernel can be made for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
-    let module = check::strip_and_check(&wgsl::compile(&spec.wgsl())?, spec, target)?;
-    Ok(KernelBinary { words: module, bindings: spec.bindings().len() as u32 })
+    let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
+    mend::mend(&mut module);
+    let words = check::strip_and_check(module, spec, target)?;
+    Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }

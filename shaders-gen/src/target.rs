@@ -1,6 +1,10 @@
 //! [`Target`]: what we know of a kind of device. Presets are data; a new device is a new row.
 
+use std::collections::BTreeSet;
+
 use artifacts::TargetMatch;
+use kernels::gemm::GemmTile;
+use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +20,9 @@ pub struct Target {
     /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
     pub integer_dot: bool,
     pub matmul: MatMulTuning,
+    pub norm: NormTuning,
+    /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
+    pub matrix: Option<MatrixTuning>,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -38,7 +45,52 @@ pub struct MatMulTuning {
     pub broadcast: bool,
 }
 
+/// How norms are made on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormTuning {
+    /// In steps of one row the next matmul norms its input by itself, each workgroup anew; saves a dispatch.
+    pub fold: bool,
+    /// Lanes of a norm by itself. A CPU pays for each barrier between subgroups.
+    pub lanes: usize,
+}
+
+/// How GEMMs are cut on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatrixTuning {
+    /// In programs of more rows than `few` has, and of at most as many.
+    pub many: GemmTile,
+    pub few: GemmTile,
+}
+
+impl MatrixTuning {
+    /// The tile for a program of `rows` rows.
+    pub fn tile(&self, rows: usize) -> GemmTile {
+        if rows > self.few.step_rows { self.many } else { self.few }
+    }
+}
+
 impl Target {
+    /// What SPIR-V for this target may ask for.
+    pub fn capabilities(&self) -> BTreeSet<Capability> {
+        let mut allowed = BTreeSet::from([Capability::Shader]);
+        if self.subgroup_size > 0 {
+            allowed.extend([
+                Capability::GroupNonUniform,
+                Capability::GroupNonUniformArithmetic,
+                Capability::GroupNonUniformBallot,
+                Capability::GroupNonUniformShuffle,
+                Capability::GroupNonUniformVote,
+            ]);
+        }
+        if self.integer_dot {
+            allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
+        }
+        if self.matrix.is_some() {
+            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+        }
+        allowed
+    }
+
     /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
     /// not at hand.
     pub fn for_any_device(self, subgroup_size: u32) -> Target {
@@ -53,6 +105,8 @@ impl Target {
             subgroup_size: self.subgroup_size,
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
+            integer_dot_product: self.integer_dot,
+            matrix_side: self.matrix.map_or(0, |matrix| matrix.many.fragment as u32),
         }
     }
 }
@@ -84,6 +138,27 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 64,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: false,
+                },
+                few: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 32,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 4,
+                    subgroups_down: 1,
+                    double_buffered: true,
+                },
+            }),
         },
         Target {
             name: "nvidia",
@@ -104,6 +179,27 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 256 },
+            matrix: Some(MatrixTuning {
+                many: GemmTile {
+                    matrix_rows: 128,
+                    step_rows: 128,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+                few: GemmTile {
+                    matrix_rows: 64,
+                    step_rows: 64,
+                    k: 32,
+                    fragment: 16,
+                    subgroups_across: 2,
+                    subgroups_down: 2,
+                    double_buffered: true,
+                },
+            }),
         },
         Target {
             name: "llvmpipe",
@@ -124,6 +220,8 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 1,
                 broadcast: true,
             },
+            norm: NormTuning { fold: false, lanes: 8 },
+            matrix: None,
         },
         Target {
             name: "generic",
@@ -144,6 +242,25 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 1,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
+            matrix: None,
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            for tile in tiles {
+                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let lanes = tile.subgroups() * target.subgroup_size as usize;
+                assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
+        }
+    }
 }

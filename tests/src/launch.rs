@@ -11,8 +11,10 @@ use artifacts::{
 };
 use kernels::KernelSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use kernels::gemm::GemmTile;
 use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
 use shaders_gen::Target;
+use shaders_gen::target::MatrixTuning;
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
 pub const POISON: f32 = -7.5e33;
@@ -52,6 +54,22 @@ pub fn device() -> DeviceFacts {
     let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let devices = runtime::devices().expect("a Vulkan loader");
     runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
+}
+
+/// Small GEMM tiles for that device's cooperative matrices; `None`: it has none.
+pub fn device_matrices() -> Option<MatrixTuning> {
+    let features = device().features;
+    let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
+    let tile = GemmTile {
+        matrix_rows: 32,
+        step_rows: 32,
+        k: 32,
+        fragment,
+        subgroups_across: 2,
+        subgroups_down: 2,
+        double_buffered: true,
+    };
+    Some(MatrixTuning { many: tile, few: tile })
 }
 
 impl Operand {

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use artifacts::{ArtifactView, BufferRef, codec};
+use artifacts::{Account, ArtifactView, BufferRef, codec};
 use compiler::import::{Checkpoint, parse_gguf};
+use compiler::machine::{Budget, Machine};
+use compiler::place::replace::replace;
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
 
@@ -31,6 +33,11 @@ pub fn artifact(bytes: &[u8]) {
             assert!(section.len() as u64 >= binding.offset_bytes + binding.len_bytes, "binding is inside");
         }
     }
+    // What adds up a plan's numbers, or gives it other tiers, does so for any plan.
+    drop(Account::of(&view.plan).to_string());
+    let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
+    let replaced = replace(&view.plan, &machine, view.meta.model.max_positions).expect("generic refuses nothing");
+    drop(Account::of(&replaced).to_string());
     for section in view.weights() {
         section.verify().expect("the generator's hashes are right");
     }

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
-use tests::launch::device;
+use tests::launch::{device, device_matrices};
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
@@ -70,8 +70,11 @@ impl Built {
 
     fn options(&self) -> CompileOptions {
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        let asked = target::by_name(self.ask.target).expect("a preset");
-        let asked = if asked.integer_dot { asked.for_any_device(device().subgroup_size) } else { asked };
+        let mut asked = target::by_name(self.ask.target).expect("a preset");
+        if asked.integer_dot {
+            asked = asked.for_any_device(device().subgroup_size);
+            asked.matrix = device_matrices();
+        }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
         CompileOptions { policy, fuse: self.ask.fuse, ..options(targets, Vec::new()) }

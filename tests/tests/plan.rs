@@ -1,5 +1,6 @@
 //! Plans: that Gemma 3 27B fits where it must, that planning reads no weights, and what holds for any model on any machine.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +9,7 @@ use artifacts::header::MAX_SLICE_BYTES;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
 use compiler::machine::Machine;
+use compiler::place::replace::replace;
 use compiler::weights::{PackedWeight, Precedence};
 use compiler::{CompileError, CompileOptions, Planned, Source, plan};
 use proptest::prelude::*;
@@ -50,6 +52,19 @@ fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
     assert!(spilled.clone().all(|weight| weight.name.starts_with("embed_tokens")), "{:?}", spilled.collect::<Vec<_>>());
 }
 
+/// Rows of an embedding may come from slow memory; an output head is read whole.
+#[test]
+fn an_embedding_leaves_fast_memory_to_others() {
+    let planned = plan_of("llama-3-8b.json", &options_for("nvidia", "gtt=4GiB")).unwrap();
+    let plan = &planned.placement.plan;
+    let tiers = |name: &str| {
+        let of = plan.weights.iter().filter(|weight| weight.name.starts_with(name));
+        of.map(|weight| plan.slices[weight.slice as usize].tier).collect::<BTreeSet<Tier>>()
+    };
+    assert_eq!(tiers("embed_tokens"), BTreeSet::from([Tier::Gtt]));
+    assert_eq!((tiers("lm_head"), tiers("layers.")), (BTreeSet::from([Tier::Vram]), BTreeSet::from([Tier::Vram])));
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_ways_out() {
     let refusal =
@@ -61,7 +76,11 @@ fn what_does_not_fit_is_refused_with_ways_out() {
     );
     assert!(lines[0].contains("expected at most 12.00 GiB of vram and 4.00 GiB of gtt; "), "{}", lines[0]);
     assert!(lines[1].starts_with("  a shorter context: --context "), "{}", lines[1]);
-    assert!(lines[2].contains("KV cache in int8") && lines[2].contains("would fit and save 638"), "{}", lines[2]);
+    assert!(
+        lines[2].contains("KV cache in int8") && lines[2].contains("would save 638.50 MiB and fit"),
+        "{}",
+        lines[2]
+    );
     assert!(lines[3].starts_with("  smaller weights: --group 128 fits and saves 1.12 GiB"), "{}", lines[3]);
 
     // Each way out leads out.
@@ -123,6 +142,15 @@ fn a_plan_is_written_where_it_is_asked_for() {
     assert!(printed.contains("tokens, on phoenix-16gb\n") && printed.contains("\nslice vram slice0+0 "), "{printed}");
     assert!(printed.contains("estimate: at most ") && printed.contains(" of vram at 89.6 GB/s"), "{printed}");
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    // A user's own machine: a shipped one, written anew.
+    let mine = folder.path().join("my-laptop.json");
+    let preset = Path::new(env!("CARGO_MANIFEST_DIR")).join("../compiler/machines/phoenix-16gb.json");
+    std::fs::copy(preset, &mine).unwrap();
+    assert_eq!(
+        run(&["--machine", mine.to_str().unwrap()]).lines().next().unwrap(),
+        "LlamaForCausalLM: 134515008 parameters, 8192 tokens, on my-laptop"
+    );
+    std::fs::remove_file(mine).unwrap();
     run(&["-o", output.to_str().unwrap()]);
     let text = std::fs::read_to_string(&output).unwrap();
     for thing in [
@@ -158,7 +186,9 @@ proptest! {
         assert_sound(&unlimited);
         let bytes = Account::of(&unlimited.placement.plan).bytes();
         let [vram, gtt] = [shares.0, shares.1].map(|share| (bytes as f64 * share) as u64);
-        match planned_on(machine([Some(vram), Some(gtt)], sparse_rows)) {
+        let small = machine([Some(vram), Some(gtt)], sparse_rows);
+        assert_replaced(&unlimited.placement.plan, &small, context);
+        match planned_on(small) {
             Ok(planned) => assert_sound(&planned),
             Err(error) => {
                 prop_assert!(error.to_string().starts_with("model does not fit any: weights "), "{error}");
@@ -242,6 +272,22 @@ fn assert_sound(planned: &Planned) {
         assert!(of_gpu || tier.bytes() == 0, "{tier}");
     }
     assert_first_in_line_first(planned, plan);
+}
+
+/// The plan for another machine keeps every address and every budget.
+#[track_caller]
+fn assert_replaced(old: &Plan, machine: &MachinePlan, context_tokens: u32) {
+    let Ok(new) = replace(old, machine, context_tokens) else { return };
+    for tier in Account::of(&new).tiers {
+        assert!(tier.budget_bytes.is_none_or(|budget| tier.bytes() <= budget), "{tier}");
+    }
+    assert_eq!(Account::of(&new).bytes(), Account::of(old).bytes());
+    let places = |plan: &Plan| -> Vec<(String, u32, u64)> {
+        plan.weights.iter().map(|weight| (weight.name.clone(), weight.slice, weight.offset_bytes)).collect()
+    };
+    assert_eq!(places(&new), places(old));
+    assert_eq!((&new.activations, new.arena_bytes), (&old.activations, old.arena_bytes));
+    assert_eq!(&replace(&new, &old.machine, context_tokens).unwrap(), old, "going back undoes it");
 }
 
 /// No weight is in fast memory in place of one that comes before it: only in a gap that the other does not fit.

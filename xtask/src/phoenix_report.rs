@@ -15,9 +15,6 @@ pub struct PhoenixReportArgs {
     /// Rewrite the golden report
     #[arg(long)]
     bless: bool,
-    /// Also fail where a family of kernels lacks the instructions that it is meant to be fast by
-    #[arg(long)]
-    require_classes: bool,
     /// Lanes of a subgroup instead of the target's own; the report is then not compared
     #[arg(long, value_name = "LANES")]
     subgroup_size: Option<u32>,
@@ -53,9 +50,6 @@ pub fn run_report(args: &PhoenixReportArgs) -> Result<()> {
     let mut report = Command::new(target.join("debug/phoenix-report"));
     if args.bless {
         report.arg("--bless");
-    }
-    if args.require_classes {
-        report.arg("--require-classes");
     }
     if let Some(lanes) = args.subgroup_size {
         report.args(["--subgroup-size", &lanes.to_string()]);

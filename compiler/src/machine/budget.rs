@@ -2,16 +2,34 @@
 
 use std::str::FromStr;
 
-use artifacts::Tier;
+use artifacts::{MachinePlan, Tier};
 
 use super::amount;
+use crate::error::CompileError;
 
 /// Bytes by tier, each tier at most once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Budget(pub(super) Vec<(Tier, u64)>);
+pub struct Budget(Vec<(Tier, u64)>);
 
 impl Budget {
-    pub(super) fn of(&self, tier: Tier) -> Option<u64> {
+    /// `machine` with these sizes in place of its own.
+    ///
+    /// # Errors
+    /// When the machine lacks a tier that is budgeted.
+    pub fn apply(&self, mut machine: MachinePlan) -> Result<MachinePlan, CompileError> {
+        for (tier, bytes) in &self.0 {
+            let found = machine.tiers.iter_mut().find(|one| one.tier == *tier);
+            let Some(one) = found else {
+                let what = format!("machine {} has no {} to budget", machine.name, tier.name());
+                return Err(CompileError::Plan(what));
+            };
+            one.budget_bytes = Some(*bytes);
+            one.source = format!("size: --budget; {}", one.source);
+        }
+        Ok(machine)
+    }
+
+    fn of(&self, tier: Tier) -> Option<u64> {
         self.0.iter().find(|(one, _)| *one == tier).map(|(_, bytes)| *bytes)
     }
 }

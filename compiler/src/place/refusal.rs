@@ -35,7 +35,8 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Str
     text
 }
 
-fn budgets(machine: &MachinePlan) -> String {
+/// `8.00 GiB of vram and 20.00 GiB of gtt`
+pub fn budgets(machine: &MachinePlan) -> String {
     let budget = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), size);
     let tiers: Vec<String> =
         machine.gpu_tiers().map(|tier| format!("{} of {}", budget(tier.budget_bytes), tier.tier.name())).collect();
@@ -51,19 +52,25 @@ fn slowest(machine: &MachinePlan) -> Option<(&'static str, u64)> {
 fn shorter_context(machine: &MachinePlan, demand: &Demand) -> String {
     let with = |context_tokens| Demand { context_tokens, ..demand.clone() };
     let saved = |context_tokens| size(demand.bytes() - with(context_tokens).bytes());
-    // Need grows with the context, so the answer is where "fits" turns into "does not".
-    let (mut fits, mut too_long) = (0, demand.context_tokens);
-    while too_long - fits > 1 {
-        let middle = fits + (too_long - fits) / 2;
-        match with(middle).fill(machine) {
-            Ok(_) => fits = middle,
-            Err(_) => too_long = middle,
-        }
-    }
-    match fits {
+    match longest_context(demand.context_tokens, |context_tokens| with(context_tokens).fill(machine).is_ok()) {
         0 => format!("a shorter context is not enough: even --context 1 saves only {}", saved(1)),
         fits => format!("a shorter context: --context {fits} fits and saves {}", saved(fits)),
     }
+}
+
+/// The longest context below `too_long` that fits; 0 if none does.
+pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    // Need grows with the context, so the answer is where "fits" turns into "does not".
+    let mut longest = 0;
+    while too_long - longest > 1 {
+        let middle = longest + (too_long - longest) / 2;
+        if fits(middle) {
+            longest = middle;
+        } else {
+            too_long = middle;
+        }
+    }
+    longest
 }
 
 /// Kernels read the KV cache in f16 only, so this is said as what it is: a wish.
@@ -71,8 +78,8 @@ fn smaller_cache(machine: &MachinePlan, demand: &Demand) -> String {
     let mut halved = demand.clone();
     halved.kv_groups.iter_mut().for_each(|group| group.page_bytes /= 2);
     let saved = size(demand.bytes() - halved.bytes());
-    let verdict = if halved.fill(machine).is_ok() { "would fit" } else { "would not be enough" };
-    format!("a KV cache in int8, which this version cannot make yet, {verdict} and save {saved}")
+    let verdict = if halved.fill(machine).is_ok() { "fit" } else { "not be enough" };
+    format!("a KV cache in int8, which this version cannot make yet, would save {saved} and {verdict}")
 }
 
 fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> String {

@@ -1,5 +1,6 @@
 //! The command line, as clap sees it. Defaults are llama.cpp's where both have the option.
 
+use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
@@ -28,6 +29,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
+    /// Give an artifact's bytes other places, which unicorn-compile does
+    Replan(ReplanArgs),
     /// Time prefill and decode on made-up tokens
     Bench(BenchArgs),
     /// Time every kernel of prefill and decode by the device's clock
@@ -126,9 +129,22 @@ pub struct DevicesArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct ReplanArgs {
+    /// Artifact, and options as `unicorn-compile replan --help` lists them, such as --budget vram=8GiB,gtt=20GiB
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARTIFACT [OPTIONS]")]
+    pub arguments: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct InspectArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
+    /// Another artifact: show only what differs in it
+    #[arg(long, value_name = "ARTIFACT")]
+    pub diff: Option<PathBuf>,
+    /// Write one self-contained page with a map of the memory
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["diff", "json"])]
+    pub html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

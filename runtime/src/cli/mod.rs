@@ -28,6 +28,7 @@ mod profile;
 
 mod devices;
 mod inspect;
+mod replan;
 
 mod error;
 mod interrupt;
@@ -66,6 +67,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Profile(args)) => profile::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),

@@ -1,6 +1,6 @@
 //! `cargo xtask phoenix-report` sets the driver up and runs this: the kernels of two models on RADV's null device, held
 //! against their rules and the golden report. By hand, with the driver's variables set:
-//! `cargo run -p tests --bin phoenix-report -- [--bless] [--require-classes] [--subgroup-size LANES] [--dump FOLDER]`.
+//! `cargo run -p tests --bin phoenix-report -- [--bless] [--subgroup-size LANES] [--dump FOLDER]`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +28,6 @@ fn main() -> ExitCode {
 #[derive(Default)]
 struct Arguments {
     bless: bool,
-    require_classes: bool,
     /// Instead of the target's; then nothing is compared.
     subgroup_size: Option<u32>,
     /// Where each kernel's machine code goes.
@@ -53,8 +52,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let report = format!("{head}{}\n{METHOD}\n{estimated}", table(&models));
     print!("{report}");
 
-    let wrong: Vec<String> =
-        models.iter().flat_map(|model| broken(&model.name, &model.kernels, arguments.require_classes)).collect();
+    let wrong: Vec<String> = models.iter().flat_map(|model| broken(&model.name, &model.kernels)).collect();
     if !wrong.is_empty() {
         return Err(format!("kernels break their rules:\n{}", wrong.join("\n")));
     }
@@ -117,7 +115,6 @@ impl Arguments {
             let mut value = || words.next().ok_or(format!("option {word} has no value"));
             match word.as_str() {
                 "--bless" => arguments.bless = true,
-                "--require-classes" => arguments.require_classes = true,
                 "--subgroup-size" => {
                     let text = value()?;
                     let lanes = text.parse().map_err(|_| format!("subgroup size: expected a number, found {text}"))?;

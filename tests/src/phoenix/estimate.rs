@@ -98,6 +98,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             let rows = if spec.row_from_step { 1 } else { rows };
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
+        KernelSpec::Gemm(spec) => (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64),
         KernelSpec::Attention(spec) => {
             let window = spec.window.map_or(u64::MAX, |window| window as u64);
             let attended: u64 = (before + 1..=before + rows).map(|len| len.min(window)).sum();

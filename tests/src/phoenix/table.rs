@@ -22,6 +22,7 @@ const COLUMNS: [(&str, usize); 14] = [
     ("wmma", 5),
     ("b128", 5),
 ];
+const ROWS_WIDTH: usize = 22;
 const NAME_WIDTH: usize = 40;
 
 /// What the columns mean.
@@ -42,12 +43,12 @@ pub fn table(models: &[CompiledModel]) -> String {
             let rows = kernel.rows.iter().copied().collect();
             *alike.entry((rows, &kernel.name, values(kernel))).or_default() += 1;
         }
-        text += &format!("\n{:<14}{:<NAME_WIDTH$}{}\n", model.name, "", heading());
+        text += &format!("\n{:<ROWS_WIDTH$}{:<NAME_WIDTH$}{}\n", model.name, "", heading());
         for ((rows, name, values), count) in alike {
             let rows = rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
             let cells = std::iter::once(count).chain(values).zip(COLUMNS);
             let cells: String = cells.map(|(value, (_, width))| format!(" {value:>width$}")).collect();
-            text += &format!("{rows:<14}{name:<NAME_WIDTH$}{cells}\n");
+            text += &format!("{rows:<ROWS_WIDTH$}{name:<NAME_WIDTH$}{cells}\n");
         }
     }
     text

@@ -19,9 +19,13 @@ impl Inspection<'_> {
         part(self.model.name.clone(), self.model_lines());
         part(format!("Made by unicorn-compile {}", self.provenance.compiler_version), self.provenance_lines());
         part(
-            format!("Memory, with the KV cache of one sequence of {} tokens", self.planned_context_tokens),
-            self.tiers(),
+            format!(
+                "Memory of {}, with the KV cache of one sequence of {} tokens",
+                self.machine, self.account.context_tokens
+            ),
+            self.account.to_string().lines().map(|line| format!("  {line}\n")).collect(),
         );
+        part(format!("Layers, {} bytes read a token", self.account.bytes_read_per_token()), self.layers());
         part(format!("Weights, {} bytes read a token", self.model.weight_bytes_per_token), self.weights());
         part("KV cache".into(), self.kv_groups());
         part(format!("Activations, {} bytes in all", self.arena_bytes), self.activations());
@@ -62,20 +66,26 @@ impl Inspection<'_> {
         )
     }
 
-    fn tiers(&self) -> String {
-        let rows: Vec<Vec<String>> = self
-            .tiers
-            .iter()
-            .map(|(tier, totals)| {
-                let parts = [totals.weight_bytes, totals.kv_bytes, totals.activation_bytes, totals.buffer_bytes];
-                let bytes = parts.into_iter().chain([parts.iter().sum()]);
-                [(*tier).to_owned()].into_iter().chain(bytes.map(size)).collect()
-            })
-            .collect();
-        table(
-            &[Left("tier"), Right("weights"), Right("KV"), Right("activations"), Right("buffers"), Right("sum")],
-            &rows,
-        )
+    fn layers(&self) -> String {
+        let kv = self.kv_groups.iter().map(|group| {
+            let name = group.window_tokens.map_or("KV".into(), |window| format!("KV, window {window}"));
+            let cells = [group.n_layers.to_string(), group.bytes_per_sequence.to_string()];
+            let cells = [name].into_iter().chain(cells).chain([group.bytes_read_per_token.to_string()]);
+            cells.chain([percent(group.share_of_traffic), group.tier.to_owned()]).collect()
+        });
+        let layers = self.layers.iter().map(|layer| {
+            vec![
+                layer.layer.map_or("none".into(), |index| index.to_string()),
+                layer.weights.to_string(),
+                layer.len_bytes.to_string(),
+                layer.bytes_read_per_token.to_string(),
+                percent(layer.share_of_traffic),
+                layer.tiers.join(", "),
+            ]
+        });
+        let columns =
+            [Left("layer"), Right("parts"), Right("bytes"), Right("read a token"), Right("of all"), Left("tier")];
+        table(&columns, &layers.chain(kv).collect::<Vec<_>>())
     }
 
     fn weights(&self) -> String {
@@ -91,6 +101,7 @@ impl Inspection<'_> {
                     weight.offset_bytes.to_string(),
                     weight.tier.to_owned(),
                     weight.bytes_read_per_token.to_string(),
+                    percent(weight.share_of_traffic),
                     weight.reason.to_owned(),
                 ]
             })
@@ -103,6 +114,7 @@ impl Inspection<'_> {
             Right("offset"),
             Left("tier"),
             Right("read a token"),
+            Right("of all"),
             Left("reason"),
         ];
         table(&columns, &rows)
@@ -148,10 +160,14 @@ impl Inspection<'_> {
                     activation.len_bytes.to_string(),
                     activation.offset_bytes.to_string(),
                     format!("{}..={}", activation.first_use, activation.last_use),
+                    activation.tier.to_owned(),
+                    activation.reason.to_owned(),
                 ]
             })
             .collect();
-        table(&[Left("name"), Right("bytes"), Right("offset"), Right("dispatches")], &rows)
+        let columns =
+            [Left("name"), Right("bytes"), Right("offset"), Right("dispatches"), Left("tier"), Left("reason")];
+        table(&columns, &rows)
     }
 
     fn buffers(&self) -> String {
@@ -250,4 +266,9 @@ impl Inspection<'_> {
             .collect();
         table(&[Left("section"), Right("index"), Right("offset"), Right("bytes"), Left("BLAKE3")], &rows)
     }
+}
+
+/// A share of 1 as people read it.
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
 }

@@ -37,7 +37,7 @@ usage: bench-gpu.sh [--shapes NAME,…] [--device NAME] [-r RUNS] [-p TOKENS] [-
 impl Options {
     /// # Errors
     /// The first argument that is not understood, and what would be.
-    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             bundle: PathBuf::new(),
             llama: None,
@@ -56,6 +56,14 @@ impl Options {
             output: "bench-gpu".into(),
         };
         let mut with_llama = true;
+        let arguments: Vec<String> = arguments.collect();
+        // First, so that what is asked for by name counts, wherever it stands.
+        if arguments.iter().any(|argument| argument == "--quick") {
+            options.quick = true;
+            options.repetitions = 1;
+            options.sequences = "1,8,32".into();
+        }
+        let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
             let mut text = || arguments.next().ok_or(format!("{argument} needs a value\n{USAGE}"));
             match argument.as_str() {
@@ -73,11 +81,7 @@ impl Options {
                 "--output" => options.output = text()?.into(),
                 "--no-check" => options.check = false,
                 "--no-llama" => with_llama = false,
-                "--quick" => {
-                    options.quick = true;
-                    options.repetitions = 1;
-                    options.sequences = "1,8,32".into();
-                }
+                "--quick" => {}
                 other => return Err(format!("argument is unknown: {other}\n{USAGE}")),
             }
         }

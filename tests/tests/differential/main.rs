@@ -1,6 +1,8 @@
 //! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
 //! `UNICORN_DEVICE` names another.
 
+mod gemm;
+
 use artifacts::KvGroupPlan;
 use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
@@ -160,6 +162,7 @@ fn matmul_of_every_format_and_folding() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: ActivationFormat::F32,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -219,6 +222,7 @@ fn matmul_of_integer_activations() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: input,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -351,7 +355,16 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::Half(Precision::Int8),
             ActivationFormat::Half(Precision::Int11),
         ][index % 5];
-        let spec = NormSpec { width, stride, eps, add, post_norm, format, subgroup_size: target.subgroup_size };
+        let spec = NormSpec {
+            width,
+            stride,
+            eps,
+            add,
+            post_norm,
+            format,
+            lanes: target.norm.lanes.max(target.subgroup_size as usize),
+            subgroup_size: target.subgroup_size,
+        };
         let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
         let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
         let kernel = KernelSpec::Norm(spec.clone());

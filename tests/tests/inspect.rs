@@ -1,0 +1,200 @@
+//! `unicorn-run inspect`: what it says of an artifact and of two, and that it reads no weights to say it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use artifacts::codec::encode;
+use artifacts::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
+use artifacts::{ArtifactView, MappedFile};
+use compiler::machine::Machine;
+use compiler::weights::{FormatPolicy, WeightsOption};
+use compiler::{CompileOptions, Source, plan};
+use serde_json::Value;
+use shaders_gen::target;
+use tempfile::TempDir;
+use tests::compiled::{Compiled, Silent, options};
+use tests::programs::program;
+use tests::tiny_model::{Family, TinyModel};
+
+fn model() -> TinyModel {
+    TinyModel { family: Family::Gemma3, layers: 2, sliding_window: Some(64), ..Default::default() }
+}
+
+fn generic_options() -> CompileOptions {
+    options(vec![target::by_name("generic").unwrap()], Vec::new())
+}
+
+fn written(folder: &TempDir, name: &str, options: &CompileOptions) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, Compiled::of(&model(), options).artifact()).unwrap();
+    path
+}
+
+fn inspect(path: &Path, arguments: &[&str]) -> String {
+    let output = program("unicorn-run").arg("inspect").arg(path).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_page_of_text_and_an_object_say_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Machine::named("phoenix-64gb").unwrap().plan(&Default::default()).unwrap();
+    let path = written(&folder, "model.unicorn", &CompileOptions { machine, ..generic_options() });
+    let page = inspect(&path, &[]);
+    assert!(page.contains("Memory of phoenix-64gb, with the KV cache of one sequence of 512 tokens"), "{page}");
+    assert!(page.contains("  vram  ") && page.contains("░") && page.contains(" of 7.50 GiB: weights "), "{page}");
+
+    let json: Value = serde_json::from_str(&inspect(&path, &["--json"])).unwrap();
+    let rate = json["estimated_tokens_per_s"].as_f64().unwrap();
+    assert!(page.contains(&format!("estimate: at most {rate:.2} tokens/s")), "{page}");
+    let sum = |list: &str, key: &str| {
+        json[list].as_array().unwrap().iter().map(|row| row[key].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!(sum("layers", "len_bytes"), sum("weights", "len_bytes"));
+    let shares = sum("weights", "share_of_traffic") + sum("kv_groups", "share_of_traffic");
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    let read: f64 = json["account"]["tiers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tier| tier["bytes_read_per_token"].as_f64().unwrap())
+        .sum();
+    assert_eq!(read, sum("weights", "bytes_read_per_token") + sum("kv_groups", "bytes_read_per_token"));
+    assert!((89.6e9 / read / rate - 1.0).abs() < 1e-9);
+    assert_eq!(json["targets"][0]["decode"][0]["label"], "embed");
+}
+
+#[test]
+fn a_difference_is_told_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = written(&folder, "left.unicorn", &generic_options());
+    let policy = FormatPolicy { weights: WeightsOption::Int8, group: 32 };
+    let right = written(&folder, "right.unicorn", &CompileOptions { policy, ..generic_options() });
+    let same = inspect(&left, &["--diff", left.to_str().unwrap()]);
+    assert_eq!(same, "no difference between model and model\n");
+    let text = inspect(&left, &["--diff", right.to_str().unwrap()]);
+    for expected in [
+        "options\n  weights: int4 → int8\n",
+        "  layers.0.mlp.down_proj.weight: int4/32 4.500 bits a weight, relative error ",
+        " → int8 8.500 bits a weight, relative error ",
+        "weights\n",
+        "kernels\n",
+        "- generic matmul ",
+        "+ generic matmul ",
+    ] {
+        assert!(text.contains(expected), "{expected:?} is not in {text}");
+    }
+    assert!(!text.contains("architecture"), "{text}");
+    let json: Value = serde_json::from_str(&inspect(&left, &["--diff", right.to_str().unwrap(), "--json"])).unwrap();
+    let changes = json["changes"].as_array().unwrap();
+    assert!(
+        changes.contains(&serde_json::json!({ "part": "options", "what": "weights", "left": "int4", "right": "int8" }))
+    );
+}
+
+#[test]
+fn nothing_is_written_over_an_artifact() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(&folder, "model.unicorn", &generic_options());
+    let before = std::fs::read(&path).unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, model().config().to_string()).unwrap();
+    let mut page = program("unicorn-run");
+    page.arg("inspect").arg(&path).arg("--html").arg(&path);
+    let mut plan = program("unicorn-compile");
+    plan.arg("--synthetic").arg(&config).args(["--plan-only", "--quiet", "-o"]).arg(&path);
+    for mut command in [page, plan] {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains("model.unicorn: file is an artifact, expected a name for the p"), "{stderr}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// 20 GB of weights that were never written. What reading them would cost shows in the map's resident pages.
+#[test]
+fn a_large_artifact_opens_without_its_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.unicorn");
+    write_sparse_artifact(folder.path(), &path);
+    let file = MappedFile::open(&path).unwrap();
+    assert!(file.bytes().len() > 20_000_000_000);
+    let begin = Instant::now();
+    let view = ArtifactView::parse(file.bytes()).unwrap();
+    let taken = begin.elapsed();
+    // Milliseconds; the bound leaves room for a busy machine, and hashing so much takes seconds on any.
+    assert!(taken < Duration::from_millis(250), "{taken:?}");
+    assert!(view.plan.slices.len() >= 19);
+    // The structured sections and what the system reads ahead around them.
+    let resident = resident_kib(&path);
+    assert!(resident < 8 << 10, "{resident} KiB of the map are resident");
+
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -t 1; exec \"$@\"", "sh"]).arg(program("unicorn-run").get_program()).arg("inspect");
+    let output = limited.arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+/// An artifact as the compiler would plan it, whose weight sections are holes.
+fn write_sparse_artifact(folder: &Path, path: &Path) {
+    let model = TinyModel {
+        family: Family::Llama,
+        vocab_size: 32_000,
+        hidden: 4096,
+        intermediate: 16_384,
+        layers: 38,
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 128,
+        max_position_embeddings: 8192,
+        ..TinyModel::default()
+    };
+    let config = folder.join("config.json");
+    std::fs::write(&config, model.config().to_string()).unwrap();
+    let policy = FormatPolicy { weights: WeightsOption::F16, group: 32 };
+    let options = CompileOptions { policy, ..generic_options() };
+    let planned = plan(Source::Synthetic(&config), &options, &mut Silent).unwrap();
+    let kernels = planned.kernels(&options, &mut Silent).unwrap().kernels;
+    // The metadata of a small compile fits: it says nothing of the plan.
+    let small = Compiled::of(&TinyModel { vocab_size: 32_000, ..TinyModel::default() }, &generic_options()).artifact();
+    let small = ArtifactView::parse(&small).unwrap();
+
+    let file = File::create(path).unwrap();
+    let slices = &planned.placement.plan.slices;
+    let mut end = (HEADER_BYTES + (slices.len() + 4) * ENTRY_BYTES) as u64;
+    let mut sections = Vec::new();
+    for (index, slice) in slices.iter().enumerate() {
+        let offset_bytes = end.next_multiple_of(SECTION_ALIGN);
+        end = offset_bytes + slice.bytes;
+        let (kind, index, hash) = (SectionKind::Weights as u32, index as u32, [0; 32]);
+        sections.push(Section { kind, index, offset_bytes, len_bytes: slice.bytes, hash });
+    }
+    let bodies = [
+        (SectionKind::Metadata, encode(&small.meta)),
+        (SectionKind::Plan, encode(&planned.placement.plan)),
+        (SectionKind::Kernels, encode(&kernels)),
+        (SectionKind::Tokenizer, encode(&small.tokenizer)),
+    ];
+    for (kind, body) in bodies {
+        let offset_bytes = end.next_multiple_of(SECTION_ALIGN);
+        end = offset_bytes + body.len() as u64;
+        file.write_all_at(&body, offset_bytes).unwrap();
+        let (len_bytes, hash) = (body.len() as u64, *blake3::hash(&body).as_bytes());
+        sections.push(Section { kind: kind as u32, index: 0, offset_bytes, len_bytes, hash });
+    }
+    file.write_all_at(&encode_header(&sections, end), 0).unwrap();
+}
+
+/// Resident memory of this process's map of `path`, as the kernel counts it.
+fn resident_kib(path: &Path) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let name = path.to_str().unwrap();
+    let lines: Vec<&str> = maps.lines().skip_while(|line| !line.ends_with(name)).collect();
+    let resident = lines.iter().find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
+    resident.trim().trim_end_matches(" kB").parse().unwrap()
+}

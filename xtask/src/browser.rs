@@ -1,0 +1,17 @@
+//! `cargo xtask browser`: the page of `unicorn-run inspect --html` in a headless Chromium. A browser is a large package for
+//! a small page, so these tests are a command of their own.
+
+use anyhow::Result;
+
+use crate::run::{cargo, run};
+use crate::system;
+
+/// Installs Chromium where it is missing, builds the programs and runs the page's tests.
+///
+/// # Errors
+/// The step that failed.
+pub fn run_all() -> Result<()> {
+    system::install(&["chromium"])?;
+    run(cargo().args(["build", "--package", "runtime", "--bin", "unicorn-run"]))?;
+    run(cargo().args(["test", "--package", "tests", "--test", "page", "--", "--ignored"]))
+}
