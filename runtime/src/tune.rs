@@ -15,7 +15,8 @@ use crate::tuning::{most_alternatives, one_token, with_alternative};
 use crate::vk::device::Device;
 use crate::vk::pipeline::Capture;
 
-/// The one-token program as the compiler chose it, and again with each alternative, all recorded to be profiled.
+/// Of a model that was loaded with them: the one-token program as the compiler chose it, and again with each alternative, all recorded to be profiled.
+#[derive(Default)]
 pub struct Candidates {
     programs: Vec<Programs>,
     /// Number of each dispatch's pipeline in the artifact.
@@ -89,20 +90,23 @@ impl Model {
                     for (pipeline, seconds) in pipelines.iter().zip(&step) {
                         *sums.entry(*pipeline).or_default() += seconds;
                     }
-                    sums.into_iter().for_each(|(pipeline, sum)| samples.entry((pipeline, number)).or_default().push(sum));
+                    sums.into_iter()
+                        .for_each(|(pipeline, sum)| samples.entry((pipeline, number)).or_default().push(sum));
                 }
             }
         }
-        let timed = |(&pipeline, names): (&u32, &Vec<String>)| TimedPipeline {
+        let mut timed = |(&pipeline, names): (&u32, &Vec<String>)| TimedPipeline {
             pipeline,
             candidates: names
                 .iter()
                 .enumerate()
-                .map(|(number, name)| TimedCandidate { name: name.clone(), seconds: median(&mut samples, pipeline, number) })
+                .map(|(number, name)| TimedCandidate {
+                    name: name.clone(),
+                    seconds: median(samples.remove(&(pipeline, number)).unwrap_or_default()),
+                })
                 .collect(),
         };
-        let names = std::mem::take(names);
-        Ok(names.iter().map(timed).collect())
+        Ok(names.iter().map(&mut timed).collect())
     }
 
     /// Seconds of each dispatch of so many steps, after one that nobody looks at.
@@ -115,4 +119,10 @@ impl Model {
         }
         Ok(self.take_profiles().into_iter().map(|step| step.seconds).collect())
     }
+}
+
+/// The middle one; of no times at all, one that nothing beats.
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_unstable_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }

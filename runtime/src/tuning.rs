@@ -125,7 +125,8 @@ mod tests {
             label: String::new(),
             weight_bytes: 0,
         };
-        let program = |rows, dispatches| Program { rows, logits: LogitsRows::One, samples: true, batch: true, dispatches };
+        let program =
+            |rows, dispatches| Program { rows, logits: LogitsRows::One, samples: true, batch: true, dispatches };
         let matmul = || dispatch(1, vec![[2; 3], [3; 3]]);
         TargetKernels {
             name: "one".into(),

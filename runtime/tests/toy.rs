@@ -392,7 +392,10 @@ fn kernels() -> Kernels {
     let pipelines = names
         .iter()
         .zip(0..)
-        .map(|(name, module)| Pipeline { name: name.to_string(), module, bindings: bindings[module as usize] })
+        .map(|(name, module)| {
+            let bindings = bindings[module as usize];
+            Pipeline { name: name.to_string(), module, bindings, alternatives: Vec::new() }
+        })
         .collect();
     let shapes = [
         (64, LogitsRows::None, false),
@@ -428,6 +431,7 @@ fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
     let dispatch = |pipeline, workgroups, barrier_before, bindings| Dispatch {
         pipeline,
         workgroups: [workgroups, 1, 1],
+        alternatives: Vec::new(),
         bindings,
         barrier_before,
         label: String::new(),

@@ -35,6 +35,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Time every kernel of prefill and decode by the device's clock
     Profile(ProfileArgs),
+    /// Find the fastest kernels for decode on this device and keep them beside the artifact
+    Tune(TuneArgs),
     /// Measure perplexity on a text by llama-perplexity's protocol
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
@@ -117,6 +119,9 @@ pub struct LoadArgs {
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]
     pub no_cache: bool,
+    /// Run the compiler's choice of kernels, whatever `tune` found
+    #[arg(long)]
+    pub no_tune: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -189,6 +194,23 @@ pub struct ProfileArgs {
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TuneArgs {
+    /// Artifact made by unicorn-compile; the winners go to ARTIFACT.tune.json
+    pub artifact: PathBuf,
+    /// Times that every candidate gets its turn
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Decode steps of a turn; medians of all steps are compared
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub steps: u32,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON
