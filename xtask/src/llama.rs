@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_loaders_list_names_files() {
-        let list = "\tlinux-vdso.so.1 (0x7ff)\n\tlibm.so.6 => /root/lib/libm.so.6 (0x7ff)\n\tlibx.so => not found\n";
-        assert_eq!(paths(list), [PathBuf::from("/root/lib/libm.so.6")]);
+        let list = "\tlinux-vdso.so.1 (0x7ff)\n\tlibm.so.6 => /sid/lib/libm.so.6 (0x7ff)\n\tlibx.so => not found\n";
+        assert_eq!(paths(list), [PathBuf::from("/sid/lib/libm.so.6")]);
     }
 
     #[test]

@@ -14,11 +14,9 @@ use crate::TimedPipeline;
 
 /// A winner must be this much faster: below it, clocks and neighbours decide.
 const LEAST_GAIN: f64 = 0.02;
-/// Tokens of context: decode's matmuls do not depend on it.
-const CONTEXT_TOKENS: u32 = 512;
 
 pub fn run(args: &TuneArgs) -> Result<(), CliError> {
-    let model = load_candidates(&args.artifact, &args.load, args.steps.saturating_add(1).max(CONTEXT_TOKENS))?;
+    let model = load_candidates(&args.artifact, &args.load, args.steps + 1)?;
     let timed = model.time_candidates(args.rounds, args.steps)?;
     let report = model.report();
     let file = TuningFile {
