@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use artifacts::{ArtifactView, MappedFile, TargetKernels};
+use artifacts::{ArtifactView, ArtifactWriter, MappedFile, TargetKernels};
 use runtime::{LoadOptions, Model, Tuning};
 use serde_json::Value;
 use shaders_gen::{Target, target};
@@ -82,6 +82,44 @@ fn winners_lie_beside_the_artifact_and_are_used_by_it_alone() {
     let text = std::fs::read_to_string(&file).expect("it was just written");
     std::fs::write(&file, &text[..text.len() / 2]).expect("it can be written");
     assert!(complaint("generic").contains("tuning is not used"));
+}
+
+#[test]
+fn alternatives_that_do_not_fit_are_refused() {
+    let (folder, path) = artifact();
+    let file = MappedFile::open(&path).expect("the artifact is there");
+    let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
+    let refused = |change: &dyn Fn(&mut TargetKernels)| {
+        let mut kernels = view.kernels.clone();
+        change(&mut kernels.targets[0]);
+        let changed = folder.path().join("changed.unicorn");
+        let mut writer = ArtifactWriter::create(&changed, view.weights().len()).expect("the folder takes files");
+        for section in view.weights() {
+            writer.begin_slice().expect("room");
+            writer.weight_bytes(section.bytes).expect("room");
+        }
+        let written = writer.finish(&view.meta, &view.plan, &kernels, &view.tokenizer);
+        written.expect_err("it is parsed before it is put into place").to_string()
+    };
+    let with_alternatives = |target: &mut TargetKernels| {
+        let number = target.pipelines.iter().position(|pipeline| !pipeline.alternatives.is_empty());
+        number.expect("a matmul has alternatives")
+    };
+    let no_module = refused(&|target| {
+        let number = with_alternatives(target);
+        target.pipelines[number].alternatives[0].module = u32::MAX;
+    });
+    assert!(no_module.contains("module of a pipeline"), "{no_module}");
+    let one_less = refused(&|target| {
+        let number = with_alternatives(target);
+        target.pipelines[number].alternatives.pop();
+    });
+    assert!(one_less.contains("alternatives of dispatch"), "{one_less}");
+    let no_workgroups = refused(&|target| {
+        let dispatches = target.programs.iter_mut().flat_map(|program| &mut program.dispatches);
+        dispatches.flat_map(|dispatch| &mut dispatch.alternatives).for_each(|workgroups| workgroups[1] = 0);
+    });
+    assert!(no_workgroups.contains("workgroups of dispatch"), "{no_workgroups}");
 }
 
 /// A tiny model's artifact for any device with the subgroups of the one at hand, with integer activations and without;

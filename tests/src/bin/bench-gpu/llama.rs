@@ -8,31 +8,28 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::report::{Report, Test};
+use crate::scratch::Scratch;
 
 /// # Errors
 /// In words; what was measured before stays in the report.
 pub fn measure(options: &Options, clock: &Clock, llama: &Path, shape: &str, report: &mut Report) -> Result<(), String> {
+    // llama-bench runs in another folder.
     let folder = options.output.canonicalize().map_err(|error| error.to_string())?;
-    let model = folder.join(format!("{shape}.gguf"));
+    let model = Scratch { path: folder.join(format!("{shape}.gguf")) };
     let mut make = Command::new(options.program("random-gguf"));
-    make.arg(options.config(shape)).arg(&model);
-    let measured = clock.run(&mut make).and_then(|_| {
-        let (p, n) = (options.prompt_tokens.to_string(), options.generated_tokens.to_string());
-        let depth = report.deepest(shape).filter(|&depth| depth > 0).unwrap_or(u64::from(options.depth_tokens));
-        for (prompt, depth) in [(p.as_str(), "0"), ("0", &depth.to_string())] {
-            let mut bench = llama_bench(llama);
-            bench.arg("-m").arg(&model).args(["-p", prompt, "-n", &n, "-d", depth]);
-            bench.args(["-r", &options.repetitions.to_string(), "-fa", "1", "-ngl", "99", "-o", "json"]);
-            match clock.run(&mut bench).and_then(|text| add(report, shape, &text)) {
-                Ok(()) => {}
-                Err(problem) => report.problem(shape, "llama.cpp", problem),
-            }
+    make.arg(options.config(shape)).arg(&model.path);
+    clock.run(&mut make)?;
+    let (p, n) = (options.prompt_tokens.to_string(), options.generated_tokens.to_string());
+    let depth = report.deepest(shape).filter(|&depth| depth > 0).unwrap_or(u64::from(options.depth_tokens));
+    for (prompt, depth) in [(p.as_str(), "0"), ("0", &depth.to_string())] {
+        let mut bench = llama_bench(llama);
+        bench.arg("-m").arg(&model.path).args(["-p", prompt, "-n", &n, "-d", depth]);
+        bench.args(["-r", &options.repetitions.to_string(), "-fa", "1", "-ngl", "99", "-o", "json"]);
+        if let Err(problem) = clock.run(&mut bench).and_then(|text| add(report, shape, &text)) {
+            report.problem(shape, "llama.cpp", problem);
         }
-        Ok(())
-    });
-    // A file that was never written need not be removed.
-    let _ = std::fs::remove_file(&model);
-    measured
+    }
+    Ok(())
 }
 
 /// By its own loader with its own libraries, whatever this system has; it finds its backends in the folder it runs in.

@@ -11,6 +11,7 @@ mod checks;
 mod clock;
 mod llama;
 mod ours;
+mod scratch;
 
 mod report;
 
@@ -41,15 +42,13 @@ fn run(options: &Options) -> Result<bool, String> {
         report.write(&options.output)?;
     }
     for shape in &options.shapes {
-        match ours::measure(options, &clock, shape, &mut report) {
-            Ok(()) => {}
-            Err(problem) => report.problem(shape, "ours", problem),
+        if let Err(problem) = ours::measure(options, &clock, shape, &mut report) {
+            report.problem(shape, "ours", problem);
         }
         report.write(&options.output)?;
         if let Some(llama) = &options.llama {
-            match llama::measure(options, &clock, llama, shape, &mut report) {
-                Ok(()) => {}
-                Err(problem) => report.problem(shape, "llama.cpp", problem),
+            if let Err(problem) = llama::measure(options, &clock, llama, shape, &mut report) {
+                report.problem(shape, "llama.cpp", problem);
             }
             report.write(&options.output)?;
         }

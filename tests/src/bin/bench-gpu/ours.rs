@@ -7,38 +7,34 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::report::{Report, Test};
+use crate::scratch::Scratch;
 
 /// Three commands, so that a slow one takes only its own figures along.
 ///
 /// # Errors
 /// In words; what was measured before stays in the report.
 pub fn measure(options: &Options, clock: &Clock, shape: &str, report: &mut Report) -> Result<(), String> {
-    let artifact = options.output.join(format!("{shape}.unicorn"));
+    let artifact = Scratch { path: options.output.join(format!("{shape}.unicorn")) };
     let mut compile = Command::new(options.program("unicorn-compile"));
-    compile.arg("--synthetic").arg(options.config(shape)).arg("-o").arg(&artifact);
-    let measured = clock.run(&mut compile).and_then(|_| {
-        let (p, n, depth) = (options.prompt_tokens, options.generated_tokens, options.depth_tokens);
-        let steps = options.batch_tokens;
-        let alone = ["-p", &p.to_string(), "-n", &n.to_string(), "--depth", "0"].map(String::from).to_vec();
-        let deep = ["-p", "0", "-n", &n.to_string(), "--depth", &depth.to_string()].map(String::from).to_vec();
-        let batches = ["-p", "0", "-n", &steps.to_string(), "-s", &options.sequences];
-        for arguments in [alone, deep, batches.map(String::from).to_vec()] {
-            let mut bench = Command::new(options.program("unicorn-run"));
-            bench.arg("bench").arg(&artifact).args(["--json", "-r", &options.repetitions.to_string()]).args(arguments);
-            if let Some(device) = &options.device {
-                bench.args(["--device", device]);
-            }
-            // A batch that does not fit says nothing about the rest.
-            match clock.run(&mut bench).and_then(|text| add(report, shape, &text)) {
-                Ok(()) => {}
-                Err(problem) => report.problem(shape, "ours", problem),
-            }
+    compile.arg("--synthetic").arg(options.config(shape)).arg("-o").arg(&artifact.path);
+    clock.run(&mut compile)?;
+    let (p, n, depth) = (options.prompt_tokens, options.generated_tokens, options.depth_tokens);
+    let steps = options.batch_tokens;
+    let alone = ["-p", &p.to_string(), "-n", &n.to_string(), "--depth", "0"].map(String::from).to_vec();
+    let deep = ["-p", "0", "-n", &n.to_string(), "--depth", &depth.to_string()].map(String::from).to_vec();
+    let batches = ["-p", "0", "-n", &steps.to_string(), "-s", &options.sequences].map(String::from).to_vec();
+    for arguments in [alone, deep, batches] {
+        let mut bench = Command::new(options.program("unicorn-run"));
+        bench.arg("bench").arg(&artifact.path).args(["--json", "-r", &options.repetitions.to_string()]).args(arguments);
+        if let Some(device) = &options.device {
+            bench.args(["--device", device]);
         }
-        Ok(())
-    });
-    // A file that was never written need not be removed.
-    let _ = std::fs::remove_file(&artifact);
-    measured
+        // A batch that does not fit says nothing about the rest.
+        if let Err(problem) = clock.run(&mut bench).and_then(|text| add(report, shape, &text)) {
+            report.problem(shape, "ours", problem);
+        }
+    }
+    Ok(())
 }
 
 fn add(report: &mut Report, shape: &str, text: &str) -> Result<(), String> {
