@@ -299,20 +299,26 @@ pub fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>
     activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
+/// What runs a step: a pipeline, and how many workgroups each of its alternatives takes.
+pub struct StepPipeline {
+    pub pipeline: u32,
+    pub alternatives: Vec<[usize; 3]>,
+}
+
 /// One program with every operand bound and the fewest barriers that keep its order.
 pub fn place_program(
     graph: &FusedGraph,
     weights: &WeightPlacement,
     kind: ProgramKind,
     steps: &[Step],
-    pipelines: &[u32],
+    pipelines: &[StepPipeline],
 ) -> Program {
     let activations = place_activations(graph, steps, kind.rows);
     let mut hazards = Hazards::default();
     let dispatches = steps
         .iter()
         .zip(pipelines)
-        .map(|(step, &pipeline)| {
+        .map(|(step, &StepPipeline { pipeline, ref alternatives })| {
             let bindings: Vec<Binding> = step
                 .operands
                 .iter()
@@ -322,6 +328,7 @@ pub fn place_program(
             Dispatch {
                 pipeline,
                 workgroups: step.workgroups.map(|count| count as u32),
+                alternatives: alternatives.iter().map(|other| other.map(|count| count as u32)).collect(),
                 barrier_before: hazards.barrier_before(&bindings),
                 bindings,
                 label: step.label.clone(),

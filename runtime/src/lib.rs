@@ -6,7 +6,8 @@
 //!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
+//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
+//!                          tune (the time of each alternative, from which tuning makes the target that is loaded)
 //!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · stamps · record · submit ·
 //!                                    statistics
 //! ```
@@ -32,6 +33,8 @@ pub mod profile;
 mod programs;
 mod residency;
 pub mod session;
+pub mod tune;
+mod tuning;
 mod vk;
 mod weights;
 
@@ -48,6 +51,8 @@ pub use model::{LoadOptions, LoadReport, Model};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
+pub use tune::{TimedCandidate, TimedPipeline};
+pub use tuning::{Tuning, TuningReport};
 pub use vk::instance::{validation_errors, validation_messages};
 
 /// Facts of every Vulkan device, in the loader's order.

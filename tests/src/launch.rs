@@ -175,10 +175,17 @@ impl Launch {
             let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
             kernels.modules.push(binary.words);
             let number = pipelines.len() as u32;
-            pipelines.push(Pipeline { name: spec.name().into(), module: number, bindings: binary.bindings });
+            let alternatives = Vec::new();
+            pipelines.push(Pipeline {
+                name: spec.name().into(),
+                module: number,
+                bindings: binary.bindings,
+                alternatives,
+            });
             dispatches.push(Dispatch {
                 pipeline: number,
                 workgroups: spec.workgroups(rows).map(|count| count as u32),
+                alternatives: Vec::new(),
                 bindings,
                 barrier_before: number > 0,
                 label: spec.name().into(),

@@ -15,6 +15,7 @@ use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Ses
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
 use tests::launch::{device, device_matrices};
+use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
 
@@ -129,10 +130,6 @@ fn greedy(model: &Model, prompt: &[i32], count: usize) -> Vec<u32> {
         next = vec![sampled.token];
     }
     drawn
-}
-
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models")
 }
 
 fn tiny_models() -> Vec<PathBuf> {

@@ -6,12 +6,14 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
+mod bench_gpu;
 mod browser;
 mod demo;
 mod fidelity;
@@ -20,6 +22,7 @@ mod phoenix_report;
 mod test;
 
 mod debian;
+mod llama;
 mod radv;
 mod wheel;
 
@@ -46,6 +49,8 @@ enum Command {
     Matrices,
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
+    /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
+    BenchGpu(bench_gpu::BenchGpuArgs),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Matrices => matrices::run_tests(),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
+        Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
