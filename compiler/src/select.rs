@@ -79,6 +79,8 @@ pub struct Step {
     pub operands: Vec<Operand>,
     pub label: String,
     pub weight_bytes: u64,
+    /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
+    pub is_next_part: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +198,7 @@ impl Selector<'_> {
     fn node(&mut self, node: &FusedNode) {
         match &node.op {
             FusedOp::Embed { table, scale, out } => {
-                for &id in self.weights.matrix(*table) {
+                for (part, &id) in self.weights.matrix(*table).iter().enumerate() {
                     let (layout, first_row) = self.matrix(id);
                     let spec = EmbedSpec {
                         layout,
@@ -210,6 +212,7 @@ impl Selector<'_> {
                         Role::Weights => Operand::Weight(id),
                         _ => Operand::Value(*out),
                     });
+                    self.mark_part(part);
                 }
             }
             FusedOp::Norm(step) => {
@@ -249,7 +252,7 @@ impl Selector<'_> {
         let spec = KernelSpec::Sample(SampleSpec {
             vocab: self.config.vocab_size,
             logits_stride: stride(self.config.vocab_size),
-            workgroup: self.target.workgroup_invocations.min(256),
+            workgroup: self.target.workgroup_invocations.min(1024),
             subgroup_size: self.target.subgroup_size,
         });
         self.steps.push(Step {
@@ -258,6 +261,7 @@ impl Selector<'_> {
             spec,
             label: "sample".into(),
             weight_bytes: 0,
+            is_next_part: false,
         });
     }
 
@@ -302,7 +306,19 @@ impl Selector<'_> {
             Some(layer) => format!("{layer}.{}", self.role_name(node)),
             None => self.role_name(node),
         };
-        self.steps.push(Step { workgroups: spec.workgroups(rows), operands, spec, label, weight_bytes });
+        self.steps.push(Step {
+            workgroups: spec.workgroups(rows),
+            operands,
+            spec,
+            label,
+            weight_bytes,
+            is_next_part: false,
+        });
+    }
+
+    /// Says of the newest step which part of its matrix it works on.
+    fn mark_part(&mut self, part: usize) {
+        self.steps.last_mut().expect("a part was pushed").is_next_part = part > 0;
     }
 
     /// What a node is to a person: its kernel, or the matrix it multiplies by.

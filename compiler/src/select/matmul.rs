@@ -86,10 +86,11 @@ impl Selector<'_> {
         let norm = self.norm_before(input).cloned();
         let result = self.value(out);
         let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        for &id in self.weights.matrix(matrix) {
+        for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
             if let (ActivationFormat::Half(_), Some(tuning)) = (self.stored_format(input), self.target.matrix) {
                 self.gemm(node, id, tuning.tile(rows), bytes);
+                self.mark_part(part);
                 continue;
             }
             let spec = KernelSpec::MatMul(self.matmul_spec(node, id, norm.as_ref()));
@@ -105,6 +106,7 @@ impl Selector<'_> {
                 role => of_norm(role).expect("every other role is the prologue's"),
             });
             self.push(node, spec, rows, bytes, |role| operands[&role]);
+            self.mark_part(part);
         }
         if !self.encodes_output(node) {
             self.quantize(node, out);
