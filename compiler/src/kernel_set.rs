@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
+use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
@@ -12,7 +13,7 @@ use crate::alternatives::{alternative_name, alternatives};
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
 use crate::place::{self, StepPipeline, WeightPlacement};
-use crate::select::{PROGRAMS, ProgramKind, Step, select};
+use crate::select::{PROGRAMS, ProgramKind, SelectOptions, Step, select};
 use crate::verify::VerifiedGraph;
 use crate::weights::PackedWeights;
 
@@ -42,14 +43,14 @@ pub fn build(
     weights: &PackedWeights,
     placement: &WeightPlacement,
     targets: &[Target],
-    fold_norms: bool,
+    options: SelectOptions,
     progress: &mut dyn Progress,
 ) -> Result<KernelSet> {
     let mut set = KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
         let programs: Vec<(ProgramKind, Vec<Step>)> =
-            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms))).collect();
+            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, options))).collect();
         let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
         let mut specs = Vec::new();
         for step in programs.iter().flat_map(|(_, steps)| steps) {
@@ -139,7 +140,11 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let WeightLayout { rows, cols, format } = spec.layout;
             format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
         }
-        KernelSpec::Attention(spec) => format!("attention ×{}", spec.rows_per_group),
+        KernelSpec::Attention(spec) => {
+            let heads = if spec.prologue.is_some() { "heads+" } else { "" };
+            let Split { rows_per_group, splits, .. } = spec.split;
+            format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
+        }
         other => other.name().into(),
     }
 }

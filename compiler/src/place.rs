@@ -13,12 +13,16 @@ use artifacts::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Plan, Program,
     SlicePlan, Tier, WeightPlan,
 };
+use kernels::KvFormat;
 use shaders_gen::Target;
 
 use crate::error::{CompileError, Result};
 use crate::fuse::FusedGraph;
+use crate::graph::ValueId;
 use crate::import::ModelConfig;
-use crate::select::{KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, Step, kv_groups, select, stride};
+use crate::select::{
+    KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, SelectOptions, Step, cache_layout, kv_groups, select, stride,
+};
 use crate::verify::VerifiedGraph;
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use tiers::{Demand, Seat, Tiers};
@@ -30,6 +34,7 @@ pub struct PlaceRequest<'a> {
     pub weights: &'a PackedWeights,
     /// That `weights` were packed by.
     pub policy: FormatPolicy,
+    pub kv: KvFormat,
     /// Of the program that needs the largest arena, see [`widest_activations`].
     pub activations: Vec<ActivationPlan>,
     pub machine: &'a MachinePlan,
@@ -69,7 +74,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let groups = kv_groups(request.config);
     let demand = Demand {
         weights: request.weights,
-        kv_groups: unplaced_kv(&groups, request.config),
+        kv_groups: unplaced_kv(&groups, request.config, request.kv),
         context_tokens: request.context_tokens,
         chunk_tokens: chunk_tokens(),
         activation_bytes: arena_bytes + logits_bytes,
@@ -155,8 +160,8 @@ impl Seat {
 }
 
 /// The KV groups' pages, before they have a tier.
-fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
-    let page_bytes = (config.n_kv_heads * config.head_dim * PAGE_TOKENS * 2) as u64;
+fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
+    let page_bytes = cache_layout(config, format).page_bytes() as u64;
     let plan = |group: &KvGroup| KvGroupPlan {
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
@@ -210,12 +215,12 @@ pub fn widest_activations(
     config: &ModelConfig,
     weights: &PackedWeights,
     targets: &[Target],
-    fold_norms: bool,
+    options: SelectOptions,
 ) -> Vec<ActivationPlan> {
     let mut widest = Vec::new();
     for target in targets {
         for kind in PROGRAMS {
-            let steps = select(graph, config, weights, target, kind, fold_norms);
+            let steps = select(graph, config, weights, target, kind, options);
             let activations = place_activations(graph.graph(), &steps, kind.rows);
             if arena_bytes(activations.values()) > arena_bytes(&widest) {
                 widest = activations.into_values().collect();
@@ -230,24 +235,26 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTr
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(_) | Operand::Encoded(_) = operand {
+            if let Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } = operand {
                 lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
     }
+    let value = |id: ValueId| &graph.values[id.0];
+    let row_len = |id| rows * stride(value(id).width);
     let mut wanted: Vec<(Operand, ActivationPlan)> = lives
         .into_iter()
         .map(|(operand, (first, last))| {
-            let (id, encoded) = match operand {
-                Operand::Encoded(id) => (id, " as integers"),
-                Operand::Value(id) => (id, ""),
+            let (name, len) = match operand {
+                Operand::Encoded(id) => (format!("{} as integers", value(id).name), row_len(id)),
+                Operand::Value(id) => (value(id).name.clone(), row_len(id)),
+                Operand::Partials { of, len } => (format!("{} in parts", value(of).name), len),
                 other => unreachable!("{other:?} is no activation"),
             };
-            let value = &graph.values[id.0];
             let plan = ActivationPlan {
-                name: format!("{}{encoded}", value.name),
+                name,
                 offset_bytes: 0,
-                len_bytes: (4 * rows * stride(value.width)) as u64,
+                len_bytes: 4 * len as u64,
                 first_use: first as u32,
                 last_use: last as u32,
                 reason: match (&steps[first].label, &steps[last].label) {
@@ -345,7 +352,7 @@ fn bind(
         Operand::Drawn => whole(BufferRef::Output),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_) | Operand::Encoded(_) => {
+        Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } => {
             let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
