@@ -52,9 +52,9 @@ fn tiles(tile: MatMulTile) -> [MatMulTile; 5] {
 /// Lanes and rows come out whole, and integers that a kernel makes in whole groups.
 fn is_sound(spec: &MatMulSpec) -> bool {
     let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
-    // Loads ahead are a matter of integer activations, and of lanes that have as many blocks to read.
+    // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
+    let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
     let ahead = spec.tile.unroll == 1
-        || (spec.input != ActivationFormat::F32
-            && spec.tile.unroll * spec.tile.k_slices <= spec.layout.blocks_per_tile());
+        || (spec.input != ActivationFormat::F32 && spec.tile.unroll * spec.tile.k_slices <= groups);
     spec.tile.k_slices > 0 && whole_groups && ahead
 }
