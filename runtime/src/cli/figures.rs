@@ -79,14 +79,19 @@ impl Pace {
 
 impl Figures {
     pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
+        Figures::of(LoadFigures::new(model), bandwidth_gb_per_s(model), prefill, decode)
+    }
+
+    /// Of what has been measured already.
+    pub fn of(load: LoadFigures, bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
         Figures {
-            load: LoadFigures::new(model),
+            load,
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
-            bandwidth_gb_per_s: bandwidth_gb_per_s(model),
+            bandwidth_gb_per_s,
             decode_percent_of_bandwidth: None,
         }
         .with_paces(prefill, decode)

@@ -16,12 +16,12 @@ use indicatif::ProgressBar;
 
 use super::args::BenchArgs;
 use super::error::CliError;
-use super::figures::{LoadFigures, bandwidth_gb_per_s};
+use super::figures::LoadFigures;
 use super::load::load_for;
 use super::output::{print, print_json};
 use cases::Cases;
 use measure::Bench;
-use report::{BenchReport, CaseFigures, LoadedFor};
+use report::{BenchReport, LoadedFor};
 
 pub use measure::made_up_tokens;
 
@@ -46,15 +46,9 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
             Ok((*case, measured))
         });
         let measured = measured.collect::<Result<Vec<_>, CliError>>()?;
-        // Once, so that all cases are held against the same.
-        let bandwidth = report.bandwidth_gb_per_s.or_else(|| bandwidth_gb_per_s(&model));
-        let figures = measured.iter().map(|(case, measured)| CaseFigures::new(*case, measured, &model, bandwidth));
-        report.cases.extend(figures);
-        report.model = model.meta().model.name.clone();
-        report.synthetic = model.meta().model.synthetic;
-        report.bandwidth_gb_per_s = bandwidth;
         let load = LoadFigures::new(&model);
-        report.loads.push(LoadedFor { sequences: group.slots, context_tokens: group.context_tokens, load });
+        let load = LoadedFor { sequences: group.slots, context_tokens: group.context_tokens, load };
+        report.add(&model, load, &measured);
     }
     bar.finish_and_clear();
     if args.json { print_json(&report) } else { print(&report.page()) }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cases::Case;
 use super::measure::Measured;
 use crate::Model;
-use crate::cli::figures::LoadFigures;
+use crate::cli::figures::{Figures, LoadFigures, Pace, bandwidth_gb_per_s};
 use crate::cli::table::{Column, or_dash, table};
 
 /// What `--json` prints.
@@ -16,8 +16,10 @@ pub struct BenchReport {
     pub synthetic: bool,
     /// Runs of each case; every figure is the median's.
     pub repetitions: u32,
-    /// Read and written, measured by copies after the first load's cases; `None`: no room to measure it.
-    pub bandwidth_gb_per_s: Option<f64>,
+    /// The keys of a run: of the first load, the first case of prefill and the first of decode. Bandwidth is measured once,
+    /// by copies, so that all cases are held against the same.
+    #[serde(flatten)]
+    pub first: Option<Figures>,
     pub loads: Vec<LoadedFor>,
     pub cases: Vec<CaseFigures>,
 }
@@ -120,10 +122,29 @@ impl BenchReport {
             model: String::new(),
             synthetic: false,
             repetitions,
-            bandwidth_gb_per_s: None,
+            first: None,
             loads: Vec::new(),
             cases: Vec::new(),
         }
+    }
+
+    /// Adds the cases of one load.
+    pub fn add(&mut self, model: &Model, load: LoadedFor, measured: &[(Case, Measured)]) {
+        let bandwidth = match &self.first {
+            Some(first) => first.bandwidth_gb_per_s,
+            None => bandwidth_gb_per_s(model),
+        };
+        let pace = |wanted: fn(&Case) -> bool| {
+            let first = measured.iter().find(|(case, _)| wanted(case));
+            first.map_or(Pace::default(), |(_, it)| Pace { tokens: it.tokens, elapsed: it.wall })
+        };
+        let prefill = pace(|case| matches!(case, Case::Prefill { .. }));
+        let decode = pace(|case| matches!(case, Case::Decode { .. }));
+        self.first.get_or_insert_with(|| Figures::of(load.load.clone(), bandwidth, prefill, decode));
+        self.cases.extend(measured.iter().map(|(case, measured)| CaseFigures::new(*case, measured, model, bandwidth)));
+        self.model = model.meta().model.name.clone();
+        self.synthetic = model.meta().model.synthetic;
+        self.loads.push(load);
     }
 
     pub fn page(&self) -> String {
@@ -131,7 +152,7 @@ impl BenchReport {
         for LoadedFor { sequences, context_tokens, load } in &self.loads {
             page += &format!("{load}         for {sequences} sequences of {context_tokens} tokens\n");
         }
-        page += &match self.bandwidth_gb_per_s {
+        page += &match self.first.as_ref().and_then(|first| first.bandwidth_gb_per_s) {
             Some(bandwidth) => format!("copies   {bandwidth:.1} GB/s, by which the floor is reckoned\n"),
             None => "copies   no room to measure them, so no floor is known\n".into(),
         };
@@ -179,10 +200,15 @@ mod tests {
         let mut report = BenchReport::new(3);
         report.loads.push(LoadedFor { sequences: 1, context_tokens: 9, load: load_figures() });
         report.cases = vec![case(Case::Prefill { tokens: 10 }, 10), case(Case::Decode { depth: 0 }, 10)];
+        let pace = Pace { tokens: 10, elapsed: Duration::from_secs(2) };
+        report.first = Some(Figures::of(load_figures(), None, Pace::default(), pace));
         let json = serde_json::to_value(&report).unwrap();
         let keys = |index: usize| json["cases"][index].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(0), keys(1));
         assert_eq!((&json["loads"][0]["device"], &json["repetitions"]), (&"Some GPU".into(), &3.into()));
+        // As `--json` of a run has them.
+        assert_eq!((&json["device"], &json["decode_tokens_per_s"]), (&"Some GPU".into(), &5.0.into()));
+        assert!(json["prefill_tokens_per_s"].is_null() && json.get("load_s").is_some());
         let page = report.page();
         assert!(page.contains("no floor is known") && page.contains("for 1 sequences of 9 tokens"), "{page}");
     }
