@@ -84,6 +84,12 @@ impl BlockTable {
         }
     }
 
+    /// Empties the table of pages whose pool is gone.
+    pub fn forget(&mut self) {
+        self.pages.clear();
+        self.first_page = 0;
+    }
+
     /// First position that a row at `position` attends to: windows count the row itself.
     fn oldest_seen(&self, position: u32) -> u32 {
         self.window_tokens.map_or(0, |window| (position + 1).saturating_sub(window))

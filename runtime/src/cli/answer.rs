@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::error::CliError;
 use super::figures::Pace;
 use super::interrupt;
+use super::load::tell_recoveries;
 use super::text::Text;
 use crate::{Model, RunError, Sampling, Session};
 
@@ -124,6 +125,7 @@ impl Answerer<'_> {
             }
             answer.decode.elapsed = started.elapsed();
         }
+        tell_recoveries(self.model);
         answer.stop_reason = stop.unwrap_or(StopReason::ContextFull);
         let text = stream.finish()?;
         give(&mut answer, text)?;

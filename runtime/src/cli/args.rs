@@ -114,6 +114,9 @@ pub struct LoadArgs {
     /// Do not check the hashes of the weights
     #[arg(long)]
     pub no_verify: bool,
+    /// Longest that one submission to the device may take, in milliseconds [default: 100]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
+    pub submission_ms: Option<u32>,
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]
     pub no_cache: bool,
