@@ -27,6 +27,8 @@ pub struct Args {
 pub enum Command {
     /// List the Vulkan devices, what each can do, and which targets of an artifact fit it
     Devices(DevicesArgs),
+    /// Examine this machine: what is in the way of running models, and what to change
+    Doctor(DoctorArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
     /// Give an artifact's bytes other places, which unicorn-compile does
@@ -129,6 +131,18 @@ pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Artifact whose targets are compared with each device
+    pub artifact: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
 //!                      └────► bench, profile, perplexity, logits
-//!          devices, inspect                                  (no model is loaded)
+//!          devices, doctor, inspect                          (no model is loaded)
 //! ```
 
 mod args;
@@ -27,6 +27,7 @@ mod perplexity;
 mod profile;
 
 mod devices;
+mod doctor;
 mod inspect;
 mod replan;
 
@@ -66,6 +67,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
     match args.command {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
