@@ -10,7 +10,7 @@ use crate::bandwidth;
 use crate::device_plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
-use crate::pages::BlockTable;
+use crate::pages::{BlockTable, HeldPages};
 use crate::pipeline_cache::PipelineReport;
 use crate::profile::StepProfile;
 use crate::recovery::{Recovery, Shared};
@@ -95,7 +95,8 @@ impl Model {
         };
         let context_tokens = choose_context(artifact.plan(), &facts, &request)?;
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
-        let decided = Decided { target, request, context_tokens, options: options.clone() };
+        let decided =
+            Decided { target, request, context_tokens, held_pages: HeldPages::default(), options: options.clone() };
         let (engine, mut report) = make_resident(&artifact, &decided, instance, &facts, progress)?;
         report.seconds_total = begin.elapsed().as_secs_f64();
         Ok(Model { artifact, decided, facts, report, shared: Mutex::new(Shared::new(engine, request.slots)) })
@@ -139,6 +140,13 @@ impl Model {
     /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
         self.decided.context_tokens
+    }
+
+    /// Pages of the KV cache that sequences hold now, and pages in all. May be asked while a sequence is generating.
+    pub fn kv_pages(&self) -> (u32, u32) {
+        let Decided { request, context_tokens, held_pages, .. } = &self.decided;
+        let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
+        (held_pages.count(), pages.sum())
     }
 
     /// Most sequences that one step takes.

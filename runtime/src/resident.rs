@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::model::{LoadOptions, LoadReport};
 use crate::pace;
-use crate::pages::PagePool;
+use crate::pages::{HeldPages, PagePool};
 use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
 use crate::residency::{ContextRequest, pool_pages, table_stride};
@@ -37,6 +37,7 @@ pub struct Decided {
     pub target: usize,
     pub request: ContextRequest,
     pub context_tokens: u32,
+    pub held_pages: HeldPages,
     pub options: LoadOptions,
 }
 
@@ -91,7 +92,7 @@ pub fn make_resident(
         pools: plan
             .kv_groups
             .iter()
-            .map(|group| PagePool::new(pool_pages(group, context_tokens, request) as u32))
+            .map(|group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.held_pages))
             .collect(),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),

@@ -29,6 +29,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Examine this machine: what is in the way of running models, and what to change
     Doctor(DoctorArgs),
+    /// Watch the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
+    Top(TopArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
     /// Give an artifact's bytes other places, which unicorn-compile does
@@ -140,6 +142,22 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TopArgs {
+    /// Print a line of JSON each time
+    #[arg(long)]
+    pub json: bool,
+    /// Pause between two looks, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
+    pub interval_ms: u32,
+    /// Look this many times [default: until q]
+    #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
     /// Folder that stands for / where the kernel's files are read
     #[arg(long, hide = true, value_name = "FOLDER")]
     pub root: Option<PathBuf>,

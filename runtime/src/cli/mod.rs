@@ -4,7 +4,7 @@
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
 //!                      └────► bench, profile, perplexity, logits
-//!          devices, doctor, inspect                          (no model is loaded)
+//!          devices, doctor, inspect, top                     (no model is loaded; top reads what status writes)
 //! ```
 
 mod args;
@@ -30,6 +30,8 @@ mod devices;
 mod doctor;
 mod inspect;
 mod replan;
+mod status;
+mod top;
 
 mod error;
 mod interrupt;
@@ -68,6 +70,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Top(args)) => top::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),

@@ -6,7 +6,7 @@ use artifacts::TargetKernels;
 use serde::Serialize;
 
 mod findings;
-mod machine;
+pub mod machine;
 
 use self::findings::{Finding, Verdict, can_run, examine};
 use self::machine::Machine;
