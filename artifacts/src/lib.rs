@@ -47,6 +47,6 @@ pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };
 pub use tokenizer::TokenizerSection;
-pub use view::ArtifactView;
+pub use view::{ArtifactView, ReadError};
 #[cfg(feature = "write")]
 pub use write::ArtifactWriter;

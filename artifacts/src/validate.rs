@@ -24,7 +24,7 @@ const SPIRV_MAGIC: u32 = 0x0723_0203;
 
 pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     let plan = &view.plan;
-    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.bytes.len() as u64).collect();
+    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.len_bytes).collect();
     equal("number of planned slices", slice_lens.len(), plan.slices.len())?;
     for (slice, len) in plan.slices.iter().zip(&slice_lens) {
         equal("bytes of a planned slice", *len, slice.bytes)?;

@@ -39,8 +39,8 @@ pub enum LoadError {
     Pipeline { name: String, source: Box<LoadError> },
     /// A Vulkan call failed.
     Vulkan { call: &'static str, code: String },
-    /// The device stopped answering while weights were copied.
-    DeviceLost,
+    /// The device stopped answering while the model was loading.
+    DeviceLost { call: &'static str },
 }
 
 /// Why a step could not run.
@@ -75,9 +75,15 @@ pub enum RunError {
         expected: &'static str,
         found: String,
     },
-    /// The device was reset or did not finish in time; the model must be loaded again.
+    /// The device was reset or did not finish in time, several times in a row. The next call tries again.
     DeviceLost {
         detail: String,
+    },
+    /// The device was lost, and the model could not be made resident again. The next call tries again.
+    NotRecovered {
+        /// The call that failed.
+        cause: String,
+        source: Box<LoadError>,
     },
     OutOfMemory {
         what: String,
@@ -91,6 +97,9 @@ pub enum RunError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            LoadError::File { path, source } if source.kind() == io::ErrorKind::UnexpectedEof => {
+                write!(f, "cannot read {}: the file ends too early, it was cut while it was in use", path.display())
+            }
             LoadError::File { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             LoadError::Artifact { path, source } => write!(f, "{}: {source}", path.display()),
             LoadError::NoLoader { detail } => write!(
@@ -139,7 +148,7 @@ impl fmt::Display for LoadError {
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
-            LoadError::DeviceLost => write!(f, "device was lost while the model was loading"),
+            LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),
         }
     }
 }
@@ -167,6 +176,9 @@ impl fmt::Display for RunError {
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
+            RunError::NotRecovered { cause, source } => {
+                write!(f, "device was lost ({cause}) and cannot be had back: {source}")
+            }
             RunError::OutOfMemory { what } => write!(f, "memory ran out: {what}"),
             RunError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
         }
@@ -184,4 +196,11 @@ impl std::error::Error for LoadError {
     }
 }
 
-impl std::error::Error for RunError {}
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RunError::NotRecovered { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -3,7 +3,10 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
+//!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
+//!                           │               cut by pace into submissions that stay short
+//!                           ├─ model        holds what was loaded, for sessions to share
+//!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
 //!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
@@ -24,14 +27,18 @@ mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+mod journal;
 pub mod kernel_statistics;
 pub mod model;
+mod pace;
 mod pages;
 mod pipeline_cache;
 mod pipelines;
 pub mod profile;
 mod programs;
+mod recovery;
 mod residency;
+mod resident;
 pub mod session;
 pub mod tune;
 mod tuning;
@@ -49,11 +56,17 @@ pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
 pub use model::{LoadOptions, LoadReport, Model};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
+pub use recovery::Recovery;
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use tune::{TimedCandidate, TimedPipeline};
 pub use tuning::{Tuning, TuningReport};
+#[cfg(feature = "fault-injection")]
+pub use vk::faults::{Fault, FaultKind, inject, injected};
 pub use vk::instance::{validation_errors, validation_messages};
+
+#[cfg(all(feature = "fault-injection", not(debug_assertions)))]
+compile_error!("feature fault-injection is for tests, not for a release build");
 
 /// Facts of every Vulkan device, in the loader's order.
 ///

@@ -50,12 +50,15 @@ impl Candidates {
         kernels: &Kernels,
         target: &TargetKernels,
         buffers: &Buffers,
+        context_tokens: u32,
+        bound_seconds: f64,
     ) -> Result<Candidates, LoadError> {
         let alternatives = (0..most_alternatives(target)).map(|alternative| with_alternative(target, alternative));
         let record = |target: TargetKernels| {
             let (target, _) = one_token(&target);
             let pipelines = compile_each(device, kernels, &target, None, Capture::Nothing, Ok)?;
-            programs::record(device, plan, &target, &pipelines, buffers, true)
+            let prepared = programs::prepare(device, plan, &target, &pipelines, buffers, context_tokens)?;
+            prepared.record(device, &prepared.guessed_paces(), bound_seconds, Some(&target))
         };
         let programs = [target.clone()].into_iter().chain(alternatives).map(record).collect::<Result<_, _>>()?;
         let (_, pipelines) = one_token(target);
@@ -82,9 +85,9 @@ impl Model {
         let mut samples: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
         for _ in 0..rounds {
             for (number, programs) in programs.iter_mut().enumerate() {
-                std::mem::swap(&mut self.engine().programs, programs);
+                self.swap_programs(programs)?;
                 let profiled = self.profile_steps(steps);
-                std::mem::swap(&mut self.engine().programs, programs);
+                self.swap_programs(programs)?;
                 for step in profiled? {
                     let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
                     for (pipeline, seconds) in pipelines.iter().zip(&step) {
@@ -107,6 +110,11 @@ impl Model {
                 .collect(),
         };
         Ok(names.iter().map(&mut timed).collect())
+    }
+
+    fn swap_programs(&self, programs: &mut Programs) -> Result<(), RunError> {
+        std::mem::swap(&mut self.shared().ready(self)?.1.programs, programs);
+        Ok(())
     }
 
     /// Seconds of each dispatch of so many steps, after one that nobody looks at.

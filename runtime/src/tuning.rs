@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use artifacts::hash::hash_parts;
-use artifacts::header::Section;
 use artifacts::{Pipeline, TargetKernels};
 
 use crate::vk::cache::Identity;
@@ -33,11 +32,10 @@ pub struct TuningReport {
     pub note: Option<String>,
 }
 
-/// Of a target of the artifact that consists of `sections`, on one device with one driver.
-pub fn key(identity: &Identity, sections: &[Section], target: &TargetKernels) -> [u8; 32] {
-    let artifact = hash_parts(sections.iter().map(|section| &section.hash[..]));
+/// Of a target of the artifact with this content, on one device with one driver.
+pub fn key(identity: &Identity, content_hash: &[u8; 32], target: &TargetKernels) -> [u8; 32] {
     let target_name = hash_parts([target.name.as_bytes()]);
-    let parts = [&identity.device[..], &identity.driver[..], &artifact[..], &target_name[..]];
+    let parts = [&identity.device[..], &identity.driver[..], &content_hash[..], &target_name[..]];
     hash_parts(parts.map(|part| hash_parts([part])).iter().map(|hash| &hash[..]))
 }
 

@@ -27,6 +27,10 @@ pub struct Args {
 pub enum Command {
     /// List the Vulkan devices, what each can do, and which targets of an artifact fit it
     Devices(DevicesArgs),
+    /// Examine this machine: what is in the way of running models, and what to change
+    Doctor(DoctorArgs),
+    /// Watch the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
+    Top(TopArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
     /// Give an artifact's bytes other places, which unicorn-compile does
@@ -116,6 +120,9 @@ pub struct LoadArgs {
     /// Do not check the hashes of the weights
     #[arg(long)]
     pub no_verify: bool,
+    /// Longest that one submission to the device may take, in milliseconds [default: 100]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
+    pub submission_ms: Option<u32>,
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]
     pub no_cache: bool,
@@ -131,6 +138,34 @@ pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Artifact whose targets are compared with each device
+    pub artifact: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TopArgs {
+    /// Print a line of JSON each time
+    #[arg(long)]
+    pub json: bool,
+    /// Pause between two looks, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
+    pub interval_ms: u32,
+    /// Look this many times [default: until q]
+    #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

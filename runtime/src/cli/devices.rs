@@ -62,8 +62,9 @@ struct HeapRow {
     device_local: bool,
 }
 
+/// Whether a target's kernels run on a device.
 #[derive(Serialize)]
-struct TargetFit {
+pub struct TargetFit {
     name: String,
     /// What keeps it from running here; `None`: it fits.
     misfit: Option<String>,
@@ -143,7 +144,7 @@ impl HeapRow {
 }
 
 impl TargetFit {
-    fn new(target: &TargetKernels, facts: &DeviceFacts) -> TargetFit {
+    pub fn new(target: &TargetKernels, facts: &DeviceFacts) -> TargetFit {
         let misfit = match choose_target(std::slice::from_ref(target), facts, None) {
             Ok(_) => None,
             Err(LoadError::NoTarget { reasons, .. }) => Some(reasons.join("; ")),
@@ -152,7 +153,7 @@ impl TargetFit {
         TargetFit { name: target.name.clone(), misfit }
     }
 
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         match &self.misfit {
             None => format!("   fits          target {}", self.name),
             Some(misfit) => format!("   does not fit  {misfit}"),
@@ -160,7 +161,7 @@ impl TargetFit {
     }
 }
 
-fn targets_of(path: &Path) -> Result<Vec<TargetKernels>, CliError> {
+pub fn targets_of(path: &Path) -> Result<Vec<TargetKernels>, CliError> {
     let file = MappedFile::open(path).map_err(|error| CliError::at(path, error))?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(path, error))?;
     Ok(view.kernels.targets)

@@ -1,13 +1,14 @@
 //! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
 use super::error::CliError;
 use super::tuning_file;
-use crate::{DeviceKind, LoadOptions, Model};
+use crate::{DeviceKind, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -38,6 +39,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
         target: args.target.clone(),
         verify_weights: !args.no_verify,
         tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
+        submission: args.submission_ms.map(|bound| Duration::from_millis(bound.into())),
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..options
     };
@@ -71,6 +73,16 @@ fn user_cache_folder() -> Option<PathBuf> {
     let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
     let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
     Some(caches.join("unicorn"))
+}
+
+/// A word on stderr for each time that the device was lost and had back since this was last said.
+pub fn tell_recoveries(model: &Model) {
+    for recovery in model.take_recoveries() {
+        let Recovery { cause, seconds } = recovery;
+        eprintln!(
+            "device was lost ({cause}); the model was made resident again in {seconds:.2} s, and the text went on"
+        );
+    }
 }
 
 /// Whether the model runs on a CPU that plays a Vulkan device.

@@ -4,7 +4,7 @@
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
 //!                      └────► bench, profile, tune, perplexity, logits
-//!          devices, inspect                                  (no model is loaded)
+//!          devices, doctor, inspect, top                     (no model is loaded; top reads what status writes)
 //! ```
 
 mod args;
@@ -29,8 +29,11 @@ mod profile;
 mod tune;
 
 mod devices;
+mod doctor;
 mod inspect;
 mod replan;
+mod status;
+mod top;
 
 mod error;
 mod interrupt;
@@ -68,6 +71,8 @@ fn dispatch(args: Args) -> Result<(), CliError> {
     match args.command {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Top(args)) => top::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),

@@ -7,9 +7,9 @@ use ash::vk;
 
 use crate::device_plan::DeviceFacts;
 use crate::error::LoadError;
-use crate::vk::Named;
 use crate::vk::features::{FeatureChain, extension_names};
 use crate::vk::instance::Instance;
+use crate::vk::{Named, faults};
 
 pub struct Device {
     pub(super) raw: ash::Device,
@@ -48,6 +48,7 @@ impl Device {
             .push_next(&mut features);
         // SAFETY: queue family, extensions and features were all reported by this device.
         let raw = unsafe { instance.raw.create_device(physical, &request, None) }.named("vkCreateDevice")?;
+        let raw = faults::of_device(raw);
         // SAFETY: the request above asked for queue 0 of this family.
         let queue = unsafe { raw.get_device_queue(queue_family as u32, 0) };
         // SAFETY: the device belongs to the instance.
@@ -68,6 +69,18 @@ impl Device {
 
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    /// Returns when nothing is under way any more: done, or given up with a device that was lost. A submission that
+    /// outran its timeout is not waited for.
+    pub(super) fn settle(&self) {
+        if self.is_stuck() {
+            return;
+        }
+        let _queue = self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Lost or not, the device is done with what it was given, and that was all we wanted to know.
+        // SAFETY: the lock makes this thread the only user of the only queue.
+        let _ = unsafe { self.raw.device_wait_idle() };
     }
 
     /// A submission did not finish in time and may still run: nothing that it could touch may be destroyed.
