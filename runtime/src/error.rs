@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use artifacts::ParseError;
 pub(crate) use artifacts::account::size;
+use artifacts::{ParseError, Tier};
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
@@ -33,6 +33,8 @@ pub enum LoadError {
     BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
     /// The device has no room for `what`; the sums of the whole model and what each heap offers.
     OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
+    /// No way of making weights resident, or not the one that was asked for, exists for a tier; one reason a way.
+    Residency { tier: Tier, device: String, refusals: Vec<String> },
     /// The artifact asks for more than this program can do.
     Unsupported { what: String },
     /// The driver refused a kernel.
@@ -135,6 +137,9 @@ impl fmt::Display for LoadError {
                 }
                 let offers: Vec<String> = heaps.iter().map(Heap::to_string).collect();
                 write!(f, "; the device offers {}", offers.join(", "))
+            }
+            LoadError::Residency { tier, device, refusals } => {
+                write!(f, "weights cannot reach {} of {device}: {}", tier.name(), refusals.join("; "))
             }
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),

@@ -3,11 +3,12 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
+//!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
+//!                           ├─ model        follows them: buffers, weights (reader), pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
 //!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · stamps · record · submit ·
+//!  vk (unsafe inside, safe outside): instance · facts · device · import · memory · cache · pipeline · stamps · record · submit ·
 //!                                    statistics
 //! ```
 //!
@@ -30,9 +31,11 @@ mod pipeline_cache;
 mod pipelines;
 pub mod profile;
 mod programs;
+mod reader;
 mod residency;
 pub mod session;
 mod vk;
+mod ways;
 mod weights;
 
 #[cfg(feature = "cli")]
@@ -49,6 +52,7 @@ pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use vk::instance::{validation_errors, validation_messages};
+pub use ways::Way;
 
 /// Facts of every Vulkan device, in the loader's order.
 ///

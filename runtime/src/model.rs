@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use artifacts::view::WeightSection;
-use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, TokenizerSection};
+use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, SlicePlan, TokenizerSection};
 
 use crate::bandwidth;
 use crate::buffers::{Allocated, Buffers};
@@ -17,12 +17,14 @@ use crate::pages::{BlockTable, PagePool};
 use crate::pipeline_cache::{self, Compiled, PipelineReport};
 use crate::profile::StepProfile;
 use crate::programs;
-use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
+use crate::reader::Reader;
+use crate::residency::{ContextRequest, TierBytes, choose_context, planned_bytes, pool_pages, table_stride};
 use crate::session::Session;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 use crate::vk::submit::Lane;
-use crate::weights::{self, Slice};
+use crate::ways::{Extent, Source, Way, Ways};
+use crate::weights;
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
 pub struct Model {
@@ -47,6 +49,8 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time.
     pub slots: u32,
+    /// How weights reach the device; `None`: the fastest way that exists there.
+    pub residency: Option<Way>,
     /// Compares every weight section with its hash.
     pub verify_weights: bool,
     /// Where starts leave what spares later ones work; `None`: nowhere.
@@ -87,6 +91,7 @@ impl Model {
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
         let begin = Instant::now();
         let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
+        let file = Arc::new(file);
         let damaged = |source: ParseError| LoadError::Artifact { path: path.to_owned(), source };
         let view = ArtifactView::parse(file.bytes()).map_err(damaged)?;
 
@@ -104,22 +109,27 @@ impl Model {
         let device = Device::open(instance, &facts, options.robust_buffer_access)?;
         let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
         let mut lane = Lane::create(&device, timeout)?;
-        let Allocated { buffers, views, weights } = Buffers::allocate(&device, &view.plan, context_tokens, &request)?;
+        let source = Source { device: &device, file: &file, timeout };
+        let extents = extents(&view);
+        let planned = planned_bytes(&view.plan, context_tokens, &request);
+        let ways = Ways::choose(&source, &extents, &planned, options.residency)?;
+        let Allocated { buffers, views, slices } =
+            Buffers::allocate(&source, &extents, &ways, &view.plan, context_tokens, &request)?;
         buffers.clear(&device, &mut lane)?;
 
-        let slices = slices(view.weights(), &buffers, weights);
         let (filled, compiled) = thread::scope(|scope| {
             let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
             let compiled = scope.spawn(|| {
                 timed(|| pipeline_cache::compile(&device, &view.kernels, target, options.cache_folder.as_deref()))
             });
-            let filled = timed(|| weights::fill(&device, &file, slices, timeout, progress));
+            let filled = timed(|| weights::fill(&source, slices, progress));
             if let Some(verified) = verified {
                 verified.join().expect("hashing does not panic").map_err(damaged)?;
             }
             Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
         })?;
-        let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
+        let ((filled, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
+        filled?;
         let Compiled { pipelines, report: pipeline_report } = compiled?;
         let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
 
@@ -129,7 +139,7 @@ impl Model {
             seconds_pipelines,
             pipelines: pipeline_report,
             weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
-            way: way?,
+            way: ways.describe(|tier| buffers.is_device_local(&view.plan, tier), Reader::direct(&file).is_direct()),
             target: target.name.clone(),
             memory: buffers.resident_bytes(),
         };
@@ -217,6 +227,7 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
+            residency: None,
             verify_weights: true,
             cache_folder: None,
             profile: false,
@@ -225,19 +236,14 @@ impl Default for LoadOptions {
     }
 }
 
-fn slices(
-    sections: &[WeightSection<'_>],
-    buffers: &Buffers,
-    mappings: Vec<Option<crate::vk::memory::Mapping>>,
-) -> Vec<Slice> {
-    let both = sections.iter().zip(&buffers.weights).zip(mappings);
-    both.map(|((section, buffer), mapping)| Slice {
+fn extents(view: &ArtifactView<'_>) -> Vec<Extent> {
+    let both = view.weights().iter().zip(&view.plan.slices);
+    let extent = |(section, slice): (&WeightSection<'_>, &SlicePlan)| Extent {
         file_offset_bytes: section.offset_bytes,
         len_bytes: section.bytes.len() as u64,
-        buffer: Arc::clone(buffer),
-        mapping,
-    })
-    .collect()
+        tier: slice.tier,
+    };
+    both.map(extent).collect()
 }
 
 fn verify(sections: &[WeightSection<'_>]) -> Result<(), ParseError> {

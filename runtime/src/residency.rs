@@ -168,6 +168,12 @@ pub fn planned_bytes(plan: &Plan, context_tokens: u32, request: &ContextRequest)
     sums
 }
 
+/// What a buffer of `tier` is to the device, beside the rest of the model.
+pub fn resident_role(planned: &[TierBytes], tier: Tier) -> Role {
+    let total_bytes = planned.iter().filter(|sum| sum.tier == tier).map(TierBytes::total).sum();
+    Role::Resident { tier, total_bytes }
+}
+
 /// Length of the logits buffer.
 pub fn logits_bytes(plan: &Plan) -> u64 {
     4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride)

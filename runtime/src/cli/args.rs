@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 
 use artifacts::step::MAX_HISTORY;
 
-use crate::Sampling;
+use crate::{Sampling, Way};
 
 /// Generates text with a compiled model on a Vulkan device.
 ///
@@ -111,6 +111,10 @@ pub struct LoadArgs {
     /// Target of the artifact, by name [default: the first that fits the device]
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
+    /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
+    /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
+    #[arg(long, value_name = "WAY")]
+    pub residency: Option<Way>,
     /// Do not check the hashes of the weights
     #[arg(long)]
     pub no_verify: bool,

@@ -27,6 +27,9 @@ pub struct Figures {
     pub load_pipelines: u32,
     /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
     pub load_pipelines_from_cache: Option<u32>,
+    pub load_weight_bytes: u64,
+    /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too quick to tell.
+    pub load_gb_per_s: Option<f64>,
     /// How the weights reached the device.
     pub load_way: String,
     /// What is resident, by tier.
@@ -87,6 +90,9 @@ impl Figures {
             load_pipelines_s: report.seconds_pipelines,
             load_pipelines: report.pipelines.pipelines,
             load_pipelines_from_cache: report.pipelines.from_cache,
+            load_weight_bytes: report.weight_bytes,
+            load_gb_per_s: (report.seconds_weights > 0.0)
+                .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
             load_way: report.way.clone(),
             memory_bytes: tiers.collect(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
@@ -118,10 +124,15 @@ impl Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
+        write!(f, "loaded   {} in {:.2} s, ", size(self.load_weight_bytes), self.load_weights_s)?;
+        if let Some(rate) = self.load_gb_per_s {
+            write!(f, "{rate:.1} GB/s, ")?;
+        }
+        writeln!(f, "{}", self.load_way)?;
         write!(
             f,
-            "load     {:.2} s: weights {:.2} s by {}, {} pipelines {:.2} s",
-            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines, self.load_pipelines_s
+            "started  in {:.2} s, {} pipelines {:.2} s",
+            self.load_s, self.load_pipelines, self.load_pipelines_s
         )?;
         if let Some(cached) = self.load_pipelines_from_cache {
             write!(f, ", {cached} of them from the cache")?;
@@ -169,7 +180,9 @@ pub mod tests {
             load_pipelines_s: 0.25,
             load_pipelines: 60,
             load_pipelines_from_cache: Some(60),
-            load_way: "staging copies".into(),
+            load_weight_bytes: 2_000_000_000,
+            load_gb_per_s: Some(2.0),
+            load_way: "staging copies, page cache released".into(),
             memory_bytes: BTreeMap::from([("vram", memory)]),
             weight_bytes_per_token: 2_000_000_000,
             prefill_tokens: 0,
@@ -201,6 +214,8 @@ pub mod tests {
                 "load_pipelines_s",
                 "load_pipelines",
                 "load_pipelines_from_cache",
+                "load_weight_bytes",
+                "load_gb_per_s",
                 "load_way",
                 "memory_bytes",
                 "weight_bytes_per_token",

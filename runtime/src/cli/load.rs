@@ -24,6 +24,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     let options = LoadOptions {
         device,
         target: args.target.clone(),
+        residency: args.residency,
         verify_weights: !args.no_verify,
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..options

@@ -9,6 +9,7 @@ use crate::device_plan::DeviceFacts;
 use crate::error::LoadError;
 use crate::vk::Named;
 use crate::vk::features::{FeatureChain, extension_names};
+use crate::vk::import::HostImport;
 use crate::vk::instance::Instance;
 
 pub struct Device {
@@ -18,6 +19,8 @@ pub struct Device {
     pub(super) queue_family: u32,
     /// Nanoseconds of one tick and the bits that count; `None`: the queue keeps no time.
     pub(super) clock: Option<(f64, u64)>,
+    /// `None`: the driver takes no host memory.
+    pub(super) host_import: Option<HostImport>,
     facts: DeviceFacts,
     stuck: AtomicBool,
     /// Destroyed after the device, so it goes last.
@@ -55,11 +58,13 @@ impl Device {
         let valid_bits = families[queue_family].timestamp_valid_bits;
         let clock =
             (valid_bits > 0).then(|| (f64::from(limits.timestamp_period), u64::MAX >> (64 - valid_bits.clamp(1, 64))));
+        let host_import = facts.features.host_import.then(|| HostImport::of(&instance, physical, &raw));
         Ok(Arc::new(Device {
             raw,
             queue: Mutex::new(queue),
             queue_family: queue_family as u32,
             clock,
+            host_import,
             facts: facts.clone(),
             stuck: AtomicBool::new(false),
             instance,

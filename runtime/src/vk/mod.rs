@@ -15,6 +15,7 @@ pub mod cache;
 pub mod device;
 pub mod facts;
 pub mod features;
+pub mod import;
 pub mod instance;
 pub mod memory;
 pub mod pipeline;
