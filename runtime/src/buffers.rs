@@ -6,6 +6,7 @@ use artifacts::step::{MAX_OUTPUTS, Output, TABLES_AT};
 use artifacts::{Binding, BufferRef, Plan, Tier};
 
 use crate::error::LoadError;
+use crate::held::HeapBytes;
 use crate::residency::{
     ContextRequest, KvPools, Role, TierBytes, logits_bytes, planned_bytes, pool_pages, resident_role, table_stride,
 };
@@ -146,6 +147,22 @@ impl Buffers {
     pub fn is_device_local(&self, plan: &Plan, tier: Tier) -> bool {
         let mut both = plan.slices.iter().zip(&self.weights);
         both.any(|(slice, buffer)| slice.tier == tier && buffer.is_device_local())
+    }
+
+    /// What was allocated, one a heap of the device.
+    pub fn bytes_by_heap(&self, n_heaps: usize) -> Vec<HeapBytes> {
+        let mut heaps = vec![HeapBytes::default(); n_heaps];
+        for buffer in self.all() {
+            let heap = &mut heaps[buffer.heap()];
+            *if buffer.is_imported() { &mut heap.imported } else { &mut heap.own } += buffer.len_bytes();
+        }
+        heaps
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Buffer>> {
+        let kv = self.kv.iter().flat_map(|group| &group.buffers);
+        let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
+        self.weights.iter().chain(kv).chain(rest)
     }
 
     /// What is resident, by the tier that the driver really gave.

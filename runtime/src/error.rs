@@ -35,6 +35,8 @@ pub enum LoadError {
     OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
     /// No way of making weights resident, or not the one that was asked for, exists for a tier; one reason a way.
     Residency { tier: Tier, device: String, refusals: Vec<String> },
+    /// By the driver's or the kernel's account, something else is resident than was allocated.
+    NotResident { place: String, account: &'static str, expected: u64, tolerance: u64, found: u64 },
     /// The artifact asks for more than this program can do.
     Unsupported { what: String },
     /// The driver refused a kernel.
@@ -141,6 +143,14 @@ impl fmt::Display for LoadError {
             LoadError::Residency { tier, device, refusals } => {
                 write!(f, "weights cannot reach {} of {device}: {}", tier.name(), refusals.join("; "))
             }
+            LoadError::NotResident { place, account, expected, tolerance, found } => write!(
+                f,
+                "resident in {place} by {account}: {}, expected {} give or take {}; give the artifact other places with \
+                 `unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE`",
+                size(*found),
+                size(*expected),
+                size(*tolerance)
+            ),
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),

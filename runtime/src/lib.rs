@@ -4,6 +4,7 @@
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
+//!                           ├─ held         whether drivers and kernels agree that it got there
 //!                           ├─ model        follows them: buffers, weights (reader), pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
@@ -24,6 +25,7 @@ mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+mod held;
 pub mod kernel_statistics;
 pub mod model;
 mod pages;

@@ -13,6 +13,7 @@ use crate::buffers::{Allocated, Buffers};
 use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, choose_target};
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
+use crate::held::Accounts;
 use crate::pages::{BlockTable, PagePool};
 use crate::pipeline_cache::{self, Compiled, PipelineReport};
 use crate::profile::StepProfile;
@@ -75,6 +76,8 @@ pub struct LoadReport {
     pub target: String,
     /// What is resident, by the tier that the driver really gave.
     pub memory: Vec<TierBytes>,
+    /// What the driver and the kernel said of it, or why nothing could be compared.
+    pub held: String,
 }
 
 /// No submission to a healthy GPU takes this long.
@@ -108,6 +111,7 @@ impl Model {
 
         let device = Device::open(instance, &facts, options.robust_buffer_access)?;
         let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
+        let before = Accounts::now(&facts, &device.heaps()?);
         let mut lane = Lane::create(&device, timeout)?;
         let source = Source { device: &device, file: &file, timeout };
         let extents = extents(&view);
@@ -133,6 +137,9 @@ impl Model {
         let Compiled { pipelines, report: pipeline_report } = compiled?;
         let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
 
+        let held = Accounts::now(&facts, &device.heaps()?);
+        let held = before.compare(&held, &buffers.bytes_by_heap(facts.heaps.len()), &facts, &view.plan)?;
+
         let report = LoadReport {
             seconds_total: begin.elapsed().as_secs_f64(),
             seconds_weights,
@@ -142,6 +149,7 @@ impl Model {
             way: ways.describe(|tier| buffers.is_device_local(&view.plan, tier), Reader::direct(&file).is_direct()),
             target: target.name.clone(),
             memory: buffers.resident_bytes(),
+            held,
         };
         let engine = Engine {
             lane,

@@ -298,7 +298,7 @@ fn room_bytes(facts: &DeviceFacts, heap: usize) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device_plan::Heap;
     use crate::device_plan::tests::facts;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     /// 1 GiB of weights; 1 KiB a token and layer for K and V together, 8 layers.
-    fn plan(window_tokens: Option<u32>) -> Plan {
+    pub(crate) fn plan(window_tokens: Option<u32>) -> Plan {
         Plan {
             machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: GIB, tier: Tier::Vram }],

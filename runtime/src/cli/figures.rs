@@ -34,6 +34,8 @@ pub struct Figures {
     pub load_way: String,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
+    /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
+    pub memory_held: String,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
     /// Tokens of the prompt that were computed (not those still in the cache).
@@ -95,6 +97,7 @@ impl Figures {
                 .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
             load_way: report.way.clone(),
             memory_bytes: tiers.collect(),
+            memory_held: report.held.clone(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
@@ -150,6 +153,7 @@ impl fmt::Display for Figures {
                 size(other)
             )?;
         }
+        writeln!(f, "held     {}", self.memory_held)?;
         write!(f, "prefill  {} tokens", self.prefill_tokens)?;
         if let Some(rate) = self.prefill_tokens_per_s {
             write!(f, ", {rate:.2} tokens/s")?;
@@ -184,6 +188,7 @@ pub mod tests {
             load_gb_per_s: Some(2.0),
             load_way: "staging copies, page cache released".into(),
             memory_bytes: BTreeMap::from([("vram", memory)]),
+            memory_held: "not compared".into(),
             weight_bytes_per_token: 2_000_000_000,
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
@@ -218,6 +223,7 @@ pub mod tests {
                 "load_gb_per_s",
                 "load_way",
                 "memory_bytes",
+                "memory_held",
                 "weight_bytes_per_token",
                 "prefill_tokens",
                 "prefill_tokens_per_s",

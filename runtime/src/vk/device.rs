@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use ash::vk;
 
-use crate::device_plan::DeviceFacts;
+use crate::device_plan::{DeviceFacts, Heap};
 use crate::error::LoadError;
-use crate::vk::Named;
 use crate::vk::features::{FeatureChain, extension_names};
 use crate::vk::import::HostImport;
 use crate::vk::instance::Instance;
+use crate::vk::{Named, facts};
 
 pub struct Device {
     pub(super) raw: ash::Device,
@@ -73,6 +73,11 @@ impl Device {
 
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    /// Its heaps as they are now.
+    pub fn heaps(&self) -> Result<Vec<Heap>, LoadError> {
+        facts::heaps(&self.instance, &self.facts)
     }
 
     /// A submission did not finish in time and may still run: nothing that it could touch may be destroyed.

@@ -122,6 +122,16 @@ impl Buffer {
         BufferRange { buffer: self.clone(), offset_bytes, len_bytes }
     }
 
+    /// Index into the device's heaps.
+    pub fn heap(&self) -> usize {
+        self.kind().heap
+    }
+
+    /// Whether it is made of host memory.
+    pub fn is_imported(&self) -> bool {
+        self.host.is_some()
+    }
+
     pub fn is_device_local(&self) -> bool {
         self.kind().device_local
     }
