@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
+use kernels::checksum::ChecksumSpec;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
@@ -57,6 +58,8 @@ pub fn build(
                 specs.len() as u32 - 1
             });
         }
+        let checksum = specs.len() as u32;
+        specs.push(KernelSpec::Checksum(ChecksumSpec {}));
         let pipelines = compile(&specs, target)?
             .into_iter()
             .zip(&specs)
@@ -86,6 +89,7 @@ pub fn build(
             matches: target.matches(),
             pipelines,
             programs,
+            checksum: Some(checksum),
         });
         set.specs.push(specs);
         progress.advance(1);

@@ -13,6 +13,7 @@ pub mod spec;
 pub mod template;
 
 pub mod attention;
+pub mod checksum;
 pub mod elementwise;
 pub mod embed;
 pub mod gemm;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 pub(crate) use artifacts::account::size;
@@ -37,6 +38,8 @@ pub enum LoadError {
     Residency { tier: Tier, device: String, refusals: Vec<String> },
     /// By the driver's or the kernel's account, something else is resident than was allocated.
     NotResident { place: String, account: &'static str, expected: u64, tolerance: u64, found: u64 },
+    /// The file is whole, but `wrong` of `of` parts of a slice are resident with other bytes; the first of them is `range`.
+    WrongBytes { slice: usize, range: Range<u64>, wrong: usize, of: usize },
     /// The artifact asks for more than this program can do.
     Unsupported { what: String },
     /// The driver refused a kernel.
@@ -150,6 +153,12 @@ impl fmt::Display for LoadError {
                 size(*found),
                 size(*expected),
                 size(*tolerance)
+            ),
+            LoadError::WrongBytes { slice, range, wrong, of } => write!(
+                f,
+                "weight slice {slice} is not resident as the artifact holds it: bytes {} to {} differ, and {wrong} of {of} such \
+                 parts in all; the device's memory, its driver or this machine's memory is at fault",
+                range.start, range.end
             ),
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),

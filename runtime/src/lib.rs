@@ -4,7 +4,8 @@
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
-//!                           ├─ held         whether drivers and kernels agree that it got there
+//!                           ├─ held         whether the driver and the kernel agree that they are there
+//!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ model        follows them: buffers, weights (reader), pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
@@ -21,6 +22,7 @@ mod bandwidth;
 pub mod batch;
 mod buffers;
 mod cache_file;
+mod checksum;
 mod chunks;
 pub mod device_plan;
 mod engine;
@@ -49,7 +51,7 @@ pub use device_plan::{
 };
 pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
-pub use model::{LoadOptions, LoadReport, Model};
+pub use model::{LoadOptions, LoadReport, Model, Verified};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};

@@ -10,6 +10,7 @@ use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, SlicePlan, Tok
 
 use crate::bandwidth;
 use crate::buffers::{Allocated, Buffers};
+use crate::checksum::Checksum;
 use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, choose_target};
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
@@ -52,7 +53,7 @@ pub struct LoadOptions {
     pub slots: u32,
     /// How weights reach the device; `None`: the fastest way that exists there.
     pub residency: Option<Way>,
-    /// Compares every weight section with its hash.
+    /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
     /// Where starts leave what spares later ones work; `None`: nowhere.
     pub cache_folder: Option<PathBuf>,
@@ -73,11 +74,24 @@ pub struct LoadReport {
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
+    pub verified: Verified,
     pub target: String,
     /// What is resident, by the tier that the driver really gave.
     pub memory: Vec<TierBytes>,
     /// What the driver and the kernel said of it, or why nothing could be compared.
     pub held: String,
+}
+
+/// How the weights were compared with their hashes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verified {
+    No,
+    /// In the file: the artifact holds no kernel that hashes.
+    InFile,
+    /// Where they are resident.
+    OnDevice {
+        seconds: f64,
+    },
 }
 
 /// No submission to a healthy GPU takes this long.
@@ -122,7 +136,8 @@ impl Model {
         buffers.clear(&device, &mut lane)?;
 
         let (filled, compiled) = thread::scope(|scope| {
-            let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
+            let on_host = options.verify_weights && target.checksum.is_none();
+            let verified = on_host.then(|| scope.spawn(|| verify(view.weights())));
             let compiled = scope.spawn(|| {
                 timed(|| pipeline_cache::compile(&device, &view.kernels, target, options.cache_folder.as_deref()))
             });
@@ -135,6 +150,19 @@ impl Model {
         let ((filled, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
         filled?;
         let Compiled { pipelines, report: pipeline_report } = compiled?;
+        let verified = match target.checksum {
+            _ if !options.verify_weights => Verified::No,
+            None => Verified::InFile,
+            Some(checksum) => {
+                let pipeline = &pipelines[checksum as usize];
+                let begin = Instant::now();
+                let mut checksum = Checksum::create(&device, pipeline)?;
+                for (slice, (section, buffer)) in view.weights().iter().zip(&buffers.weights).enumerate() {
+                    checksum.verify(&mut lane, &file, slice, section, buffer)?;
+                }
+                Verified::OnDevice { seconds: begin.elapsed().as_secs_f64() }
+            }
+        };
         let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
 
         let held = Accounts::now(&facts, &device.heaps()?);
@@ -147,6 +175,7 @@ impl Model {
             pipelines: pipeline_report,
             weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
             way: ways.describe(|tier| buffers.is_device_local(&view.plan, tier), Reader::direct(&file).is_direct()),
+            verified,
             target: target.name.clone(),
             memory: buffers.resident_bytes(),
             held,

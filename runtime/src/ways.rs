@@ -69,6 +69,8 @@ const SAMPLE_BYTES: u64 = 32 << 20;
 const MEASURED_FROM_BYTES: u64 = 1 << 30;
 /// What is tried to see whether a way exists.
 const PROBE_BYTES: u64 = 64 << 10;
+/// Kernels read whole quads of words, and the one that hashes whole blocks of 64 bytes.
+const ALIGN_BYTES: u64 = 256;
 /// In the order of preference where nothing is measured. Import must be asked for: the system may take the pages of a file
 /// back at any time, and a file that somebody cuts ends the process.
 const AUTOMATIC: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
@@ -122,8 +124,7 @@ impl Ways {
 impl Source<'_> {
     /// A buffer for bytes that lie at `offset_bytes` of the file. There is a mapping if the host is to write them.
     pub fn allocate(&self, way: Way, offset_bytes: u64, len_bytes: u64, role: Role) -> Result<Allocation, NoBuffer> {
-        // Kernels read whole quads of words.
-        let buffer_bytes = len_bytes.next_multiple_of(16).max(LEAST_BYTES);
+        let buffer_bytes = len_bytes.max(1).next_multiple_of(ALIGN_BYTES);
         match way {
             Way::Import => {
                 let host = HostMemory::File { file: self.file.clone(), offset_bytes };
@@ -230,6 +231,3 @@ impl FromStr for Way {
             .ok_or_else(|| format!("expected one of {}", Way::ALL.map(Way::name).join(", ")))
     }
 }
-
-/// Vulkan has no empty buffers.
-const LEAST_BYTES: u64 = 256;

@@ -1,0 +1,122 @@
+//! What is resident: every way of getting there, and whether a wrong bit is found.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use artifacts::ArtifactView;
+use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Verified, Way};
+use tests::compiled::{Compiled, options};
+use tests::tiny_model::TinyModel;
+
+const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
+
+#[test]
+fn every_way_is_verified_on_the_device() {
+    let artifact = artifact();
+    for way in Way::ALL {
+        let Some(model) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
+        let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
+        assert!(matches!(model.report().verified, Verified::OnDevice { .. }), "{way}");
+        assert!(!model.report().held.is_empty());
+    }
+}
+
+/// The file is changed while it is read and mended before anyone looks: only what is resident is wrong.
+#[test]
+fn one_wrong_bit_in_device_memory_is_found() {
+    let artifact = artifact();
+    let wrong_at = 3 * (64 << 10) + 12_345;
+    for way in COPYING {
+        let mut progress = |done, total| {
+            if done == 0 || done == total {
+                artifact.flip(wrong_at, 0x10);
+            }
+        };
+        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        match &error {
+            LoadError::WrongBytes { slice: 0, range, wrong: 1, .. } => {
+                assert!(range.contains(&wrong_at) && range.end - range.start == 64 << 10, "{way}: {range:?}")
+            }
+            other => panic!("{way}: {other}"),
+        }
+        assert!(
+            error.to_string().starts_with("weight slice 0 is not resident as the artifact holds it: bytes 196608 to")
+        );
+    }
+    // The file itself was mended each time.
+    assert!(load(&artifact.path(), Way::Staging, &mut |_, _| ()).expect("every device has this one").is_ok());
+}
+
+#[test]
+fn a_damaged_file_is_not_taken_for_damaged_memory() {
+    let artifact = artifact();
+    artifact.flip(5, 1);
+    for way in Way::ALL {
+        let Some(loaded) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        assert!(matches!(error, LoadError::Artifact { .. }), "{way}: {error}");
+    }
+}
+
+/// A file that someone cuts while it is read is an error, not the end of the process.
+#[test]
+fn a_file_that_is_cut_while_it_loads_is_an_error() {
+    for way in Way::ALL {
+        let artifact = artifact();
+        let mut progress = |done, _| {
+            if done == 0 {
+                let file = OpenOptions::new().write(true).open(artifact.path()).unwrap();
+                file.set_len(artifact.weights_at).unwrap();
+            }
+        };
+        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        assert!(matches!(error, LoadError::File { .. }), "{way}: {error}");
+    }
+}
+
+struct Artifact {
+    compiled: Compiled,
+    /// First byte of the first weight section.
+    weights_at: u64,
+}
+
+impl Artifact {
+    fn path(&self) -> PathBuf {
+        self.compiled.artifact_path()
+    }
+
+    /// Changes bits of the byte at `offset` of the first slice; twice changes nothing.
+    fn flip(&self, offset: u64, bits: u8) {
+        let file = OpenOptions::new().read(true).write(true).open(self.path()).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, self.weights_at + offset).unwrap();
+        file.write_all_at(&[byte[0] ^ bits], self.weights_at + offset).unwrap();
+    }
+}
+
+/// A slice of a few hundred KiB.
+fn artifact() -> Artifact {
+    let model = TinyModel { hidden: 256, intermediate: 512, ..TinyModel::default() };
+    let targets = vec![shaders_gen::target::by_name("generic").expect("a preset")];
+    let compiled = Compiled::of(&model, &options(targets, Vec::new()));
+    let bytes = fs::read(compiled.artifact_path()).unwrap();
+    let weights = ArtifactView::parse(&bytes).unwrap().weights()[0];
+    assert!(weights.bytes.len() > 4 * (64 << 10), "{} bytes", weights.bytes.len());
+    Artifact { compiled, weights_at: weights.offset_bytes }
+}
+
+/// `None` if the device has no such way.
+fn load(path: &Path, way: Way, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let options = LoadOptions { device: DeviceChoice::Name(device), residency: Some(way), ..LoadOptions::default() };
+    match Model::load(path, &options, progress) {
+        Err(LoadError::Residency { refusals, .. }) => {
+            eprintln!("skipped: {}", refusals.join("; "));
+            None
+        }
+        loaded => Some(loaded),
+    }
+}
