@@ -19,6 +19,8 @@ pub struct Reader<'a> {
 
 /// What one thread reads at a time.
 const PIECE_BYTES: usize = 8 << 20;
+/// Disks want several reads at a time, and a thread that waits for one costs nothing.
+const LEAST_THREADS: usize = 4;
 /// Direct reads come in multiples of this.
 const BLOCK_BYTES: usize = 4 << 10;
 
@@ -91,7 +93,7 @@ impl<'a> Reader<'a> {
         advance: &mut dyn FnMut(u64),
         work: impl Fn(P) -> io::Result<u64> + Sync,
     ) -> Result<(), LoadError> {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
+        let threads = thread::available_parallelism().map_or(1, usize::from).max(LEAST_THREADS).min(pieces.len());
         let queue = Mutex::new(pieces.into_iter());
         let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
         let (sender, receiver) = mpsc::channel();

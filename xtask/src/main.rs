@@ -5,6 +5,7 @@
 //! test            system packages → fmt, clippy → builds → every test → phoenix-report         what .ci/run runs
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! loading         one artifact → bytes a second of each way to the device, dd and memcpy       when loading changes
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
@@ -14,6 +15,7 @@
 mod browser;
 mod demo;
 mod fidelity;
+mod loading;
 mod phoenix_report;
 mod test;
 
@@ -39,6 +41,8 @@ enum Command {
     Browser,
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
+    /// Measure how fast weights become resident in each way, beside disk and memory
+    Loading(loading::LoadingArgs),
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
 }
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run_all(&args),
         Command::Browser => browser::run_all(),
         Command::Fidelity(args) => fidelity::run(&args),
+        Command::Loading(args) => loading::run_all(&args),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
     };
     match result {

@@ -115,8 +115,11 @@ pub struct LoadArgs {
     /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
     #[arg(long, value_name = "WAY")]
     pub residency: Option<Way>,
-    /// Do not check the hashes of the weights
-    #[arg(long)]
+    /// Compare the hashes of the weights with those of the artifact, on the device, where they lie (the default)
+    #[arg(long, overrides_with = "no_verify")]
+    pub verify: bool,
+    /// Do not compare them
+    #[arg(long, overrides_with = "verify")]
     pub no_verify: bool,
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::load::is_software;
-use crate::Model;
 use crate::error::size;
+use crate::{Model, Verified};
 
 /// What a run measured. A rate is `None` when nothing of its kind ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +32,10 @@ pub struct Figures {
     pub load_gb_per_s: Option<f64>,
     /// How the weights reached the device.
     pub load_way: String,
+    /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
+    pub load_verified: Option<&'static str>,
+    /// Part of `load_s`: comparing them on the device.
+    pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
     /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
@@ -83,6 +87,11 @@ impl Figures {
                 TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
             (tier.tier.name(), memory)
         });
+        let (load_verified, load_verify_s) = match report.verified {
+            Verified::No => (None, None),
+            Verified::InFile => (Some("file"), None),
+            Verified::OnDevice { seconds } => (Some("device"), Some(seconds)),
+        };
         Figures {
             device: model.device().name.clone(),
             target: report.target.clone(),
@@ -96,6 +105,8 @@ impl Figures {
             load_gb_per_s: (report.seconds_weights > 0.0)
                 .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
             load_way: report.way.clone(),
+            load_verified,
+            load_verify_s,
             memory_bytes: tiers.collect(),
             memory_held: report.held.clone(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
@@ -139,6 +150,9 @@ impl fmt::Display for Figures {
         )?;
         if let Some(cached) = self.load_pipelines_from_cache {
             write!(f, ", {cached} of them from the cache")?;
+        }
+        if let (Some(place), Some(seconds)) = (self.load_verified, self.load_verify_s) {
+            write!(f, ", weights verified on the {place} {seconds:.2} s")?;
         }
         writeln!(f)?;
         for (tier, memory) in &self.memory_bytes {
@@ -187,6 +201,8 @@ pub mod tests {
             load_weight_bytes: 2_000_000_000,
             load_gb_per_s: Some(2.0),
             load_way: "staging copies, page cache released".into(),
+            load_verified: Some("device"),
+            load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
             memory_held: "not compared".into(),
             weight_bytes_per_token: 2_000_000_000,
@@ -222,6 +238,8 @@ pub mod tests {
                 "load_weight_bytes",
                 "load_gb_per_s",
                 "load_way",
+                "load_verified",
+                "load_verify_s",
                 "memory_bytes",
                 "memory_held",
                 "weight_bytes_per_token",
