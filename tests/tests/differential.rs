@@ -2,11 +2,9 @@
 //! `UNICORN_DEVICE` names another.
 
 use artifacts::KvGroupPlan;
-use artifacts::hash::HashedRange;
 use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
 use kernels::attention::{self, AttentionInputs, AttentionSpec};
-use kernels::checksum::{self, ChecksumSpec};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
 use kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile};
@@ -492,26 +490,6 @@ fn quantize_to_every_format() {
         };
         let expected: Vec<u32> = input.chunks(stride).flat_map(row).collect();
         assert_same_rows(&format!("{spec:?}"), format, &found[&0], &expected, [width, stride], CODE_TOLERANCE);
-    }
-}
-
-/// Every length from part of a word to several subtrees, and a range in the middle of its section.
-#[test]
-fn checksum_of_any_range() {
-    let mut rng = StdRng::seed_from_u64(14);
-    let lengths = [1, 17, 64, 65, 1000, 1024, 1025, 5000, 65_535, 65_536, 65_537, 3 << 16, 200_001];
-    for (target, len) in targets().iter().cycle().zip(lengths) {
-        let mut bytes = vec![0u8; len];
-        rng.fill_bytes(&mut bytes);
-        let first_chunk = if len == 200_001 { 64 * 7 } else { 0 };
-        let range = HashedRange { first_chunk, len_bytes: len as u32, is_root: len <= 1 << 16 };
-        let expected = checksum::hashes(range, &bytes);
-        // What lies behind the range does not count.
-        bytes.resize(len.next_multiple_of(64), 0xa5);
-        let hashes = Operand::Out { id: 0, words: 8 * expected.len() };
-        let operands = vec![Operand::Bytes(bytes), Operand::words(&range.to_words()), hashes];
-        let found = launch(target, KernelSpec::Checksum(ChecksumSpec {}), operands, expected.len()).run();
-        assert_eq!(found[&0], expected.concat(), "{len} bytes on {}", target.name);
     }
 }
 

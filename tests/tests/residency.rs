@@ -5,8 +5,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use artifacts::ArtifactView;
+use artifacts::hash::HashedRange;
+use kernels::KernelSpec;
+use kernels::checksum::{self, ChecksumSpec};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Verified, Way};
+use shaders_gen::target;
 use tests::compiled::{Compiled, options};
+use tests::launch::{Launch, Operand};
 use tests::tiny_model::TinyModel;
 
 const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
@@ -77,6 +84,28 @@ fn a_file_that_is_cut_while_it_loads_is_an_error() {
     }
 }
 
+/// The kernel against its twin: every length from part of a word to several subtrees, and a range in the middle of its section.
+#[test]
+fn checksum_of_any_range() {
+    let mut rng = StdRng::seed_from_u64(14);
+    let lengths = [1, 17, 64, 65, 1000, 1024, 1025, 5000, 65_535, 65_536, 65_537, 3 << 16, 200_001];
+    for len in lengths {
+        let target = target::by_name("generic").expect("a preset");
+        let mut bytes = vec![0u8; len];
+        rng.fill_bytes(&mut bytes);
+        let first_chunk = if len == 200_001 { 64 * 7 } else { 0 };
+        let range = HashedRange { first_chunk, len_bytes: len as u32, is_root: len <= 1 << 16 };
+        let expected = checksum::hashes(range, &bytes);
+        // What lies behind the range does not count.
+        bytes.resize(len.next_multiple_of(64), 0xa5);
+        let hashes = Operand::Out { id: 0, words: 8 * expected.len() };
+        let operands = vec![Operand::Bytes(bytes), Operand::words(&range.to_words()), hashes];
+        let steps = vec![(KernelSpec::Checksum(ChecksumSpec {}), operands)];
+        let launch = Launch { target, steps, kv: None, before: Vec::new(), tokens: vec![1; expected.len()] };
+        assert_eq!(launch.run()[&0], expected.concat(), "{len} bytes");
+    }
+}
+
 struct Artifact {
     compiled: Compiled,
     /// First byte of the first weight section.
@@ -100,7 +129,7 @@ impl Artifact {
 /// A slice of a few hundred KiB.
 fn artifact() -> Artifact {
     let model = TinyModel { hidden: 256, intermediate: 512, ..TinyModel::default() };
-    let targets = vec![shaders_gen::target::by_name("generic").expect("a preset")];
+    let targets = vec![target::by_name("generic").expect("a preset")];
     let compiled = Compiled::of(&model, &options(targets, Vec::new()));
     let bytes = fs::read(compiled.artifact_path()).unwrap();
     let weights = ArtifactView::parse(&bytes).unwrap().weights()[0];
