@@ -3,17 +3,20 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use artifacts::ArtifactView;
 use artifacts::hash::HashedRange;
+use compiler::{Source, compile};
 use kernels::KernelSpec;
 use kernels::checksum::{self, ChecksumSpec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Verified, Way};
 use shaders_gen::target;
-use tests::compiled::{Compiled, options};
+use tests::compiled::{Compiled, Silent, options};
 use tests::launch::{Launch, Operand};
+use tests::programs::program;
 use tests::tiny_model::TinyModel;
 
 const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
@@ -105,6 +108,60 @@ fn checksum_of_any_range() {
         assert_eq!(launch.run()[&0], expected.concat(), "{len} bytes");
     }
 }
+
+/// A process that may have 512 MiB beside the weights: no way makes a second copy, not even for a moment. On llvmpipe the
+/// weights themselves are this process's memory, except where they are imported from the file.
+#[test]
+fn loading_takes_no_second_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, artifact) = (folder.path().join("config.json"), folder.path().join("large.unicorn"));
+    fs::write(&config, LARGE_CONFIG).unwrap();
+    let targets = vec![target::by_name("generic").expect("a preset")];
+    compile(Source::Synthetic(&config), &artifact, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
+    let weight_bytes = fs::metadata(&artifact).unwrap().len();
+    assert!(weight_bytes > 256 << 20, "{weight_bytes} bytes: a second copy would go unseen");
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    for way in Way::ALL {
+        let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
+        let limit_kib = (beside_bytes + (512 << 20)) >> 10;
+        let run = program("unicorn-run");
+        let output = Command::new("sh")
+            .args(["-c", &format!("ulimit -d {limit_kib} && exec \"$0\" \"$@\"")])
+            .arg(run.get_program())
+            .arg("bench")
+            .arg(&artifact)
+            .args([
+                "--device",
+                &device,
+                "--residency",
+                way.name(),
+                "-p",
+                "1",
+                "-n",
+                "1",
+                "-r",
+                "1",
+                "--json",
+                "--no-cache",
+            ])
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        if complaint.contains("weights cannot reach") && device != "llvmpipe" {
+            eprintln!("skipped: {complaint}");
+            continue;
+        }
+        assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
+    }
+}
+
+/// 302 million bytes of INT4.
+const LARGE_CONFIG: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192, "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
+    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
+}"#;
 
 struct Artifact {
     compiled: Compiled,
