@@ -38,7 +38,9 @@ pub mod write;
 
 pub use account::{Account, TierAccount};
 pub use error::ParseError;
-pub use kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
+pub use kernels::{
+    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch,
+};
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 pub use plan::{

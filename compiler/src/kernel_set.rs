@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
+use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
 use kernels::checksum::ChecksumSpec;
+use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
 
 use crate::Progress;
+use crate::alternatives::{alternative_name, alternatives};
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
-use crate::place::{self, WeightPlacement};
-use crate::select::{PROGRAMS, ProgramKind, Step, select};
+use crate::place::{self, StepPipeline, WeightPlacement};
+use crate::select::{PROGRAMS, ProgramKind, SelectOptions, Step, select};
 use crate::verify::VerifiedGraph;
 use crate::weights::PackedWeights;
 
@@ -42,14 +44,14 @@ pub fn build(
     weights: &PackedWeights,
     placement: &WeightPlacement,
     targets: &[Target],
-    fold_norms: bool,
+    options: SelectOptions,
     progress: &mut dyn Progress,
 ) -> Result<KernelSet> {
     let mut set = KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
         let programs: Vec<(ProgramKind, Vec<Step>)> =
-            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, fold_norms))).collect();
+            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, options))).collect();
         let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
         let mut specs = Vec::new();
         for step in programs.iter().flat_map(|(_, steps)| steps) {
@@ -60,15 +62,25 @@ pub fn build(
         }
         let checksum = specs.len() as u32;
         specs.push(KernelSpec::Checksum(ChecksumSpec {}));
-        let pipelines = compile(&specs, target)?
-            .into_iter()
-            .zip(&specs)
-            .map(|(words, spec)| {
-                let next = module_of_words.len() as u32;
-                let module = *module_of_words.entry(words).or_insert(next);
-                Pipeline { name: pipeline_name(spec), module, bindings: spec.bindings().len() as u32 }
-            })
-            .collect();
+        let others: Vec<Vec<KernelSpec>> = specs.iter().map(|spec| alternatives(spec, target)).collect();
+        let mut module_of = |words: Vec<u32>| {
+            let next = module_of_words.len() as u32;
+            *module_of_words.entry(words).or_insert(next)
+        };
+        let modules: Vec<u32> = compile(&specs, target)?.into_iter().map(&mut module_of).collect();
+        let flat: Vec<KernelSpec> = others.iter().flatten().cloned().collect();
+        let mut other_modules = compile(&flat, target)?.into_iter().map(&mut module_of);
+        let pipelines = specs.iter().zip(&others).zip(modules).map(|((spec, others), module)| Pipeline {
+            name: pipeline_name(spec),
+            module,
+            bindings: spec.bindings().len() as u32,
+            alternatives: others
+                .iter()
+                .zip(&mut other_modules)
+                .map(|(other, module)| Alternative { name: alternative_name(other), module })
+                .collect(),
+        });
+        let pipelines = pipelines.collect();
         for (kind, steps) in &programs {
             let activations = place::place_activations(graph.graph(), steps, kind.rows);
             let arena_bytes = place::arena_bytes(activations.values());
@@ -80,7 +92,13 @@ pub fn build(
         let programs = programs
             .iter()
             .map(|(kind, steps)| {
-                let pipelines: Vec<u32> = steps.iter().map(|step| pipeline_of_spec[&step.spec]).collect();
+                let pipeline_of = |step: &Step| {
+                    let pipeline = pipeline_of_spec[&step.spec];
+                    // Alternatives are those of one row.
+                    let alternatives = others[pipeline as usize].iter().map(|other| other.workgroups(1)).collect();
+                    StepPipeline { pipeline, alternatives }
+                };
+                let pipelines: Vec<StepPipeline> = steps.iter().map(pipeline_of).collect();
                 place::place_program(graph.graph(), placement, *kind, steps, &pipelines)
             })
             .collect();
@@ -126,7 +144,11 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let WeightLayout { rows, cols, format } = spec.layout;
             format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
         }
-        KernelSpec::Attention(spec) => format!("attention ×{}", spec.rows_per_group),
+        KernelSpec::Attention(spec) => {
+            let heads = if spec.prologue.is_some() { "heads+" } else { "" };
+            let Split { rows_per_group, splits, .. } = spec.split;
+            format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
+        }
         other => other.name().into(),
     }
 }

@@ -28,6 +28,7 @@ pub mod machine;
 pub mod place;
 pub mod replan;
 
+pub mod alternatives;
 pub mod kernel_set;
 
 pub mod importance;
@@ -43,6 +44,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use artifacts::{ArtifactWriter, MachinePlan, Meta, ModelMeta, Provenance};
+use kernels::KvFormat;
 use shaders_gen::Target;
 
 pub use error::{CompileError, Result};
@@ -52,6 +54,7 @@ use importance::Importance;
 use kernel_set::KernelSet;
 use place::{PlaceRequest, Placement, WeightPlacement};
 use report::Report;
+use select::SelectOptions;
 use verify::VerifiedGraph;
 use weights::{FormatPolicy, PackedWeight, PackedWeights, WeightsOption};
 
@@ -62,12 +65,20 @@ pub struct CompileOptions {
     pub targets: Vec<Target>,
     /// Off: one kernel for each plain operation, as an oracle.
     pub fuse: bool,
+    /// Number format of the KV cache.
+    pub kv: KvFormat,
     /// Text forms to write beside the artifact.
     pub emit: Vec<emit::Form>,
     /// Whose memory the plan is made for.
     pub machine: MachinePlan,
     /// Sequence that there must be room for; `None`: 8192 tokens, or as many as the model was made for.
     pub context_tokens: Option<u32>,
+}
+
+impl CompileOptions {
+    fn select(&self) -> SelectOptions {
+        SelectOptions { fold: self.fuse, kv: self.kv }
+    }
 }
 
 /// Who is told how far a compile is.
@@ -126,12 +137,13 @@ fn plan_timed(
         if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    let activations = place::widest_activations(&verified, config, &weights, &options.targets, options.fuse);
+    let activations = place::widest_activations(&verified, config, &weights, &options.targets, options.select());
     let placement = place::place(&PlaceRequest {
         graph: verified.graph(),
         config,
         weights: &weights,
         policy: options.policy,
+        kv: options.kv,
         activations,
         machine: &options.machine,
         context_tokens: planned_context(
@@ -158,7 +170,7 @@ impl Planned {
             &self.weights,
             weights,
             &options.targets,
-            options.fuse,
+            options.select(),
             progress,
         )?;
         // Planned before the kernels were chosen, and found again with them.
@@ -283,6 +295,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
                 ("weights".into(), weights_name),
                 ("group".into(), options.policy.group.to_string()),
                 ("targets".into(), targets.join(",")),
+                ("kv".into(), options.kv.name().into()),
                 ("fuse".into(), options.fuse.to_string()),
                 ("machine".into(), options.machine.name.clone()),
                 ("context".into(), placement.plan.planned_context_tokens.to_string()),

@@ -16,6 +16,7 @@ use compiler::replan::{ReplanOptions, replan};
 use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileError, CompileOptions, Source, compile, export, plan};
+use kernels::KvFormat;
 use progress::Bars;
 use serde::Serialize;
 use shaders_gen::target;
@@ -41,6 +42,9 @@ struct Args {
     /// Weights that share an INT4 scale and zero point.
     #[arg(long, value_parser = ["32", "64", "128"], default_value = "32")]
     group: String,
+    /// Number format of the KV cache: int8 holds twice the tokens in the same memory.
+    #[arg(long, value_parser = ["f16", "int8"], default_value = "f16")]
+    kv: String,
     /// Device kinds to make kernels for; all of them if not given.
     #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
     targets: Vec<String>,
@@ -129,6 +133,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
         policy,
         targets: target::presets().into_iter().filter(|target| wanted(target.name)).collect(),
         fuse: !args.no_fuse,
+        kv: if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 },
         emit: args.emit.clone(),
         machine: Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?,
         context_tokens: args.context,

@@ -13,12 +13,16 @@ use artifacts::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Plan, Program,
     SlicePlan, Tier, WeightPlan,
 };
+use kernels::KvFormat;
 use shaders_gen::Target;
 
 use crate::error::{CompileError, Result};
 use crate::fuse::FusedGraph;
+use crate::graph::ValueId;
 use crate::import::ModelConfig;
-use crate::select::{KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, Step, kv_groups, select, stride};
+use crate::select::{
+    KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, SelectOptions, Step, cache_layout, kv_groups, select, stride,
+};
 use crate::verify::VerifiedGraph;
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use tiers::{Demand, Seat, Tiers};
@@ -30,6 +34,7 @@ pub struct PlaceRequest<'a> {
     pub weights: &'a PackedWeights,
     /// That `weights` were packed by.
     pub policy: FormatPolicy,
+    pub kv: KvFormat,
     /// Of the program that needs the largest arena, see [`widest_activations`].
     pub activations: Vec<ActivationPlan>,
     pub machine: &'a MachinePlan,
@@ -69,7 +74,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let groups = kv_groups(request.config);
     let demand = Demand {
         weights: request.weights,
-        kv_groups: unplaced_kv(&groups, request.config),
+        kv_groups: unplaced_kv(&groups, request.config, request.kv),
         context_tokens: request.context_tokens,
         chunk_tokens: chunk_tokens(),
         activation_bytes: arena_bytes + logits_bytes,
@@ -155,8 +160,8 @@ impl Seat {
 }
 
 /// The KV groups' pages, before they have a tier.
-fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig) -> Vec<KvGroupPlan> {
-    let page_bytes = (config.n_kv_heads * config.head_dim * PAGE_TOKENS * 2) as u64;
+fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
+    let page_bytes = cache_layout(config, format).page_bytes() as u64;
     let plan = |group: &KvGroup| KvGroupPlan {
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
@@ -210,12 +215,12 @@ pub fn widest_activations(
     config: &ModelConfig,
     weights: &PackedWeights,
     targets: &[Target],
-    fold_norms: bool,
+    options: SelectOptions,
 ) -> Vec<ActivationPlan> {
     let mut widest = Vec::new();
     for target in targets {
         for kind in PROGRAMS {
-            let steps = select(graph, config, weights, target, kind, fold_norms);
+            let steps = select(graph, config, weights, target, kind, options);
             let activations = place_activations(graph.graph(), &steps, kind.rows);
             if arena_bytes(activations.values()) > arena_bytes(&widest) {
                 widest = activations.into_values().collect();
@@ -230,24 +235,26 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTr
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(_) | Operand::Encoded(_) = operand {
+            if let Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } = operand {
                 lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
     }
+    let value = |id: ValueId| &graph.values[id.0];
+    let row_len = |id| rows * stride(value(id).width);
     let mut wanted: Vec<(Operand, ActivationPlan)> = lives
         .into_iter()
         .map(|(operand, (first, last))| {
-            let (id, encoded) = match operand {
-                Operand::Encoded(id) => (id, " as integers"),
-                Operand::Value(id) => (id, ""),
+            let (name, len) = match operand {
+                Operand::Encoded(id) => (format!("{} as integers", value(id).name), row_len(id)),
+                Operand::Value(id) => (value(id).name.clone(), row_len(id)),
+                Operand::Partials { of, len } => (format!("{} in parts", value(of).name), len),
                 other => unreachable!("{other:?} is no activation"),
             };
-            let value = &graph.values[id.0];
             let plan = ActivationPlan {
-                name: format!("{}{encoded}", value.name),
+                name,
                 offset_bytes: 0,
-                len_bytes: (4 * rows * stride(value.width)) as u64,
+                len_bytes: 4 * len as u64,
                 first_use: first as u32,
                 last_use: last as u32,
                 reason: match (&steps[first].label, &steps[last].label) {
@@ -292,20 +299,26 @@ pub fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>
     activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
+/// What runs a step: a pipeline, and how many workgroups each of its alternatives takes.
+pub struct StepPipeline {
+    pub pipeline: u32,
+    pub alternatives: Vec<[usize; 3]>,
+}
+
 /// One program with every operand bound and the fewest barriers that keep its order.
 pub fn place_program(
     graph: &FusedGraph,
     weights: &WeightPlacement,
     kind: ProgramKind,
     steps: &[Step],
-    pipelines: &[u32],
+    pipelines: &[StepPipeline],
 ) -> Program {
     let activations = place_activations(graph, steps, kind.rows);
     let mut hazards = Hazards::default();
     let dispatches = steps
         .iter()
         .zip(pipelines)
-        .map(|(step, &pipeline)| {
+        .map(|(step, &StepPipeline { pipeline, ref alternatives })| {
             let bindings: Vec<Binding> = step
                 .operands
                 .iter()
@@ -315,7 +328,8 @@ pub fn place_program(
             Dispatch {
                 pipeline,
                 workgroups: step.workgroups.map(|count| count as u32),
-                barrier_before: hazards.barrier_before(&bindings),
+                alternatives: alternatives.iter().map(|other| other.map(|count| count as u32)).collect(),
+                barrier_before: hazards.barrier_before(&bindings, step.is_next_part),
                 bindings,
                 label: step.label.clone(),
                 weight_bytes: step.weight_bytes,
@@ -338,7 +352,7 @@ fn bind(
         Operand::Drawn => whole(BufferRef::Output),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_) | Operand::Encoded(_) => {
+        Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } => {
             let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
@@ -363,14 +377,17 @@ type Range = ((u8, u32, u32), u64, u64);
 
 impl Hazards {
     /// Whether a dispatch must wait: it reads what was written, or writes what was read or written.
-    fn barrier_before(&mut self, bindings: &[Binding]) -> bool {
+    ///
+    /// `is_next_part`: it writes elsewhere in the output of the dispatch before, of which both bind the same range.
+    fn barrier_before(&mut self, bindings: &[Binding], is_next_part: bool) -> bool {
         let touches = |set: &BTreeSet<Range>, range: &Range| {
             set.iter().any(|other| other.0 == range.0 && other.1 < range.2 && range.1 < other.2)
         };
+        let shared = |range: &Range, writes: bool| is_next_part && writes && self.writes.contains(range);
         let ranges: Vec<(Range, bool)> = bindings.iter().map(|binding| (range_of(binding), binding.writes)).collect();
-        let must_wait = ranges
-            .iter()
-            .any(|(range, writes)| touches(&self.writes, range) || (*writes && touches(&self.reads, range)));
+        let must_wait = ranges.iter().any(|(range, writes)| {
+            (touches(&self.writes, range) && !shared(range, *writes)) || (*writes && touches(&self.reads, range))
+        });
         if must_wait {
             self.reads.clear();
             self.writes.clear();
@@ -405,6 +422,18 @@ fn step_buffer_bytes(n_groups: usize, context_tokens: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn parts_of_one_matrix_do_not_wait_for_each_other() {
+        let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
+        let mut hazards = Hazards::default();
+        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], false));
+        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], true));
+        // Whoever reads the result waits once, and so does a part that reads what was written.
+        assert!(hazards.barrier_before(&[arena(256, false), arena(512, true)], false));
+        assert!(hazards.barrier_before(&[arena(512, false), arena(768, true)], true));
+        assert!(hazards.barrier_before(&[arena(768, true)], false));
+    }
 
     proptest! {
         #[test]

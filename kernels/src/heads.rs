@@ -6,14 +6,15 @@
 //!
 //! ```text
 //! rope table   vec2(cos, sin)   variant 0: [position / 256][pair], then [position % 256][pair]; variant 1 the same
-//! key page     u32 = two f16    [kv head][pair of dimensions][token of the page]
-//! value page   u32 = two f16    [kv head][token of the page][pair of dimensions]
 //! ```
+//!
+//! Pages of the cache are drawn in `cache`. Where each row of a step is the only row of its sequence, attention does all
+//! this itself, as its prologue.
 
-use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
+use crate::cache::{CacheLayout, Cell, Side};
 use crate::norm::{NormSpec, norm_row};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -25,7 +26,7 @@ pub const ROPE_FINE: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HeadsSpec {
     pub parts: Vec<HeadsPart>,
-    pub head_dim: usize,
+    pub cache: CacheLayout,
     pub input_stride: usize,
     pub output_stride: usize,
     pub eps: Number,
@@ -33,7 +34,6 @@ pub struct HeadsSpec {
     pub rotary_dim: usize,
     /// Coarse entries of one variant of the RoPE table.
     pub rope_coarse: usize,
-    pub page_tokens: usize,
     pub kv_group: usize,
     pub subgroup_size: u32,
 }
@@ -66,7 +66,7 @@ pub enum Destination {
 impl HeadsSpec {
     fn workgroup(&self) -> usize {
         // Half a head's pairs at least, whole subgroups at any size.
-        (self.head_dim / 2).next_multiple_of(32).min(128)
+        (self.cache.head_dim / 2).next_multiple_of(32).min(128)
     }
 
     fn has(&self, test: impl Fn(&HeadsPart) -> bool) -> bool {
@@ -74,16 +74,34 @@ impl HeadsSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let candidates = [
-            (Role::Output, self.has(|part| part.to == Destination::Output)),
-            (Role::QueryNorm, self.has(|part| part.norm == Some(NormOf::Query))),
-            (Role::KeyNorm, self.has(|part| part.norm == Some(NormOf::Key))),
-            (Role::RopeTable, self.has(|part| part.rope)),
+        let output = self.has(|part| part.to == Destination::Output).then_some(Role::Output);
+        let cache = [
             (Role::Keys, self.has(|part| part.to == Destination::Keys)),
             (Role::Values, self.has(|part| part.to == Destination::Values)),
         ];
-        let used = candidates.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
-        bindings([Role::Step, Role::Input].into_iter().chain(used))
+        let cache = cache.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
+        bindings([Role::Step, Role::Input].into_iter().chain(output).chain(self.factors()).chain(cache))
+    }
+
+    /// What vectors are normed and turned by.
+    pub(crate) fn factors(&self) -> impl Iterator<Item = Role> {
+        let candidates = [
+            (Role::QueryNorm, self.norms(NormOf::Query)),
+            (Role::KeyNorm, self.norms(NormOf::Key)),
+            (Role::RopeTable, self.has(|part| part.rope)),
+        ];
+        candidates.into_iter().filter(|(_, used)| *used).map(|(role, _)| role)
+    }
+
+    /// Whether the parts are q, k and v, as attention's prologue takes them.
+    pub fn is_qkv(&self) -> bool {
+        let to: Vec<Destination> = self.parts.iter().map(|part| part.to).collect();
+        let rope: Vec<bool> = self.parts.iter().map(|part| part.rope).collect();
+        to == [Destination::Output, Destination::Keys, Destination::Values] && rope[0] == rope[1] && !rope[2]
+    }
+
+    pub(crate) fn norms(&self, of: NormOf) -> bool {
+        self.has(|part| part.norm == Some(of))
     }
 
     pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -92,24 +110,33 @@ impl HeadsSpec {
 
     pub(crate) fn wgsl(&self) -> String {
         let values = Values::default()
-            .size("HEAD_DIM", self.head_dim)
+            .size("VECTORS", 1)
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
-            .size("ROTARY_PAIRS", self.rotary_dim / 2)
-            .size("ROPE_COARSE", self.rope_coarse)
-            .size("ROPE_FINE", ROPE_FINE)
-            .size("PAGE_TOKENS", self.page_tokens)
             .size("KV_GROUP", self.kv_group)
             .size("WORKGROUP", self.workgroup())
             .size("SUBGROUP", self.subgroup_size as usize)
-            .number("EPS", self.eps.get())
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .flag("ROPE", self.has(|part| part.rope))
-            .flag("CACHE", self.has(|part| part.to != Destination::Output))
             .text("WORKGROUP_SIZE", self.workgroup())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("PARTS", self.parts_wgsl());
-        render(include_str!("wgsl/heads.wgsl"), &values)
+        render(include_str!("wgsl/heads.wgsl"), &self.values(self.cache.values(values)))
+    }
+
+    /// What pieces that include `vectors` want to know, besides the cache's.
+    pub(crate) fn values(&self, values: Values) -> Values {
+        values
+            .size("ROTARY_PAIRS", self.rotary_dim / 2)
+            .size("ROPE_COARSE", self.rope_coarse)
+            .size("ROPE_FINE", ROPE_FINE)
+            .number("EPS", self.eps.get())
+            .flag("ROPE", self.has(|part| part.rope))
+            .flag("NORM", self.has(|part| part.norm.is_some()))
+            .flag("QUERY_NORM", self.norms(NormOf::Query))
+            .flag("KEY_NORM", self.norms(NormOf::Key))
+            .flag("CACHE", self.has(|part| part.to != Destination::Output))
+            .flag("PUT_KEYS", self.has(|part| part.to == Destination::Keys))
+            .flag("PUT_VALUES", self.has(|part| part.to == Destination::Values))
     }
 
     /// One branch a part; a workgroup handles one head and takes one of them.
@@ -120,73 +147,29 @@ impl HeadsSpec {
             let end = first_head + part.n_heads;
             text += &format!("    if (head >= {first_head}u && head < {end}u) {{\n");
             text += &format!("        let part_head = head - {first_head}u;\n");
-            match part.norm {
-                Some(NormOf::Query) => text += "        norm_head(lane, true);\n",
-                Some(NormOf::Key) => text += "        norm_head(lane, false);\n",
-                None => {}
-            }
+            text += match part.norm {
+                Some(NormOf::Query) => "        norm_query(0u, lane);\n",
+                Some(NormOf::Key) => "        norm_key(0u, lane);\n",
+                None => "",
+            };
             if part.rope {
-                text += "        rope_head(lane, row, position);\n";
+                text += "        rope_vectors(0u, 1u, row, lane);\n";
             }
+            let page = "head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane";
             text += &match part.to {
                 Destination::Output => format!(
                     "        for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {{\n            \
-                     output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vector[i] * {:?}f;\n        }}\n",
+                     output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vectors[i] * {:?}f;\n        }}\n",
                     part.scale.get()
                 ),
-                Destination::Keys => {
-                    let index = format!("(cell.page * {0}u + part_head) * (HEAD_DIM / 2u) * PAGE_TOKENS", part.n_heads);
-                    format!(
-                        "        let cell = cache_cell(row);\n        let at = {index} + cell.slot;\n        \
-                         for (var i = lane; i < HEAD_DIM / 2u; i += WORKGROUP) {{\n            \
-                         keys[at + i * PAGE_TOKENS] = packed_pair(i);\n        }}\n"
-                    )
-                }
-                Destination::Values => {
-                    let index = format!(
-                        "((cell.page * {0}u + part_head) * PAGE_TOKENS + cell.slot) * (HEAD_DIM / 2u)",
-                        part.n_heads
-                    );
-                    format!(
-                        "        let cell = cache_cell(row);\n        let at = {index};\n        \
-                         for (var i = lane; i < HEAD_DIM / 2u; i += WORKGROUP) {{\n            \
-                         values[at + i] = packed_pair(i);\n        }}\n"
-                    )
-                }
+                Destination::Keys => format!("        put_key(packed(0u, lane), {page});\n"),
+                Destination::Values => format!("        put_value(packed(0u, lane), {page});\n"),
             };
             text += "    }\n";
             first_head = end;
         }
-        // Only the norms that are bound may be named.
-        let norms = [(NormOf::Query, "query_norm"), (NormOf::Key, "key_norm")];
-        let bound: Vec<&str> =
-            norms.iter().filter(|(of, _)| self.has(|part| part.norm == Some(*of))).map(|(_, name)| *name).collect();
-        text += "}\n";
-        match bound[..] {
-            [] => {}
-            [one] => text += &norm_head_wgsl(&format!("{one}[i]")),
-            _ => text += &norm_head_wgsl("select(key_norm[i], query_norm[i], is_query)"),
-        }
         text
     }
-}
-
-fn norm_head_wgsl(weight: &str) -> String {
-    format!(
-        "
-fn norm_head(lane: u32, is_query: bool) {{
-    var squares = 0.0;
-    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {{
-        squares += vector[i] * vector[i];
-    }}
-    let scale = inverseSqrt(workgroup_sum(squares, lane) / f32(HEAD_DIM) + EPS);
-    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {{
-        vector[i] *= scale * {weight};
-    }}
-    workgroupBarrier();
-}}
-"
-    )
 }
 
 /// The table that a kernel reads, for positions below `max_positions`: one variant for each list of frequencies, cos and
@@ -214,7 +197,7 @@ fn cos_sin(angle: f64, factor: f64) -> [f32; 2] {
     [(angle.cos() * factor) as f32, (angle.sin() * factor) as f32]
 }
 
-/// Buffers of the twin. Caches are u32 words as drawn above.
+/// Buffers of the twin; caches in 32-bit words.
 pub struct HeadsInputs<'a> {
     pub input: &'a [f32],
     pub query_norm: &'a [f32],
@@ -228,10 +211,11 @@ pub struct HeadsInputs<'a> {
 
 /// The kernel in plain loops, all rows of one sequence.
 pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &mut [u32], values: &mut [u32]) {
-    let dim = spec.head_dim;
+    let dim = spec.cache.head_dim;
+    let page_tokens = spec.cache.page_tokens;
     for (row, &position) in inputs.positions.iter().enumerate() {
-        let page = inputs.block_table.get(position as usize / spec.page_tokens).map_or(0, |&page| page as usize);
-        let slot = position as usize % spec.page_tokens;
+        let page = inputs.block_table.get(position as usize / page_tokens).map_or(0, |&page| page as usize);
+        let slot = position as usize % page_tokens;
         let mut first_head = 0;
         for part in &spec.parts {
             for part_head in 0..part.n_heads {
@@ -244,27 +228,15 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
                 if part.rope {
                     rope(spec, inputs, position as usize, &mut vector);
                 }
-                let pair = |i: usize| {
-                    let bits = |x: f32| u32::from(f16::from_f32(x).to_bits());
-                    bits(vector[2 * i]) | (bits(vector[2 * i + 1]) << 16)
-                };
-                let head_in_page = page * part.n_heads + part_head;
+                let cell = Cell { page, kv_head: part_head, slot };
                 match part.to {
                     Destination::Output => {
                         for (i, value) in vector.iter().enumerate() {
                             output[row * spec.output_stride + part_head * dim + i] = value * part.scale.get();
                         }
                     }
-                    Destination::Keys => {
-                        for i in 0..dim / 2 {
-                            keys[(head_in_page * (dim / 2) + i) * spec.page_tokens + slot] = pair(i);
-                        }
-                    }
-                    Destination::Values => {
-                        for i in 0..dim / 2 {
-                            values[(head_in_page * spec.page_tokens + slot) * (dim / 2) + i] = pair(i);
-                        }
-                    }
+                    Destination::Keys => spec.cache.put(Side::Keys, keys, cell, &vector),
+                    Destination::Values => spec.cache.put(Side::Values, values, cell, &vector),
                 }
             }
             first_head += part.n_heads;
@@ -275,12 +247,13 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
 impl HeadsSpec {
     fn head_norm(&self) -> NormSpec {
         NormSpec {
-            width: self.head_dim,
-            stride: self.head_dim,
+            width: self.cache.head_dim,
+            stride: self.cache.head_dim,
             eps: self.eps,
             add: false,
             post_norm: false,
             format: ActivationFormat::F32,
+            lanes: 0,
             subgroup_size: 0,
         }
     }

@@ -8,12 +8,15 @@
 //! Activations are row-major, one row a token: f32, or as `activations` draws them.
 
 pub mod activations;
+pub mod cache;
 pub mod layout;
 pub mod spec;
+pub mod split;
 pub mod template;
 
 pub mod attention;
 pub mod checksum;
+pub mod combine;
 pub mod elementwise;
 pub mod embed;
 pub mod gemm;
@@ -24,5 +27,6 @@ pub mod quantize;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};
+pub use cache::{CacheLayout, KvFormat};
 pub use layout::{WeightFormat, WeightLayout};
 pub use spec::{Activation, BindingSpec, KernelSpec, Role};

@@ -45,7 +45,7 @@ pub struct MatMulSpec {
 }
 
 /// How lanes share the work; chosen per device and shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatMulTile {
     /// Rows of the step that one lane handles: each weight is unpacked once for all of them.
     pub columns: usize,

@@ -23,6 +23,8 @@ pub struct NormSpec {
     pub post_norm: bool,
     /// How the result is stored.
     pub format: ActivationFormat,
+    /// Of the kernel of its own: a multiple of 8.
+    pub lanes: usize,
     pub subgroup_size: u32,
 }
 
@@ -43,14 +45,9 @@ impl NormSpec {
         bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()))
     }
 
-    /// Lanes of the kernel of its own: few quads of elements a lane, and no more lanes than any device has.
-    fn workgroup(&self) -> usize {
-        (self.width / 32).next_power_of_two().clamp(32, 128)
-    }
-
     pub(crate) fn wgsl(&self) -> String {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
-        let lanes = self.workgroup();
+        let lanes = self.lanes;
         let stored = match self.format {
             ActivationFormat::F32 => self.width.div_ceil(4),
             _ => activations::groups(self.width) * ACTIVATION_GROUP / 4,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attention::AttentionSpec;
 use crate::checksum::ChecksumSpec;
+use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
 use crate::gemm::GemmSpec;
@@ -23,6 +24,7 @@ pub enum KernelSpec {
     Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
+    Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
     Checksum(ChecksumSpec),
@@ -60,6 +62,8 @@ pub enum Role {
     OutputQuads,
     /// The same as integers, or f16 made of them: rows of `activations`.
     Encoded,
+    /// What attention found in each split, see `combine`.
+    Partials,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -112,6 +116,7 @@ impl KernelSpec {
             KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
+            KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
             KernelSpec::Checksum(_) => "checksum",
@@ -128,6 +133,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
+            KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
             KernelSpec::Checksum(spec) => spec.bindings(),
@@ -144,6 +150,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
+            KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
             KernelSpec::Checksum(spec) => spec.wgsl(),
@@ -159,6 +166,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
+            KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
             KernelSpec::Checksum(_) => [rows, 1, 1],
@@ -169,8 +177,8 @@ impl KernelSpec {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        use Role::{Drawn, Encoded, Hashes, Keys, Output, OutputQuads, StepState, Sum, Values};
-        matches!(role, StepState | Output | OutputQuads | Encoded | Sum | Keys | Values | Drawn | Hashes)
+        use Role::{Drawn, Encoded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes)
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -190,6 +198,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Output => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),
             Role::Encoded => ("encoded", "array<u32>"),
+            Role::Partials => ("partials", "array<vec4<f32>>"),
             Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
             Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
@@ -197,8 +206,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
-            Role::Keys => ("keys", "array<u32>"),
-            Role::Values => ("values", "array<u32>"),
+            Role::Keys => ("keys", "array<vec4<u32>>"),
+            Role::Values => ("values", "array<vec4<u32>>"),
             Role::Drawn => ("drawn", "array<Output>"),
             Role::HashedRange => ("hashed_range", "vec4<u32>"),
             Role::Hashes => ("hashes", "array<vec4<u32>>"),

@@ -9,7 +9,7 @@
 //! //#endif
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 /// Names and values that a piece may use.
@@ -52,11 +52,12 @@ impl Values {
 /// On an unknown include, flag or text: a kernel's source is ours.
 pub fn render(piece: &str, values: &Values) -> String {
     let mut out = format!("{}{}", artifacts::step::wgsl(), values.constants);
-    render_into(piece, values, &mut out);
+    render_into(piece, values, &mut BTreeSet::new(), &mut out);
     out
 }
 
-fn render_into(piece: &str, values: &Values, out: &mut String) {
+/// `included` are pieces that are there already: each is wanted once, by however many.
+fn render_into<'a>(piece: &'a str, values: &Values, included: &mut BTreeSet<&'a str>, out: &mut String) {
     // One entry an open #if: whether its current branch is written.
     let mut branches: Vec<bool> = Vec::new();
     for line in piece.lines() {
@@ -71,7 +72,11 @@ fn render_into(piece: &str, values: &Values, out: &mut String) {
                 branches.pop().expect("#endif follows #if");
             }
             _ if branches.contains(&false) => {}
-            Some(("include", name)) => render_into(include(name.trim()), values, out),
+            Some(("include", name)) => {
+                if included.insert(name.trim()) {
+                    render_into(include(name.trim()), values, included, out);
+                }
+            }
             Some((other, _)) => panic!("unknown directive #{other}"),
             None => {
                 out.push_str(&substitute(line, values));
@@ -102,10 +107,15 @@ fn substitute(line: &str, values: &Values) -> String {
 fn include(name: &str) -> &'static str {
     match name {
         "activation" => include_str!("wgsl/shared/activation.wgsl"),
+        "cache" => include_str!("wgsl/shared/cache.wgsl"),
         "encode" => include_str!("wgsl/shared/encode.wgsl"),
         "encode_row" => include_str!("wgsl/shared/encode_row.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
+        "int8" => include_str!("wgsl/shared/int8.wgsl"),
+        "result" => include_str!("wgsl/shared/result.wgsl"),
+        "split" => include_str!("wgsl/shared/split.wgsl"),
+        "vectors" => include_str!("wgsl/shared/vectors.wgsl"),
         "weights" => include_str!("wgsl/shared/weights.wgsl"),
         _ => panic!("unknown include {name}"),
     }

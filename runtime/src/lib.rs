@@ -9,7 +9,8 @@
 //!                           ├─ model        follows them: buffers, weights (reader), pipelines (or pipeline_cache), programs
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
+//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
+//!                          tune (the time of each alternative, from which tuning makes the target that is loaded)
 //!  vk (unsafe inside, safe outside): instance · facts · device · import · memory · cache · pipeline · stamps · record · submit ·
 //!                                    statistics
 //! ```
@@ -38,6 +39,8 @@ mod programs;
 mod reader;
 mod residency;
 pub mod session;
+pub mod tune;
+mod tuning;
 mod vk;
 mod ways;
 mod weights;
@@ -55,6 +58,8 @@ pub use model::{LoadOptions, LoadReport, Model, Verified};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
+pub use tune::{TimedCandidate, TimedPipeline};
+pub use tuning::{Tuning, TuningReport};
 pub use vk::instance::{validation_errors, validation_messages};
 pub use ways::Way;
 

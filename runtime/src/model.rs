@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use artifacts::header::decode_header;
 use artifacts::view::WeightSection;
 use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, SlicePlan, TokenizerSection};
 
@@ -22,6 +23,8 @@ use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, TierBytes, choose_context, planned_bytes, pool_pages, table_stride};
 use crate::session::Session;
+use crate::tune::Candidates;
+use crate::tuning::{self, Tuning, TuningReport};
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 use crate::vk::submit::Lane;
@@ -39,6 +42,7 @@ pub struct Model {
     report: LoadReport,
     /// Its programs keep every buffer alive that they use.
     engine: Mutex<Engine>,
+    candidates: Mutex<Candidates>,
 }
 
 /// What a caller may choose about loading.
@@ -59,6 +63,10 @@ pub struct LoadOptions {
     pub cache_folder: Option<PathBuf>,
     /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
     pub profile: bool,
+    /// What an earlier `tune` found best.
+    pub tuning: Option<Tuning>,
+    /// Decode is also recorded with every alternative of its pipelines: see [`Model::time_candidates`].
+    pub candidates: bool,
     /// The device checks every access of a kernel against its binding's range.
     pub robust_buffer_access: bool,
 }
@@ -71,6 +79,7 @@ pub struct LoadReport {
     /// Compiled while weights were loading.
     pub seconds_pipelines: f64,
     pub pipelines: PipelineReport,
+    pub tuning: TuningReport,
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
@@ -124,6 +133,10 @@ impl Model {
         let context_tokens = choose_context(&view.plan, &facts, &request)?;
 
         let device = Device::open(instance, &facts, options.robust_buffer_access)?;
+        let sections = decode_header(file.bytes()).map_err(damaged)?;
+        let key = tuning::key(&device.identity()?, &sections, target);
+        let untuned = target;
+        let (target, tuning) = tuning::tuned(untuned, key, options.tuning.as_ref());
         let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
         let before = Accounts::now(&facts, &device.heaps()?);
         let mut lane = Lane::create(&device, timeout)?;
@@ -139,7 +152,7 @@ impl Model {
             let on_host = options.verify_weights && target.checksum.is_none();
             let verified = on_host.then(|| scope.spawn(|| verify(view.weights())));
             let compiled = scope.spawn(|| {
-                timed(|| pipeline_cache::compile(&device, &view.kernels, target, options.cache_folder.as_deref()))
+                timed(|| pipeline_cache::compile(&device, &view.kernels, &target, options.cache_folder.as_deref()))
             });
             let filled = timed(|| weights::fill(&source, slices, progress));
             if let Some(verified) = verified {
@@ -163,7 +176,11 @@ impl Model {
                 Verified::OnDevice { seconds: begin.elapsed().as_secs_f64() }
             }
         };
-        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
+        let programs = programs::record(&device, &view.plan, &target, &pipelines, &buffers, options.profile)?;
+        let candidates = match options.candidates {
+            true => Candidates::record(&device, &view.plan, &view.kernels, untuned, &buffers)?,
+            false => Candidates::default(),
+        };
 
         let held = Accounts::now(&facts, &device.heaps()?);
         let held = before.compare(&held, &buffers.bytes_by_heap(facts.heaps.len()), &facts, &view.plan)?;
@@ -173,6 +190,7 @@ impl Model {
             seconds_weights,
             seconds_pipelines,
             pipelines: pipeline_report,
+            tuning,
             weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
             way: ways.describe(|tier| buffers.is_device_local(&view.plan, tier), Reader::direct(&file).is_direct()),
             verified,
@@ -193,7 +211,17 @@ impl Model {
             logits_stride: view.plan.logits_stride,
         };
         let ArtifactView { meta, plan, tokenizer, .. } = view;
-        Ok(Model { meta, plan, tokenizer, facts, request, context_tokens, report, engine: Mutex::new(engine) })
+        Ok(Model {
+            meta,
+            plan,
+            tokenizer,
+            facts,
+            request,
+            context_tokens,
+            report,
+            engine: Mutex::new(engine),
+            candidates: Mutex::new(candidates),
+        })
     }
 
     pub fn meta(&self) -> &Meta {
@@ -255,6 +283,10 @@ impl Model {
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    pub(crate) fn candidates(&self) -> MutexGuard<'_, Candidates> {
+        self.candidates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl Default for LoadOptions {
@@ -268,6 +300,8 @@ impl Default for LoadOptions {
             verify_weights: true,
             cache_folder: None,
             profile: false,
+            tuning: None,
+            candidates: false,
             robust_buffer_access: true,
         }
     }

@@ -156,6 +156,7 @@ mod tests {
         let dispatch = |weight_bytes| Dispatch {
             pipeline: 0,
             workgroups: [1; 3],
+            alternatives: vec![],
             bindings: vec![],
             barrier_before: true,
             label: String::new(),

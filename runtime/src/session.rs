@@ -20,7 +20,8 @@ pub struct Session<'m> {
     tokens: Vec<u32>,
     chunk_limit: u32,
     draws: u32,
-    gpu_seconds: Option<f64>,
+    /// Since they were last taken.
+    gpu_seconds: f64,
     interrupted: fn() -> bool,
 }
 
@@ -64,7 +65,7 @@ impl<'m> Session<'m> {
             tokens: Vec::with_capacity(model.context_tokens() as usize),
             chunk_limit: u32::MAX,
             draws: 0,
-            gpu_seconds: None,
+            gpu_seconds: 0.0,
             interrupted: || false,
         }
     }
@@ -155,9 +156,11 @@ impl<'m> Session<'m> {
         self.draws = 0;
     }
 
-    /// Seconds that the device spent in the last step; `None`: it keeps no time, or there was none.
-    pub fn last_step_gpu_seconds(&self) -> Option<f64> {
-        self.gpu_seconds
+    /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
+    /// of its sequences); `None`: it keeps no time, or there was no step.
+    pub fn take_gpu_seconds(&mut self) -> Option<f64> {
+        let seconds = std::mem::take(&mut self.gpu_seconds);
+        (seconds > 0.0).then_some(seconds)
     }
 
     /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn
@@ -237,7 +240,7 @@ impl<'m> Session<'m> {
                 self.tokens.truncate(position as usize);
                 return Err(failure.into());
             }
-            self.gpu_seconds = engine.gpu_seconds(chunk.program, 0);
+            self.gpu_seconds += engine.gpu_seconds(chunk.program, 0).unwrap_or_default();
             after_step(&mut engine, chunk, position)?;
             rest = later;
         }
@@ -287,7 +290,7 @@ impl<'m> Session<'m> {
 
     /// The number of the draw that a step has made.
     pub(crate) fn count_draw(&mut self, gpu_seconds: Option<f64>) -> u32 {
-        self.gpu_seconds = gpu_seconds;
+        self.gpu_seconds += gpu_seconds.unwrap_or_default();
         let draw = self.draws;
         self.draws = draw.wrapping_add(1);
         draw

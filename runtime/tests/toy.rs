@@ -52,7 +52,7 @@ fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
     assert_eq!(first.token, argmax(&expected[32]));
     assert_eq!(first.logit, expected[32][first.token as usize]);
     let second = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
-    assert!(session.last_step_gpu_seconds().is_none_or(|seconds| seconds < 60.0));
+    assert!(session.take_gpu_seconds().is_none_or(|seconds| seconds < 60.0));
 
     session.truncate(33).unwrap();
     let again = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
@@ -429,7 +429,10 @@ fn kernels() -> Kernels {
     let pipelines = names
         .iter()
         .zip(0..)
-        .map(|(name, module)| Pipeline { name: name.to_string(), module, bindings: bindings[module as usize] })
+        .map(|(name, module)| {
+            let bindings = bindings[module as usize];
+            Pipeline { name: name.to_string(), module, bindings, alternatives: Vec::new() }
+        })
         .collect();
     let shapes = [
         (64, LogitsRows::None, false),
@@ -468,6 +471,7 @@ fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
     let dispatch = |pipeline, workgroups, barrier_before, bindings| Dispatch {
         pipeline,
         workgroups: [workgroups, 1, 1],
+        alternatives: Vec::new(),
         bindings,
         barrier_before,
         label: String::new(),

@@ -2,12 +2,13 @@
 //!
 //! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
-//! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: one adds what naga's words lack for matrix
-//! units (`mend`), the last drops names and checks that the words ask for what the spec and the target say, and nothing
-//! else (`check`).
+//! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
+//! vain is mended (`mend`, `matrices`), and a last look drops names and checks that the words ask for what the spec and
+//! the target say, and nothing else (`check`).
 
 pub mod check;
 pub mod error;
+pub mod matrices;
 pub mod mend;
 pub mod target;
 pub mod wgsl;

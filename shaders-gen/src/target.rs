@@ -15,13 +15,18 @@ pub struct Target {
     pub subgroup_size: u32,
     pub shared_memory_bytes: usize,
     pub workgroup_invocations: usize,
+    /// Parts of the device that want a workgroup each.
+    pub compute_units: usize,
     vendor_id: Option<u32>,
     name_contains: &'static [&'static str],
     /// Dot products of four int8 pairs in one instruction: INT4 and INT8 weights meet integer activations.
     pub integer_dot: bool,
     pub matmul: MatMulTuning,
+    pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
     pub matrix: Option<MatrixTuning>,
+    /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
+    pub attention_workgroups: usize,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -36,12 +41,25 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
-    /// Groups of 32 columns that a lane loads before it multiplies them (integer activations only).
-    pub unroll: usize,
-    /// Tiles of a workgroup at least where it norms and quantises its input first: as many share that work.
+    /// The same where it norms and quantises its input first.
+    pub prologue_workgroup: usize,
+    /// Tiles that share such a prologue, where there are more than one for each of the device's `compute_units`.
     pub prologue_tiles: usize,
+    /// Groups of 32 columns that a lane loads before it multiplies them, with one column and with many (integer activations
+    /// only).
+    pub unroll_one: usize,
+    pub unroll_many: usize,
     /// Activations are handed round subgroups of 8 lanes.
     pub broadcast: bool,
+}
+
+/// How norms are made on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormTuning {
+    /// In steps of one row the next matmul norms its input by itself, each workgroup anew; saves a dispatch.
+    pub fold: bool,
+    /// Lanes of a norm by itself. A CPU pays for each barrier between subgroups.
+    pub lanes: usize,
 }
 
 /// How GEMMs are cut on a device.
@@ -115,6 +133,7 @@ pub fn presets() -> Vec<Target> {
             subgroup_size: 32,
             shared_memory_bytes: 32 << 10,
             workgroup_invocations: 256,
+            compute_units: 12,
             vendor_id: Some(0x1002),
             name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
             integer_dot: true,
@@ -124,10 +143,13 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
-                unroll: 2,
+                prologue_workgroup: 256,
                 prologue_tiles: 8,
+                unroll_one: 2,
+                unroll_many: 2,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
             matrix: Some(MatrixTuning {
                 many: GemmTile {
                     matrix_rows: 128,
@@ -148,13 +170,15 @@ pub fn presets() -> Vec<Target> {
                     double_buffered: true,
                 },
             }),
+            attention_workgroups: 192,
         },
         Target {
             name: "nvidia",
             about: "NVIDIA GPUs with 32-lane subgroups",
             subgroup_size: 32,
             shared_memory_bytes: 48 << 10,
-            workgroup_invocations: 256,
+            workgroup_invocations: 1024,
+            compute_units: 132,
             vendor_id: Some(0x10de),
             name_contains: &[],
             integer_dot: true,
@@ -164,10 +188,13 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 32,
                 workgroup: 256,
-                unroll: 2,
+                prologue_workgroup: 512,
                 prologue_tiles: 8,
+                unroll_one: 4,
+                unroll_many: 2,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 256 },
             matrix: Some(MatrixTuning {
                 many: GemmTile {
                     matrix_rows: 128,
@@ -188,6 +215,7 @@ pub fn presets() -> Vec<Target> {
                     double_buffered: true,
                 },
             }),
+            attention_workgroups: 512,
         },
         Target {
             name: "llvmpipe",
@@ -195,6 +223,7 @@ pub fn presets() -> Vec<Target> {
             subgroup_size: 8,
             shared_memory_bytes: 32 << 10,
             workgroup_invocations: 128,
+            compute_units: 1,
             vendor_id: Some(0x1_0005),
             name_contains: &["llvmpipe"],
             integer_dot: false,
@@ -204,11 +233,15 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 1,
                 workgroup: 64,
-                unroll: 1,
+                prologue_workgroup: 64,
                 prologue_tiles: 1,
+                unroll_one: 1,
+                unroll_many: 1,
                 broadcast: true,
             },
+            norm: NormTuning { fold: false, lanes: 8 },
             matrix: None,
+            attention_workgroups: 1,
         },
         Target {
             name: "generic",
@@ -216,6 +249,7 @@ pub fn presets() -> Vec<Target> {
             subgroup_size: 0,
             shared_memory_bytes: 16 << 10,
             workgroup_invocations: 128,
+            compute_units: 8,
             vendor_id: None,
             name_contains: &[],
             integer_dot: false,
@@ -225,11 +259,32 @@ pub fn presets() -> Vec<Target> {
                 tiles_per_lane_many: 2,
                 k_slices: 16,
                 workgroup: 128,
-                unroll: 1,
+                prologue_workgroup: 128,
                 prologue_tiles: 1,
+                unroll_one: 1,
+                unroll_many: 1,
                 broadcast: false,
             },
+            norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
+            attention_workgroups: 64,
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            for tile in tiles {
+                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let lanes = tile.subgroups() * target.subgroup_size as usize;
+                assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use compiler::emit::Form;
 use compiler::machine::{Budget, Machine};
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Progress, Source, compile};
+use kernels::KvFormat;
 use shaders_gen::Target;
 use tempfile::TempDir;
 
@@ -52,7 +53,7 @@ impl Compiled {
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
     let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
-    CompileOptions { policy, targets, fuse: true, emit, machine, context_tokens: None }
+    CompileOptions { policy, targets, fuse: true, kv: KvFormat::F16, emit, machine, context_tokens: None }
 }
 
 /// Tells nobody.

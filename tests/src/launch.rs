@@ -42,7 +42,11 @@ pub struct Launch {
     pub steps: Vec<(KernelSpec, Vec<Operand>)>,
     /// A KV cache of one layer, if a kernel needs one.
     pub kv: Option<KvGroupPlan>,
-    /// Tokens fed before, in a step of their own, and tokens whose step is looked at.
+    /// Rows of the program; what is fed is cut into steps of as many.
+    pub rows: usize,
+    /// Tokens of another sequence, fed first, whose slot and pages stay taken.
+    pub other: Vec<u32>,
+    /// Tokens fed before, and tokens whose step is looked at.
     pub before: Vec<u32>,
     pub tokens: Vec<u32>,
 }
@@ -98,9 +102,13 @@ impl Launch {
     pub fn run(&self) -> BTreeMap<usize, Vec<u32>> {
         let stride = self.stride();
         let (_folder, model) = self.load(LogitsRows::All, stride);
-        let mut session = model.session().expect("a free slot");
+        let mut other = model.session().expect("a free slot");
+        if !self.other.is_empty() {
+            other.feed_with_logits(&self.other, &mut |_, _| {}).expect("another sequence's steps run");
+        }
+        let mut session = model.session().expect("a second slot");
         if !self.before.is_empty() {
-            session.feed_with_logits(&self.before, &mut |_, _| {}).expect("the first step runs");
+            session.feed_with_logits(&self.before, &mut |_, _| {}).expect("the first steps run");
         }
         let mut words = Vec::new();
         let mut collect = |_, row: &[f32]| words.extend(row.iter().map(|value| value.to_bits()));
@@ -120,8 +128,12 @@ impl Launch {
         let path = folder.path().join("kernel.unicorn");
         self.write(&path, logits, stride);
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options =
-            LoadOptions { device: DeviceChoice::Name(device), context_tokens: Some(CONTEXT), ..LoadOptions::default() };
+        let options = LoadOptions {
+            device: DeviceChoice::Name(device),
+            context_tokens: Some(CONTEXT),
+            slots: 2,
+            ..LoadOptions::default()
+        };
         let model = Model::load(&path, &options, &mut |_, _| {}).expect("the artifact loads");
         (folder, model)
     }
@@ -148,7 +160,7 @@ impl Launch {
     }
 
     fn write(&self, path: &std::path::Path, logits: LogitsRows, stride: usize) {
-        let rows = self.tokens.len().max(self.before.len());
+        let rows = self.rows;
         let mut slice: Vec<u8> = Vec::new();
         let mut put = |bytes: &[u8]| {
             slice.resize(slice.len().next_multiple_of(BUFFER_ALIGN as usize), 0);
@@ -164,10 +176,17 @@ impl Launch {
             let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
             kernels.modules.push(binary.words);
             let number = pipelines.len() as u32;
-            pipelines.push(Pipeline { name: spec.name().into(), module: number, bindings: binary.bindings });
+            let alternatives = Vec::new();
+            pipelines.push(Pipeline {
+                name: spec.name().into(),
+                module: number,
+                bindings: binary.bindings,
+                alternatives,
+            });
             dispatches.push(Dispatch {
                 pipeline: number,
                 workgroups: spec.workgroups(rows).map(|count| count as u32),
+                alternatives: Vec::new(),
                 bindings,
                 barrier_before: number > 0,
                 label: spec.name().into(),
@@ -202,7 +221,12 @@ impl Launch {
         let checksum = shaders_gen::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
         let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
         kernels.modules.push(checksum.words);
-        pipelines.push(Pipeline { name: "checksum".into(), module, bindings: checksum.bindings });
+        pipelines.push(Pipeline {
+            name: "checksum".into(),
+            module,
+            bindings: checksum.bindings,
+            alternatives: Vec::new(),
+        });
         let samples = logits == LogitsRows::One;
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
         kernels.targets.push(TargetKernels {

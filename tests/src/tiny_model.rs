@@ -9,7 +9,7 @@
 //! # std::fs::remove_dir_all(&folder).unwrap();
 //! ```
 
-mod random;
+pub mod random;
 mod tokenizer;
 
 use std::path::Path;

@@ -8,12 +8,14 @@ use compiler::export::export;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Source, compile};
+use kernels::KvFormat;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
 use tests::launch::{device, device_matrices};
+use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
 
@@ -25,6 +27,10 @@ const INT8_TOLERANCE: f64 = 3e-2;
 const EXPORTED_TOLERANCE: f64 = 5e-3;
 /// The same with int8 activations: half a step of 1/127 of each group's greatest, over a few layers of random weights.
 const INTEGER_TOLERANCE: f64 = 3e-2;
+/// K and V as int8 codes: half a step of 1/127 of each head's greatest, over a few layers of random weights.
+const INT8_KV_TOLERANCE: f64 = 3e-2;
+/// Two ways to the same int8 cache: a sum that differs in the last bit moves a code now and then to its neighbour.
+const INT8_KV_SAME_TOLERANCE: f64 = 5e-3;
 /// Only the order of sums differs.
 const SAME_TOLERANCE: f64 = 1e-3;
 
@@ -39,10 +45,11 @@ struct Ask {
     weights: WeightsOption,
     group: u32,
     fuse: bool,
+    kv: KvFormat,
     target: &'static str,
 }
 
-const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, target: "llvmpipe" };
+const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, kv: KvFormat::F16, target: "llvmpipe" };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
 const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
@@ -76,7 +83,7 @@ impl Built {
         }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
-        CompileOptions { policy, fuse: self.ask.fuse, ..options(targets, Vec::new()) }
+        CompileOptions { policy, fuse: self.ask.fuse, kv: self.ask.kv, ..options(targets, Vec::new()) }
     }
 
     fn load(&self) -> Model {
@@ -123,10 +130,6 @@ fn greedy(model: &Model, prompt: &[i32], count: usize) -> Vec<u32> {
         next = vec![sampled.token];
     }
     drawn
-}
-
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models")
 }
 
 fn tiny_models() -> Vec<PathBuf> {
@@ -196,6 +199,27 @@ fn integer_activations_stay_close_to_the_exported_weights() {
         let expected = built.exported_logits(&golden.tokens);
         let what = format!("{} with integer activations", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, INTEGER_TOLERANCE);
+    }
+}
+
+/// Whatever the cache's format, it does not matter in how many steps it was filled, nor which kernel filled it.
+#[test]
+fn an_int8_cache_stays_close_to_transformers() {
+    for name in ["gemma3-text", "gemma2-softcap", "mistral-window", "qwen3-qknorm", "llama-odd-sizes"] {
+        let folder = models().join("tiny").join(name);
+        let golden = read_golden(&folder);
+        let ask = Ask { kv: KvFormat::Int8, ..F16 };
+        let model = Built::of(&folder, ask).load();
+        let whole = logits(&model, &golden.tokens, 0);
+        assert_close(&format!("{name} with an int8 cache"), &whole, &golden.logits, INT8_KV_TOLERANCE);
+        assert_close(
+            &format!("{name} in single steps"),
+            &logits(&model, &golden.tokens, 1),
+            &whole,
+            INT8_KV_SAME_TOLERANCE,
+        );
+        let plain = Built::of(&folder, Ask { fuse: false, ..ask }).load();
+        assert_close(&format!("{name} unfused"), &logits(&plain, &golden.tokens, 0), &whole, INT8_KV_SAME_TOLERANCE);
     }
 }
 
@@ -329,12 +353,21 @@ fn a_seed_draws_the_same_text_again() {
 #[test]
 fn batches_and_generation_ahead_draw_what_single_steps_draw() {
     let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 3, ..Sampling::default() };
-    for name in ["gemma3-text", "mistral-window", "phi3-longrope-short", "llama-tied"] {
+    // The generic target splits attention, in batches too.
+    let split = Ask { target: "generic", ..INT4 };
+    let asks = [
+        ("gemma3-text", INT4),
+        ("mistral-window", split),
+        ("phi3-longrope-short", INT4),
+        ("llama-tied", INT4),
+        ("gemma2-softcap", split),
+    ];
+    for (name, ask) in asks {
         let folder = models().join("tiny").join(name);
         let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
             .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
             .to_vec();
-        let model = Built::of(&folder, INT4).load_with_slots(2 * prompts.len() as u32);
+        let model = Built::of(&folder, ask).load_with_slots(2 * prompts.len() as u32);
         let single = |session: &mut Session<'_>, prompt: &[u32]| -> Vec<u32> {
             let mut next = prompt.to_vec();
             let mut drawn = Vec::new();

@@ -78,11 +78,13 @@ fn decode_only(kernels: &Kernels) -> Kernels {
                 kept.len() - 1
             });
             dispatch.pipeline = index as u32;
+            dispatch.alternatives.clear();
         }
         for pipeline in kept {
-            let Pipeline { name, module, bindings } = all[pipeline as usize].clone();
+            let Pipeline { name, module, bindings, .. } = all[pipeline as usize].clone();
             modules.push(kernels.modules[module as usize].clone());
-            target.pipelines.push(Pipeline { name, module: modules.len() as u32 - 1, bindings });
+            let module = modules.len() as u32 - 1;
+            target.pipelines.push(Pipeline { name, module, bindings, alternatives: Vec::new() });
         }
         target
     };

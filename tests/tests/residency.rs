@@ -104,7 +104,9 @@ fn checksum_of_any_range() {
         let hashes = Operand::Out { id: 0, words: 8 * expected.len() };
         let operands = vec![Operand::Bytes(bytes), Operand::words(&range.to_words()), hashes];
         let steps = vec![(KernelSpec::Checksum(ChecksumSpec {}), operands)];
-        let launch = Launch { target, steps, kv: None, before: Vec::new(), tokens: vec![1; expected.len()] };
+        let (rows, none) = (expected.len(), Vec::new());
+        let tokens = vec![1; rows];
+        let launch = Launch { target, steps, kv: None, rows, other: none.clone(), before: none, tokens };
         assert_eq!(launch.run()[&0], expected.concat(), "{len} bytes");
     }
 }

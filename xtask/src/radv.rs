@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{read, run, succeeds};
+use crate::debian;
 
 /// The first Mesa whose null device gives what the report asks for.
 const LEAST_MESA: u32 = 25;
@@ -15,9 +15,6 @@ const LEAST_MESA: u32 = 25;
 const RELEASE: &str = "bookworm";
 const BACKPORTS: [&str; 3] = ["mesa-vulkan-drivers", "libdrm2", "libdrm-amdgpu1"];
 const PLAIN: [&str; 1] = ["libllvm19"];
-/// For a machine that gets the release under another name.
-const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Where the driver is.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,12 +51,14 @@ impl Radv {
         }
         let version = version.unwrap_or_default();
         if !folder.exists() {
-            if !is_release(RELEASE) {
+            if debian::release().as_deref() != Some(RELEASE) {
                 bail!(NoRadv(format!("found Mesa {version}")));
             }
-            unpack(folder).with_context(|| {
-                format!("Mesa is {version}, and a newer one from {RELEASE}-backports cannot be had")
-            })?;
+            let suite = format!("{RELEASE}-backports");
+            let packages = BACKPORTS.iter().map(|package| format!("{package}/{suite}"));
+            let download = ["download".to_owned()].into_iter().chain(packages).chain(PLAIN.map(str::to_owned));
+            debian::unpack(folder, &[RELEASE, &suite], download)
+                .with_context(|| format!("Mesa is {version}, and a newer one from {suite} cannot be had"))?;
         }
         let manifest = manifest_in(folder)
             .with_context(|| format!("RADV is missing in {}; remove that folder and try again", folder.display()))?;
@@ -91,77 +90,6 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// Whether this is the Debian of that name.
-fn is_release(codename: &str) -> bool {
-    let os = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    os.lines().any(|line| line == format!("VERSION_CODENAME={codename}"))
-}
-
-/// Loads the packages and unpacks them; `folder` gets its name when it is complete.
-fn unpack(folder: &Path) -> Result<()> {
-    let partial = folder.with_extension("partial");
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
-    }
-    let (work, root) = (partial.join("apt"), partial.join("root"));
-    for new in [work.join("lists/partial"), work.join("cache"), root.clone()] {
-        std::fs::create_dir_all(&new).with_context(|| format!("folder cannot be made: {}", new.display()))?;
-    }
-    let sources = work.join("sources.list");
-    std::fs::write(&sources, source_list(&mirror()?)).with_context(|| format!("cannot write {}", sources.display()))?;
-    run(apt(&work, &sources).arg("update"))?;
-    let backports = BACKPORTS.iter().map(|package| format!("{package}/{RELEASE}-backports"));
-    run(apt(&work, &sources).arg("download").args(backports).args(PLAIN).current_dir(&work))?;
-    for entry in std::fs::read_dir(&work).with_context(|| format!("cannot read {}", work.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            run(Command::new("dpkg").arg("--extract").arg(&path).arg(&root))?;
-        }
-    }
-    std::fs::rename(&root, folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    std::fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))
-}
-
-/// apt-get with lists, cache and sources of its own.
-fn apt(work: &Path, sources: &Path) -> Command {
-    let mut command = Command::new("apt-get");
-    let settings = [
-        ("Dir::Etc::SourceList", sources.to_owned()),
-        ("Dir::Etc::SourceParts", "/dev/null".into()),
-        ("Dir::State::Lists", work.join("lists")),
-        ("Dir::Cache", work.join("cache")),
-        // apt's own user may not write into our folder.
-        ("APT::Sandbox::User", "root".into()),
-        // A mirror that stands still is as good: the packages' signatures are checked all the same.
-        ("Acquire::Check-Valid-Until", "false".into()),
-    ];
-    for (name, value) in settings {
-        command.arg("--option").arg(format!("{name}={}", value.display()));
-    }
-    command
-}
-
-/// The mirror that this machine gets the release from.
-fn mirror() -> Result<String> {
-    if !succeeds(Command::new("apt-get").arg("--version")) {
-        bail!("apt-get is missing, though this is a Debian");
-    }
-    // Without what Release files say, apt-get answers also where no list has been loaded yet.
-    let mut question = Command::new("apt-get");
-    question.args(["--no-release-info", "indextargets", "--format", "$(RELEASE) $(REPO_URI)"]);
-    Ok(mirror_in(&read(&mut question)?).unwrap_or(DEFAULT_MIRROR).to_owned())
-}
-
-/// From lines of a release and an address.
-fn mirror_in(targets: &str) -> Option<&str> {
-    targets.lines().find_map(|line| line.strip_prefix(RELEASE)?.strip_prefix(' '))
-}
-
-fn source_list(mirror: &str) -> String {
-    let line = |suite: &str| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
-    line(RELEASE) + &line(&format!("{RELEASE}-backports"))
-}
-
 fn manifest_in(root: &Path) -> Option<PathBuf> {
     let folder = root.join("usr/share/vulkan/icd.d");
     let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
@@ -191,13 +119,6 @@ mod tests {
         assert_eq!(major("25.0.7-2~bpo12+1"), Some(25));
         assert_eq!(major("22.3.6-1+deb12u2"), Some(22));
         assert_eq!(major("none"), None);
-    }
-
-    #[test]
-    fn the_mirror_is_that_of_the_release_itself() {
-        let targets = "bookworm-security http://a/security/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
-        assert_eq!(mirror_in(targets), Some("http://b/debian/"));
-        assert_eq!(mirror_in("stable http://b/debian/\n"), None);
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::phoenix_report;
 use crate::run::{cargo, run};
 use crate::system;
+use crate::{matrices, phoenix_report};
 
 #[derive(clap::Args)]
 pub struct TestArgs {
@@ -39,6 +39,7 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
     steps.cargo("binaries", &["build", "--workspace", "--bins"])?;
     // One run tells of every test that fails, not only of the first.
     steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
+    steps.time("matrices", matrices::run_where_possible)?;
     steps.time("phoenix report", phoenix_report::run_where_possible)
 }
 

@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use artifacts::MachinePlan;
 use artifacts::account::size;
+use kernels::KvFormat;
 
 use super::PlaceRequest;
 use super::tiers::Demand;
+use crate::select::cache_layout;
 use crate::weights::{FormatPolicy, PackedWeights, WeightsOption};
 
 /// The message for a `demand` that `short_bytes` more of the slowest tier would satisfy.
@@ -26,7 +28,7 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Str
     );
     let mut way = |line: String| write!(text, "\n  {line}").expect("writing to a String");
     way(shorter_context(machine, demand));
-    way(smaller_cache(machine, demand));
+    way(smaller_cache(request, demand));
     way(smaller_weights(request, demand));
     if let Some((tier, budget_bytes)) = slowest(machine) {
         let enough = (budget_bytes + short_bytes).div_ceil(1 << 20);
@@ -73,13 +75,16 @@ pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
     longest
 }
 
-/// Kernels read the KV cache in f16 only, so this is said as what it is: a wish.
-fn smaller_cache(machine: &MachinePlan, demand: &Demand) -> String {
-    let mut halved = demand.clone();
-    halved.kv_groups.iter_mut().for_each(|group| group.page_bytes /= 2);
-    let saved = size(demand.bytes() - halved.bytes());
-    let verdict = if halved.fill(machine).is_ok() { "fit" } else { "not be enough" };
-    format!("a KV cache in int8, which this version cannot make yet, would save {saved} and {verdict}")
+fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> String {
+    if request.kv == KvFormat::Int8 {
+        return "a smaller KV cache: none, --kv int8 is as small as it gets".into();
+    }
+    let page_bytes = cache_layout(request.config, KvFormat::Int8).page_bytes() as u64;
+    let mut smaller = demand.clone();
+    smaller.kv_groups.iter_mut().for_each(|group| group.page_bytes = page_bytes);
+    let saved = size(demand.bytes() - smaller.bytes());
+    let verdict = if smaller.fill(request.machine).is_ok() { "fits" } else { "is not enough" };
+    format!("a smaller KV cache: --kv int8 {verdict} and saves {saved}")
 }
 
 fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> String {

@@ -1,72 +1,76 @@
-// One workgroup a KV head and ROWS rows: QUERIES = ROWS * HEADS query vectors, carried through tiles of TILE cached tokens.
+// One workgroup a split of the tokens that ROWS rows see, and HEADS query heads of one KV head: QUERIES = ROWS * HEADS
+// vectors, carried through tiles of TILE tokens. In the text that is generated, names that end in a number belong to the
+// query of that number.
 ${DECLARATIONS}
+//#include cache
+//#include split
+//#include reduce
+//#if FOLD
+//#include vectors
+//#endif
 //#if SOFTCAP
 //#include tanh
 //#endif
-
-// Of a masked score: exp(MASKED - m) is 0 for every m that occurs.
-const MASKED: f32 = -1e30;
-
-var<workgroup> queries: array<vec2<f32>, QUERIES * PAIRS>;
-// Scores, then their exponentials.
-var<workgroup> scores: array<f32, QUERIES * TILE>;
-var<workgroup> greatest: array<f32, QUERIES>;
-var<workgroup> rescale: array<f32, QUERIES>;
-var<workgroup> total: array<f32, QUERIES>;
-//#if SHARED_PAIRS
-var<workgroup> shares: array<vec2<f32>, TILE>;
+//#if !PARTIAL
+//#include result
 //#endif
 
-fn position_of(query: u32, first_row: u32) -> u32 {
-    return step.rows[min(first_row + query / HEADS, step.header.n_rows - 1u)].position;
-}
+var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
+// exp(score - greatest) of the tile's tokens; without subgroups, the scores before.
+var<workgroup> weights: array<f32, QUERIES * TILE>;
+// Greatest scores of PARTS runs of the tile.
+var<workgroup> parts: array<f32, QUERIES * PARTS>;
+var<workgroup> mixed: array<vec4<f32>, TILE * CHUNK_QUADS>;
 
-fn visible_score(query: u32, score: f32, token: u32, first_row: u32) -> f32 {
-    let position = position_of(query, first_row);
-//#if WINDOWED
-    let visible = token <= position && token + WINDOW > position;
-//#else
-    let visible = token <= position;
-//#endif
 //#if SOFTCAP
-    return select(MASKED, CAP * bounded_tanh(score / CAP), visible);
+fn capped(score: f32) -> f32 {
+    return CAP * bounded_tanh(score / CAP);
+}
 //#else
-    return select(MASKED, score, visible);
+fn capped(score: f32) -> f32 {
+    return score;
+}
+//#endif
+
+fn sees(position: u32, token: u32) -> bool {
+//#if WINDOWED
+    return token <= position && token + WINDOW > position;
+//#else
+    return token <= position;
 //#endif
 }
 
-fn page_of(first_row: u32, token: u32) -> u32 {
-    let table = (KV_GROUP * step.header.table_slots + step.rows[first_row].sequence) * step.header.table_stride;
-    return step.tables[table + token / PAGE_TOKENS];
-}
-
-fn store(lane: u32, query: u32, part: u32, mixed: vec2<f32>, first_row: u32) {
+// Puts away what query `query` found. Lanes have left their sums in `mixed`.
+fn finish(query: u32, greatest: f32, lane_total: f32, first_row: u32, first_head: u32, split: u32, lane: u32) {
+    let total = workgroup_sum(lane_total, lane);
     let row = first_row + query / HEADS;
-    var sum = mixed;
-//#if SHARED_PAIRS
-    shares[lane] = mixed;
-    workgroupBarrier();
-    if (lane < PAIRS) {
-        for (var share = 1u; share < TOKEN_SHARES; share++) {
-            sum += shares[lane + share * PAIRS];
-        }
-    }
-    workgroupBarrier();
+    let head = first_head + query % HEADS;
+    // Rows past the last repeat it; nothing of them is stored.
+    if (row < step.header.n_rows) {
+        for (var first = 0u; first < HEAD_QUADS; first += TILE) {
+            let quad = first + lane;
+            var sum = vec4<f32>(0.0);
+            if (quad < HEAD_QUADS) {
+                for (var share = 0u; share < SHARES; share++) {
+                    sum += mixed[share * QUADS + quad];
+                }
+            }
+//#if PARTIAL
+            if (quad < HEAD_QUADS) {
+                partials[((row * N_HEADS + head) * SPLITS + split) * PARTIAL_QUADS + quad] = sum;
+            }
+//#else
+            put_result(row, head, quad, sum / total, lane);
 //#endif
-    let pair = lane + part * TILE;
-    if (pair < PAIRS && row < step.header.n_rows) {
-        let at = row * OUTPUT_STRIDE + head_of(query) * HEAD_DIM + 2u * pair;
-        let scaled = sum / total[query];
-        output[at] = scaled.x;
-        output[at + 1u] = scaled.y;
+        }
+//#if PARTIAL
+        if (lane == 0u) {
+            let at = ((row * N_HEADS + head) * SPLITS + split) * PARTIAL_QUADS + HEAD_QUADS;
+            partials[at] = vec4<f32>(greatest, total, 0.0, 0.0);
+        }
+//#endif
     }
-}
-
-var<private> kv_head: u32;
-var<private> first_head: u32;
-
-fn head_of(query: u32) -> u32 {
-    return first_head + query % HEADS;
+    workgroupBarrier();
 }
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
@@ -75,78 +79,109 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (first_row >= step.header.n_rows) {
         return;
     }
-    first_head = group.x * HEADS;
-    kv_head = first_head / GQA;
-    for (var i = lane; i < QUERIES * PAIRS; i += TILE) {
-        let query = i / PAIRS;
-        // Rows past the last repeat it; nothing of them is stored.
-        let row = min(first_row + query / HEADS, step.header.n_rows - 1u);
-        let at = row * INPUT_STRIDE + head_of(query) * HEAD_DIM + 2u * (i % PAIRS);
-        queries[i] = vec2<f32>(input[at], input[at + 1u]);
+    let split = group.z;
+    let span = span_of(first_row);
+    if (split >= span.splits) {
+        return;
     }
-    if (lane < QUERIES) {
-        greatest[lane] = MASKED;
-        total[lane] = 0.0;
+    let first_head = group.x * HEADS;
+    let kv_head = first_head / GQA;
+    let table = table_of(first_row);
+    let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
+    let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
+    // While mixing, a lane has a chunk of dimensions and every so-many-th token.
+    let share = min(lane / CHUNKS, SHARES - 1u);
+    let chunk = lane % CHUNKS;
+${STATE}
+//#if FOLD
+    let position = step.rows[first_row].position;
+    load_vectors(0u, HEADS, first_row * INPUT_STRIDE + first_head * HEAD_DIM, lane);
+//#if QUERY_NORM
+    for (var q = 0u; q < HEADS; q++) {
+        norm_query(q, lane);
     }
-${MIX_STATE}
-    // Positions grow with the rows of a sequence.
-    let end = position_of(QUERIES - 1u, first_row) + 1u;
-//#if WINDOWED
-    let begin = max(step.rows[first_row].position + 1u, WINDOW) - WINDOW;
-//#else
-    let begin = 0u;
 //#endif
+//#if ROPE
+    rope_vectors(0u, HEADS, first_row, lane);
+//#endif
+    for (var i = lane; i < QUERIES * QUADS; i += TILE) {
+        let at = 4u * i;
+        queries[i] = QUERY_SCALE * vec4<f32>(vectors[at], vectors[at + 1u], vectors[at + 2u], vectors[at + 3u]);
+    }
     workgroupBarrier();
-    for (var tile = begin / TILE * TILE; tile < end; tile += TILE) {
-        let token = tile + lane;
-        if (token >= begin && token < end) {
-            let at = (page_of(first_row, token) * KV_HEADS + kv_head) * PAIRS * PAGE_TOKENS + token % PAGE_TOKENS;
-${SCORE}
-        } else {
-            for (var q = 0u; q < QUERIES; q++) {
-                scores[q * TILE + lane] = MASKED;
-            }
-        }
-        workgroupBarrier();
-        if (lane < QUERIES) {
-            var most = greatest[lane];
-            for (var t = 0u; t < TILE; t++) {
-                most = max(most, scores[lane * TILE + t]);
-            }
-            rescale[lane] = exp(greatest[lane] - most);
-            greatest[lane] = most;
-        }
-        workgroupBarrier();
-        for (var q = 0u; q < QUERIES; q++) {
-            let score = scores[q * TILE + lane];
-            // A row that sees nothing of this tile yet has MASKED as its maximum, and weighs nothing.
-            scores[q * TILE + lane] = select(exp(score - greatest[q]), 0.0, score == MASKED);
-        }
-        workgroupBarrier();
-        if (lane < QUERIES) {
-            var part = 0.0;
-            for (var t = 0u; t < TILE; t++) {
-                part += scores[lane * TILE + t];
-            }
-            total[lane] = total[lane] * rescale[lane] + part;
-        }
-${MIX_RESCALE}
-//#if SHARED_PAIRS
-        let share = lane / PAIRS;
-        let pair = lane % PAIRS;
-//#else
-        const share = 0u;
-        let pair = min(lane, PAIRS - 1u);
+    if (split == 0u) {
+        let at = first_row * INPUT_STRIDE + (N_HEADS + kv_head) * HEAD_DIM;
+        load_vectors(HEADS, 1u, at, lane);
+        load_vectors(HEADS + 1u, 1u, at + KV_HEADS * HEAD_DIM, lane);
+//#if KEY_NORM
+        norm_key(HEADS, lane);
 //#endif
-        // Tokens outside begin..end may lie in pages that are no longer this sequence's.
-        let first = max(tile, begin) - tile;
-        let last = min(tile + TILE, end) - tile;
-        for (var t = first + share; t < last; t += TOKEN_SHARES) {
-            let token = tile + t;
-            let at = ((page_of(first_row, token) * KV_HEADS + kv_head) * PAGE_TOKENS + token % PAGE_TOKENS) * PAIRS + pair;
+//#if ROPE
+        rope_vectors(HEADS, 1u, first_row, lane);
+//#endif
+        let key = packed(HEADS, lane);
+        let value = packed(HEADS + 1u, lane);
+        if (first_head % GQA == 0u) {
+            let head = head_of_page(table, position, kv_head);
+            put_key(key, head, position % PAGE_TOKENS, lane);
+            put_value(value, head, position % PAGE_TOKENS, lane);
+        }
+${NEWEST}
+    }
+//#else
+    for (var i = lane; i < QUERIES * QUADS; i += TILE) {
+        let query = i / QUADS;
+        let row = min(first_row + query / HEADS, step.header.n_rows - 1u);
+        let at = row * INPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM;
+        var quad = vec4<f32>(0.0);
+        for (var part = 0u; part < 4u; part++) {
+            let element = 4u * (i % QUADS) + part;
+            if (element < HEAD_DIM) {
+                quad[part] = input[at + element];
+            }
+        }
+        queries[i] = quad;
+    }
+    workgroupBarrier();
+//#endif
+    for (var tile = first_tile; tile < end; tile += TILE) {
+        // Tokens outside begin..end may lie in pages that are no longer this sequence's, or hold anything, even NaNs: lanes
+        // without a token read a neighbour's, and give it no weight.
+        let low = max(span.begin, tile) - tile;
+        let high = min(end, tile + TILE) - tile;
+${PAGES}
+        let slot = clamp(lane, low, high - 1u);
+        let inside = slot == lane;
+        let head = ${PAGE_OF_SLOT};
+        let key_first = key_at(head, slot % PAGE_TOKENS, 0u);
+${SCORES}
+        for (var c = 0u; c < CHUNKS; c += KEY_UNROLL) {
+${SCORE}
+        }
+//#if KV_INT8
+        let key_scale = bitcast<f32>(keys[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
+        let value_scale = bitcast<f32>(values[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
+//#endif
+${SCORED}
+//#if !SUBGROUPS
+        workgroupBarrier();
+        for (var i = lane; i < QUERIES * PARTS; i += TILE) {
+            var most = MASKED;
+            for (var t = 0u; t < TILE / PARTS; t++) {
+                most = max(most, weights[i * (TILE / PARTS) + t]);
+            }
+            parts[i] = most;
+        }
+//#endif
+        workgroupBarrier();
+${WEIGH}
+        workgroupBarrier();
+        for (var t = low / (SHARES * VALUE_UNROLL) * (SHARES * VALUE_UNROLL); t < high; t += SHARES * VALUE_UNROLL) {
 ${MIX}
         }
+//#if !SUBGROUPS
         workgroupBarrier();
+//#endif
     }
-${STORE}
+${FINISH}
 }

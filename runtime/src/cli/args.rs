@@ -35,6 +35,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Time every kernel of prefill and decode by the device's clock
     Profile(ProfileArgs),
+    /// Find the fastest kernels for decode on this device and keep them beside the artifact
+    Tune(TuneArgs),
     /// Measure perplexity on a text by llama-perplexity's protocol
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
@@ -124,6 +126,9 @@ pub struct LoadArgs {
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]
     pub no_cache: bool,
+    /// Run the compiler's choice of kernels, whatever `tune` found
+    #[arg(long)]
+    pub no_tune: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -161,14 +166,20 @@ pub struct InspectArgs {
 pub struct BenchArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Tokens of the prefill test
-    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..))]
-    pub n_prompt: u32,
-    /// Steps of the decode test
-    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
+    /// Tokens of the prefill tests; 0: none
+    #[arg(short = 'p', long, value_name = "TOKENS,…", default_value = "512", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
+    pub n_prompt: Vec<u32>,
+    /// Steps of a decode test
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub n_gen: u32,
+    /// Tokens in the cache before a decode test of one sequence [default: 0, where there is no -s]
+    #[arg(long = "depth", value_name = "TOKENS,…", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
+    pub depths: Vec<u32>,
+    /// Also decode so many sequences at once, from empty caches; tokens of all are counted
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]
+    pub sequences: Vec<u32>,
     /// Runs of each test; the median is reported
-    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     #[command(flatten)]
     pub load: LoadArgs,
@@ -190,6 +201,23 @@ pub struct ProfileArgs {
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TuneArgs {
+    /// Artifact made by unicorn-compile; the winners go to ARTIFACT.tune.json
+    pub artifact: PathBuf,
+    /// Times that every candidate gets its turn
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Decode steps of a turn; medians of all steps are compared
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub steps: u32,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON

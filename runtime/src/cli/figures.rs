@@ -14,6 +14,25 @@ use crate::{Model, Verified};
 /// What a run measured. A rate is `None` when nothing of its kind ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
+    #[serde(flatten)]
+    pub load: LoadFigures,
+    /// Tokens of the prompt that were computed (not those still in the cache).
+    pub prefill_tokens: u64,
+    pub prefill_tokens_per_s: Option<f64>,
+    /// Steps of one token each.
+    pub decode_tokens: u64,
+    pub decode_tokens_per_s: Option<f64>,
+    /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
+    pub decode_gb_per_s: Option<f64>,
+    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
+    pub bandwidth_gb_per_s: Option<f64>,
+    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
+    pub decode_percent_of_bandwidth: Option<f64>,
+}
+
+/// A model as it was loaded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadFigures {
     pub device: String,
     /// Name of the artifact's target that was used.
     pub target: String,
@@ -42,18 +61,6 @@ pub struct Figures {
     pub memory_held: String,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
-    /// Tokens of the prompt that were computed (not those still in the cache).
-    pub prefill_tokens: u64,
-    pub prefill_tokens_per_s: Option<f64>,
-    /// Steps of one token each.
-    pub decode_tokens: u64,
-    pub decode_tokens_per_s: Option<f64>,
-    /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
-    pub decode_gb_per_s: Option<f64>,
-    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
-    pub bandwidth_gb_per_s: Option<f64>,
-    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
-    pub decode_percent_of_bandwidth: Option<f64>,
 }
 
 /// Bytes in one tier, by what they are for.
@@ -81,6 +88,39 @@ impl Pace {
 
 impl Figures {
     pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
+        Figures::of(LoadFigures::new(model), bandwidth_gb_per_s(model), prefill, decode)
+    }
+
+    /// Of what has been measured already.
+    pub fn of(load: LoadFigures, bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
+        Figures {
+            load,
+            prefill_tokens: 0,
+            prefill_tokens_per_s: None,
+            decode_tokens: 0,
+            decode_tokens_per_s: None,
+            decode_gb_per_s: None,
+            bandwidth_gb_per_s,
+            decode_percent_of_bandwidth: None,
+        }
+        .with_paces(prefill, decode)
+    }
+
+    fn with_paces(mut self, prefill: Pace, decode: Pace) -> Figures {
+        self.prefill_tokens = prefill.tokens;
+        self.prefill_tokens_per_s = prefill.tokens_per_s();
+        self.decode_tokens = decode.tokens;
+        self.decode_tokens_per_s = decode.tokens_per_s();
+        self.decode_gb_per_s =
+            self.decode_tokens_per_s.map(|rate| rate * self.load.weight_bytes_per_token as f64 / 1e9);
+        let share = |rate: f64| self.bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
+        self.decode_percent_of_bandwidth = self.decode_gb_per_s.and_then(share);
+        self
+    }
+}
+
+impl LoadFigures {
+    pub fn new(model: &Model) -> LoadFigures {
         let report = model.report();
         let tiers = report.memory.iter().map(|tier| {
             let memory =
@@ -92,7 +132,7 @@ impl Figures {
             Verified::InFile => (Some("file"), None),
             Verified::OnDevice { seconds } => (Some("device"), Some(seconds)),
         };
-        Figures {
+        LoadFigures {
             device: model.device().name.clone(),
             target: report.target.clone(),
             software: is_software(model),
@@ -110,32 +150,17 @@ impl Figures {
             memory_bytes: tiers.collect(),
             memory_held: report.held.clone(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
-            prefill_tokens: 0,
-            prefill_tokens_per_s: None,
-            decode_tokens: 0,
-            decode_tokens_per_s: None,
-            decode_gb_per_s: None,
-            // A device without room for two scratch buffers has no figure; the run itself has gone well.
-            bandwidth_gb_per_s: model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9),
-            decode_percent_of_bandwidth: None,
         }
-        .with_paces(prefill, decode)
-    }
-
-    fn with_paces(mut self, prefill: Pace, decode: Pace) -> Figures {
-        self.prefill_tokens = prefill.tokens;
-        self.prefill_tokens_per_s = prefill.tokens_per_s();
-        self.decode_tokens = decode.tokens;
-        self.decode_tokens_per_s = decode.tokens_per_s();
-        self.decode_gb_per_s = self.decode_tokens_per_s.map(|rate| rate * self.weight_bytes_per_token as f64 / 1e9);
-        let share = |rate: f64| self.bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
-        self.decode_percent_of_bandwidth = self.decode_gb_per_s.and_then(share);
-        self
     }
 }
 
+/// Measured now. A device without room for two scratch buffers has no figure; what was run on it has gone well.
+pub fn bandwidth_gb_per_s(model: &Model) -> Option<f64> {
+    model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9)
+}
+
 /// A line a figure, for stderr.
-impl fmt::Display for Figures {
+impl fmt::Display for LoadFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
         write!(f, "loaded   {} in {:.2} s, ", size(self.load_weight_bytes), self.load_weights_s)?;
@@ -168,6 +193,13 @@ impl fmt::Display for Figures {
             )?;
         }
         writeln!(f, "held     {}", self.memory_held)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.load.fmt(f)?;
         write!(f, "prefill  {} tokens", self.prefill_tokens)?;
         if let Some(rate) = self.prefill_tokens_per_s {
             write!(f, ", {rate:.2} tokens/s")?;
@@ -187,9 +219,9 @@ impl fmt::Display for Figures {
 pub mod tests {
     use super::*;
 
-    pub fn figures() -> Figures {
+    pub fn load_figures() -> LoadFigures {
         let memory = TierMemory { weights: 2_000_000_000, kv: 3, activations: 2, other: 1 };
-        Figures {
+        LoadFigures {
             device: "Some GPU".into(),
             target: "generic".into(),
             software: false,
@@ -206,6 +238,12 @@ pub mod tests {
             memory_bytes: BTreeMap::from([("vram", memory)]),
             memory_held: "not compared".into(),
             weight_bytes_per_token: 2_000_000_000,
+        }
+    }
+
+    pub fn figures() -> Figures {
+        Figures {
+            load: load_figures(),
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
             decode_tokens: 0,

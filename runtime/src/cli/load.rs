@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
 use super::error::CliError;
+use super::tuning_file;
 use crate::{DeviceKind, LoadOptions, Model};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
@@ -13,9 +14,20 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
 
-/// The same, so that the time of every dispatch is written down.
+/// The same, for `slots` sequences at a time.
+pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
+}
+
+/// For one sequence, so that the time of every dispatch is written down.
 pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
     let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
+    load_with(artifact, args, options)
+}
+
+/// For one sequence, with every alternative of the kernels that decode.
+pub fn load_candidates(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
+    let options = LoadOptions { context_tokens: Some(context_tokens), candidates: true, ..LoadOptions::default() };
     load_with(artifact, args, options)
 }
 
@@ -26,6 +38,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
         target: args.target.clone(),
         residency: args.residency,
         verify_weights: !args.no_verify,
+        tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..options
     };
@@ -44,6 +57,9 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     }
     if let Some(note) = &model.report().pipelines.note {
         eprintln!("pipeline cache: {note}");
+    }
+    if let Some(note) = &model.report().tuning.note {
+        eprintln!("tuning is not used: {}: {note}", tuning_file::path_for(artifact).display());
     }
     if model.meta().model.synthetic {
         eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);

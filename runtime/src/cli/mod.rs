@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
-//!                      └────► bench, profile, perplexity, logits
+//!                      └────► bench, profile, tune, perplexity, logits
 //!          devices, inspect                                  (no model is loaded)
 //! ```
 
 mod args;
 mod load;
+mod tuning_file;
 
 mod date;
 mod template;
@@ -25,6 +26,7 @@ mod logits;
 mod logits_file;
 mod perplexity;
 mod profile;
+mod tune;
 
 mod devices;
 mod inspect;
@@ -70,6 +72,7 @@ fn dispatch(args: Args) -> Result<(), CliError> {
         Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Profile(args)) => profile::run(&args),
+        Some(Command::Tune(args)) => tune::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Logits(args)) => logits::run(&args),
     }

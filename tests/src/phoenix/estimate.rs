@@ -100,16 +100,18 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         }
         KernelSpec::Gemm(spec) => (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64),
         KernelSpec::Attention(spec) => {
-            let window = spec.window.map_or(u64::MAX, |window| window as u64);
+            let window = spec.split.window.map_or(u64::MAX, |window| window as u64);
             let attended: u64 = (before + 1..=before + rows).map(|len| len.min(window)).sum();
             let cached = (before + rows).min(window.saturating_add(rows - 1));
-            let width = (spec.n_kv_heads * spec.head_dim) as u64;
-            (4 * width * cached, 4 * width * spec.gqa as u64 * attended)
+            let width = (spec.cache.n_kv_heads * spec.cache.head_dim) as u64;
+            let token_bytes = (2 * spec.cache.page_bytes() / spec.cache.page_tokens) as u64;
+            (token_bytes * cached, 4 * width * spec.gqa as u64 * attended)
         }
         KernelSpec::Embed(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
         | KernelSpec::Heads(_)
+        | KernelSpec::Combine(_)
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_) => (0, 0),

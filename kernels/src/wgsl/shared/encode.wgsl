@@ -53,10 +53,7 @@ fn quantise(x: vec4<f32>, lane: u32) -> Quantised {
 }
 
 //#if ENCODE_CODES
-fn int8_word(codes: vec4<i32>) -> u32 {
-    let bytes = bitcast<vec4<u32>>(codes) & vec4<u32>(255u);
-    return bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
-}
+//#include int8
 
 //#if INT11
 // Words of the high and the low plane.

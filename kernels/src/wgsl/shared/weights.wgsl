@@ -26,13 +26,10 @@ fn int4_high(word: u32) -> vec4<f32> {
 //#endif
 
 //#if INT8
+//#include int8
+
 fn int8_scale(param: u32) -> f32 {
     return unpack2x16float(param).x;
-}
-
-fn int8_codes(word: u32) -> vec4<f32> {
-    let lifted = bitcast<vec4<i32>>(vec4<u32>(word << 24u, word << 16u, word << 8u, word));
-    return vec4<f32>(lifted >> vec4<u32>(24u));
 }
 //#endif
 

@@ -1,14 +1,13 @@
 //! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
 //! `UNICORN_DEVICE` names another.
 
-use artifacts::KvGroupPlan;
+mod attention;
+mod gemm;
+
 use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
-use kernels::attention::{self, AttentionInputs, AttentionSpec};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
-use kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile};
-use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
 use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
@@ -19,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
 use shaders_gen::{Target, target};
-use tests::launch::{Launch, Operand, POISON, device, device_matrices};
+use tests::launch::{Launch, Operand, POISON, device};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
@@ -28,8 +27,6 @@ const TOLERANCE: f64 = 1e-5;
 /// An activation near the middle between two codes is rounded the other way where the device's norm differs in the last
 /// bit: a few such codes of some hundred permit this much, and no wrong code, scale or sum.
 const CODE_TOLERANCE: f64 = 5e-3;
-/// Caches hold f16: half a unit in the last place of 11 bits.
-const F16_TOLERANCE: f64 = 1e-3;
 
 /// llvmpipe's subgroups have 8 lanes: there, and on a GPU's own size, the path of devices with subgroups is checked next to
 /// the one without.
@@ -128,7 +125,15 @@ fn assert_same(what: &str, found: &[f32], expected: &[f32], tolerance: f64) {
 
 fn launch(target: &Target, spec: KernelSpec, operands: Vec<Operand>, n_rows: usize) -> Launch {
     let tokens = vec![1; n_rows];
-    Launch { target: target.clone(), steps: vec![(spec, operands)], kv: None, before: Vec::new(), tokens }
+    Launch {
+        target: target.clone(),
+        steps: vec![(spec, operands)],
+        kv: None,
+        rows: n_rows,
+        other: Vec::new(),
+        before: Vec::new(),
+        tokens,
+    }
 }
 
 #[test]
@@ -161,6 +166,7 @@ fn matmul_of_every_format_and_folding() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: ActivationFormat::F32,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -220,6 +226,7 @@ fn matmul_of_integer_activations() {
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
             format: input,
+            lanes: 64,
             subgroup_size: target.subgroup_size,
         });
         let spec = MatMulSpec {
@@ -330,88 +337,6 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
     }
 }
 
-/// A target with matrix units as the device has them; says so if it has none.
-fn matrix_target() -> Option<Target> {
-    let mut target = targets().pop().expect("a target with subgroups");
-    target.workgroup_invocations = 256;
-    target.matrix = Some(device_matrices()?);
-    Some(target)
-}
-
-#[test]
-fn gemm_of_every_format_tile_and_folding() {
-    let Some(target) = matrix_target() else {
-        eprintln!("GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
-        return;
-    };
-    let square = target.matrix.expect("set above").many;
-    let tall = GemmTile { matrix_rows: 16, step_rows: 64, k: 64, subgroups_across: 1, subgroups_down: 4, ..square };
-    let wide = GemmTile { matrix_rows: 64, step_rows: 16, subgroups_down: 1, double_buffered: false, ..square };
-    // The tiles of real targets, where the device is like them.
-    let alike = |tile: &GemmTile, size: u32| (tile.fragment, size) == (square.fragment, target.subgroup_size);
-    let presets = target::presets().into_iter().filter_map(|one| Some((one.matrix?, one.subgroup_size)));
-    let presets = presets.flat_map(|(tuning, size)| [(tuning.many, size), (tuning.few, size)]);
-    let tiles: Vec<GemmTile> = [square, tall, wide]
-        .into_iter()
-        .chain(presets.filter(|(tile, size)| alike(tile, *size)).map(|(tile, _)| tile))
-        .collect();
-    let formats = [
-        WeightFormat::Int4 { group: 32 },
-        WeightFormat::Int4 { group: 64 },
-        WeightFormat::Int4 { group: 128 },
-        WeightFormat::Int8,
-        WeightFormat::F16,
-    ];
-    let mut rng = StdRng::seed_from_u64(9);
-    for index in 0..5 * (tiles.len() - 1) {
-        let act_mul = [None, Some(Activation::Silu), None, Some(Activation::GeluTanh)][index % 4];
-        let rows = if act_mul.is_some() { 16 * rng.random_range(1..20usize) } else { rng.random_range(1..300) };
-        let (rows, cols) = if index == 0 { (1003, 300) } else { (rows, rng.random_range(1..400usize)) };
-        let output_first = 8 * rng.random_range(0..4usize);
-        let spec = GemmSpec {
-            layout: WeightLayout { format: formats[index % 5], rows, cols },
-            input_stride: cols.next_multiple_of(32),
-            output_stride: (rows + output_first).next_multiple_of(32),
-            output_first,
-            bias: index % 3 == 1,
-            act_mul,
-            tile: tiles[index % tiles.len()],
-            subgroup_size: target.subgroup_size,
-        };
-        let n_rows = rng.random_range(1..150);
-        check_gemm(&target, &spec, n_rows, &mut rng);
-    }
-}
-
-fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
-    let weights = packed(rng, &spec.layout);
-    let bias = normals(rng, spec.layout.rows);
-    // The program has room for more rows than the step; what lies behind a row is no number.
-    let program_rows = n_rows + 70;
-    let mut halves = vec![0x7e00_7e00; program_rows * spec.input_stride];
-    for row in halves.chunks_mut(spec.input_stride) {
-        let precision = [Precision::Int8, Precision::Int11][rng.random_range(0..2)];
-        let words = encode_row(ActivationFormat::Half(precision), &normals(rng, spec.layout.cols));
-        row[..words.len()].copy_from_slice(&words);
-    }
-    let out_words = program_rows * spec.output_stride;
-    let kernel = KernelSpec::Gemm(spec.clone());
-    let operand = |role| match role {
-        Role::Step => Operand::Step,
-        Role::Weights => Operand::Bytes(weights.clone()),
-        Role::Output => Operand::Out { id: 0, words: out_words },
-        Role::Halves => Operand::Bytes(halves.iter().flat_map(|word| word.to_le_bytes()).collect()),
-        Role::Bias => Operand::floats(&bias),
-        other => panic!("a GEMM has no {other:?}"),
-    };
-    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let mut one = launch(target, kernel, operands, n_rows);
-    one.before = vec![1; program_rows];
-    let mut expected = vec![POISON; out_words];
-    gemm::twin(spec, &GemmInputs { packed: &weights, halves: &halves, bias: &bias, n_rows }, &mut expected);
-    assert_same(&format!("{spec:?} rows {n_rows}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
-}
-
 /// Norms write whole quads of a row's first `width` elements, zeros past the end.
 fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
     let mut row = row.to_vec();
@@ -434,7 +359,16 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::Half(Precision::Int8),
             ActivationFormat::Half(Precision::Int11),
         ][index % 5];
-        let spec = NormSpec { width, stride, eps, add, post_norm, format, subgroup_size: target.subgroup_size };
+        let spec = NormSpec {
+            width,
+            stride,
+            eps,
+            add,
+            post_norm,
+            format,
+            lanes: target.norm.lanes.max(target.subgroup_size as usize),
+            subgroup_size: target.subgroup_size,
+        };
         let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
         let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
         let kernel = KernelSpec::Norm(spec.clone());
@@ -555,130 +489,6 @@ fn elementwise_operations() {
         }
         assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);
     }
-}
-
-/// Heads into the cache, then attention over it, in two steps of different lengths, against the two twins in turn.
-#[test]
-fn heads_and_attention_through_the_paged_cache() {
-    let mut rng = StdRng::seed_from_u64(5);
-    for (index, target) in targets().iter().cycle().take(12).enumerate() {
-        let head_dim = [64, 32, 96, 40, 256, 128][index % 6];
-        let (n_kv_heads, gqa) = ([1, 2, 3][index % 3], [1, 3, 5, 8][index % 4]);
-        let (n_before, n_rows) = (rng.random_range(1..90u32), rng.random_range(1..40u32));
-        check_cache(target, index, [head_dim, n_kv_heads, gqa], [n_before, n_rows], &mut rng);
-    }
-}
-
-fn check_cache(target: &Target, index: usize, shape: [usize; 3], rows: [u32; 2], rng: &mut StdRng) {
-    let [head_dim, n_kv_heads, gqa] = shape;
-    let [n_before, n_rows] = rows;
-    let window = (index % 2 == 1).then(|| rng.random_range(2..60usize));
-    let n_heads = n_kv_heads * gqa;
-    let (q_width, width) = (n_heads * head_dim, (n_heads + 2 * n_kv_heads) * head_dim);
-    let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
-    let with_norm = index % 3 != 1;
-    let rotary_dim = if index % 4 == 3 { head_dim / 2 } else { head_dim };
-    let heads_spec = HeadsSpec {
-        parts: vec![
-            part(n_heads, with_norm.then_some(NormOf::Query), true, 0.3, Destination::Output),
-            part(n_kv_heads, with_norm.then_some(NormOf::Key), true, 1.0, Destination::Keys),
-            part(n_kv_heads, None, false, 1.0, Destination::Values),
-        ],
-        head_dim,
-        input_stride: width,
-        output_stride: q_width,
-        eps: Number::new(1e-6),
-        rotary_dim,
-        rope_coarse: rope_coarse(1024),
-        page_tokens: 32,
-        kv_group: 0,
-        subgroup_size: target.subgroup_size,
-    };
-    let attention_spec = AttentionSpec {
-        n_kv_heads,
-        gqa,
-        head_dim,
-        input_stride: q_width,
-        output_stride: q_width,
-        window,
-        softcap: index.is_multiple_of(4).then(|| Number::new(2.0)),
-        page_tokens: 32,
-        kv_group: 0,
-        heads_per_group: gqa,
-        rows_per_group: [1, 2][index % 2],
-    };
-    let freqs: Vec<f64> = (0..rotary_dim / 2).map(|i| 10000f64.powf(-2.0 * i as f64 / rotary_dim as f64)).collect();
-    let table = rope_table(&[&freqs], 1.1, 1024);
-    let (query_norm, key_norm) = (normals(rng, head_dim), normals(rng, head_dim));
-    // Both steps read the same rows of qkv: only their positions differ.
-    let most = n_before.max(n_rows) as usize;
-    let qkv = normals(rng, most * width);
-    let operand = |role| match role {
-        Role::Step => Operand::Step,
-        Role::Input => Operand::floats(&qkv),
-        Role::Output => Operand::Out { id: 0, words: most * q_width },
-        Role::QueryNorm => Operand::floats(&query_norm),
-        Role::KeyNorm => Operand::floats(&key_norm),
-        Role::RopeTable => Operand::floats(table.as_flattened()),
-        Role::Keys => Operand::Keys,
-        Role::Values => Operand::Values,
-        other => panic!("heads have no {other:?}"),
-    };
-    let heads_kernel = KernelSpec::Heads(heads_spec.clone());
-    let heads_operands = heads_kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let query = Operand::Out { id: 0, words: most * q_width };
-    let mixed = Operand::Out { id: 1, words: most * q_width };
-    let attention_operands = vec![Operand::Step, query, mixed, Operand::Keys, Operand::Values];
-    let one = Launch {
-        target: target.clone(),
-        steps: vec![
-            (heads_kernel, heads_operands),
-            (KernelSpec::Attention(attention_spec.clone()), attention_operands),
-        ],
-        kv: Some(KvGroupPlan {
-            window_tokens: window.map(|window| window as u32),
-            n_layers: 1,
-            page_tokens: 32,
-            page_bytes: (n_kv_heads * head_dim * 32 * 2) as u64,
-            tier: artifacts::Tier::Vram,
-            reason: String::new(),
-        }),
-        before: vec![1; n_before as usize],
-        tokens: vec![1; n_rows as usize],
-    };
-    let found = one.run();
-
-    let pages = (n_before + n_rows).div_ceil(32);
-    let block_table: Vec<u32> = (0..pages).rev().collect();
-    let cache_words = pages as usize * n_kv_heads * head_dim / 2 * 32;
-    let (mut keys, mut values) = (vec![0u32; cache_words], vec![0u32; cache_words]);
-    let mut queries = vec![POISON; most * q_width];
-    for positions in [0..n_before, n_before..n_before + n_rows] {
-        let inputs = HeadsInputs {
-            input: &qkv,
-            query_norm: &query_norm,
-            key_norm: &key_norm,
-            rope_table: &table,
-            positions: &positions.collect::<Vec<u32>>(),
-            block_table: &block_table,
-            rope_variant: 0,
-        };
-        heads::twin(&heads_spec, &inputs, &mut queries, &mut keys, &mut values);
-    }
-    let mut expected = vec![POISON; n_rows as usize * q_width];
-    let positions: Vec<u32> = (n_before..n_before + n_rows).collect();
-    let inputs = AttentionInputs {
-        queries: &queries,
-        keys: &keys,
-        values: &values,
-        positions: &positions,
-        block_table: &block_table,
-    };
-    attention::twin(&attention_spec, &inputs, &mut expected);
-    let used = n_rows as usize * q_width;
-    let what = format!("{} {attention_spec:?} after {n_before}, rows {n_rows}", target.name);
-    assert_same(&format!("queries of {what}"), &floats(&found[&0])[..used], &queries[..used], TOLERANCE);
-    assert_same(&what, &floats(&found[&1])[..used], &expected, F16_TOLERANCE);
 }
 
 #[test]

@@ -1,0 +1,203 @@
+//! The paged KV cache: where `heads` (or the prologue of attention) puts a token's K and V, and attention finds them.
+//!
+//! ```text
+//! pool       pages of 32 tokens; a sequence's block table says which page holds its tokens 32 n .. 32 n + 32
+//! word       16 bytes: a chunk of 8 dimensions as f16, or of 16 as int8
+//! key page   [kv head]( [chunk][token] words, then for int8 [token] f32 scales )
+//! value page [kv head]( [token][chunk] words, then for int8 [token] f32 scales )
+//! ```
+//!
+//! While scoring, lanes are tokens, and neighbours read neighbouring words of K; while mixing, lanes are chunks, and
+//! neighbours read neighbouring words of V. Dimensions past the head's last are stored as zeros. int8: x ≈ code · scale,
+//! with one scale for a token and head.
+
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+use crate::template::Values;
+
+/// Number format of the cached K and V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum KvFormat {
+    F16,
+    Int8,
+}
+
+/// Shape of one layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CacheLayout {
+    pub format: KvFormat,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub page_tokens: usize,
+}
+
+/// Bytes of a word, and 32-bit words in one.
+const WORD_BYTES: usize = 16;
+const WORD_LANES: usize = WORD_BYTES / 4;
+/// Greatest code of an int8 cache.
+const CODE_MAX: f32 = 127.0;
+
+impl KvFormat {
+    /// Dimensions of one word.
+    pub fn chunk(self) -> usize {
+        match self {
+            KvFormat::F16 => 8,
+            KvFormat::Int8 => 16,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KvFormat::F16 => "f16",
+            KvFormat::Int8 => "int8",
+        }
+    }
+}
+
+impl CacheLayout {
+    /// Words of one head of one token.
+    pub fn chunks(&self) -> usize {
+        self.head_dim.div_ceil(self.format.chunk())
+    }
+
+    /// Dimensions of a head with padding.
+    pub fn padded_dim(&self) -> usize {
+        self.chunks() * self.format.chunk()
+    }
+
+    /// Words of one head of one page, scales included.
+    fn head_words(&self) -> usize {
+        let scales = if self.format == KvFormat::Int8 { self.page_tokens.div_ceil(WORD_LANES) } else { 0 };
+        self.chunks() * self.page_tokens + scales
+    }
+
+    /// Bytes of K, and again of V, of one page.
+    pub fn page_bytes(&self) -> usize {
+        self.n_kv_heads * self.head_words() * WORD_BYTES
+    }
+
+    /// What pieces that include `cache` want to know.
+    pub(crate) fn values(&self, values: Values) -> Values {
+        values
+            .size("KV_HEADS", self.n_kv_heads)
+            .size("HEAD_DIM", self.head_dim)
+            .size("PADDED", self.padded_dim())
+            .size("QUADS", self.padded_dim() / 4)
+            .size("CHUNKS", self.chunks())
+            .size("PAGE_TOKENS", self.page_tokens)
+            .size("HEAD_WORDS", self.head_words())
+            .number("KV_CODE_MAX", CODE_MAX)
+            .flag("KV_INT8", self.format == KvFormat::Int8)
+    }
+}
+
+/// One token's K or V of one head, for twins.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    pub page: usize,
+    pub kv_head: usize,
+    /// Token within the page.
+    pub slot: usize,
+}
+
+/// How the chunks of a page lie: keys by chunk, values by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Keys,
+    Values,
+}
+
+impl CacheLayout {
+    /// Writes `vector` of `head_dim` elements; `pool` is in 32-bit words.
+    pub fn put(&self, side: Side, pool: &mut [u32], cell: Cell, vector: &[f32]) {
+        let most = vector.iter().fold(0f32, |most, x| x.abs().max(most));
+        let scale = most / CODE_MAX;
+        let inverse = if most > 0.0 { 1.0 / scale } else { 0.0 };
+        for chunk in 0..self.chunks() {
+            let element = |i: usize| vector.get(chunk * self.format.chunk() + i).copied().unwrap_or(0.0);
+            let at = self.word_at(side, cell, chunk);
+            for (lane, word) in pool[at..at + WORD_LANES].iter_mut().enumerate() {
+                *word = match self.format {
+                    KvFormat::F16 => {
+                        let bits = |i: usize| u32::from(f16::from_f32(element(2 * lane + i)).to_bits());
+                        bits(0) | (bits(1) << 16)
+                    }
+                    KvFormat::Int8 => u32::from_le_bytes(std::array::from_fn(|i| {
+                        (element(4 * lane + i) * inverse).round_ties_even() as i8 as u8
+                    })),
+                };
+            }
+        }
+        if self.format == KvFormat::Int8 {
+            pool[self.scale_at(cell)] = scale.to_bits();
+        }
+    }
+
+    /// Element `i` of what a cell holds.
+    pub fn get(&self, side: Side, pool: &[u32], cell: Cell, i: usize) -> f32 {
+        let (at, within) = (self.word_at(side, cell, i / self.format.chunk()), i % self.format.chunk());
+        match self.format {
+            KvFormat::F16 => f16::from_bits((pool[at + within / 2] >> (16 * (within % 2))) as u16).to_f32(),
+            KvFormat::Int8 => {
+                let code = (pool[at + within / 4] >> (8 * (within % 4))) as u8 as i8;
+                f32::from(code) * f32::from_bits(pool[self.scale_at(cell)])
+            }
+        }
+    }
+
+    /// Place of a chunk in the pool, in 32-bit words.
+    fn word_at(&self, side: Side, cell: Cell, chunk: usize) -> usize {
+        let within = match side {
+            Side::Keys => chunk * self.page_tokens + cell.slot,
+            Side::Values => cell.slot * self.chunks() + chunk,
+        };
+        WORD_LANES * (self.head_at(cell) + within)
+    }
+
+    /// Place of a cell's scale, in 32-bit words.
+    fn scale_at(&self, cell: Cell) -> usize {
+        WORD_LANES * (self.head_at(cell) + self.chunks() * self.page_tokens) + cell.slot
+    }
+
+    /// Place of a head of a page, in words.
+    fn head_at(&self, cell: Cell) -> usize {
+        (cell.page * self.n_kv_heads + cell.kv_head) * self.head_words()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_found_again(
+            head_dim in 1usize..100, n_kv_heads in 1usize..4, seed in -1e3f32..1e3, slot in 0usize..32,
+        ) {
+            for (format, bound) in [(KvFormat::F16, 1.0 / 2048.0), (KvFormat::Int8, 0.501 / 127.0)] {
+                let layout = CacheLayout { format, n_kv_heads, head_dim, page_tokens: 32 };
+                let mut pool = vec![0; 2 * layout.page_bytes() / 4];
+                let vector = |at: usize| -> Vec<f32> {
+                    (0..head_dim).map(|i| seed * ((i * 37 + at * 11) % 17) as f32 - 8.0).collect()
+                };
+                for side in [Side::Keys, Side::Values] {
+                    let cells: Vec<Cell> = (0..2 * n_kv_heads)
+                        .flat_map(|at| [slot, 31 - slot].map(|slot| Cell { page: at % 2, kv_head: at / 2, slot }))
+                        .collect();
+                    for (at, cell) in cells.iter().enumerate() {
+                        layout.put(side, &mut pool, *cell, &vector(at));
+                    }
+                    for (at, cell) in cells.iter().enumerate() {
+                        let expected = vector(at);
+                        let most = expected.iter().fold(0f32, |most, x| x.abs().max(most));
+                        for (i, x) in expected.iter().enumerate() {
+                            prop_assert!((layout.get(side, &pool, *cell, i) - x).abs() <= bound * most);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

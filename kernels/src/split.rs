@@ -1,0 +1,85 @@
+//! How the cached tokens that a few rows see are divided between workgroups: contiguous ranges of whole tiles.
+//!
+//! ```text
+//! tokens   0        64       128      192      256      320
+//!          │    ┌───┼────────┼────────┼────────┼──┐     │     what rows at positions see, with a window
+//! splits        └─── split 0 ─────────┴─ split 1 ─┘           split 2: nothing left, ends at once
+//! ```
+//!
+//! Each split has the same number of tiles but the last, which has what is left; later ones have none.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::template::Values;
+
+/// Cached tokens that are scored at a time, and lanes of an attention workgroup.
+pub const TILE: usize = 64;
+
+/// Which rows look at the cache together, at what, in how many parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Split {
+    /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
+    pub rows_per_group: usize,
+    /// A row sees this many tokens, its own included; `None`: all up to its own.
+    pub window: Option<usize>,
+    /// Workgroups that share the tokens.
+    pub splits: usize,
+    /// The row's own token is not read from the cache: split 0 makes it.
+    pub newest_apart: bool,
+}
+
+impl Split {
+    /// Cached tokens that some of these rows see.
+    pub fn span(&self, positions: &[u32]) -> Range<usize> {
+        let (first, last) = (positions[0] as usize, positions[positions.len() - 1] as usize);
+        self.window.map_or(0, |window| (first + 1).saturating_sub(window))..last + usize::from(!self.newest_apart)
+    }
+
+    /// Tokens of each split in use: the first always is, though it may have none.
+    pub fn parts(&self, positions: &[u32]) -> Vec<Range<usize>> {
+        let span = self.span(positions);
+        let first_tile = span.start / TILE;
+        let tiles = if span.is_empty() { 0 } else { span.end.div_ceil(TILE) - first_tile };
+        let tiles_per_split = tiles.div_ceil(self.splits).max(1);
+        let start = |part: usize| (TILE * (first_tile + part * tiles_per_split)).clamp(span.start, span.end);
+        (0..tiles.div_ceil(tiles_per_split).max(1)).map(|part| start(part)..start(part + 1)).collect()
+    }
+
+    /// What pieces that include `split` want to know.
+    pub(crate) fn values(&self, values: Values) -> Values {
+        values
+            .size("ROWS", self.rows_per_group)
+            .size("WINDOW", self.window.unwrap_or(0))
+            .size("SPLITS", self.splits)
+            .size("TILE", TILE)
+            .flag("WINDOWED", self.window.is_some())
+            .flag("NEWEST_APART", self.newest_apart)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_are_the_span_in_order(
+            first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
+            newest_apart in any::<bool>(),
+        ) {
+            let split = Split { rows_per_group: 8, window, splits, newest_apart };
+            let positions: Vec<u32> = (first..first + rows).collect();
+            let (span, parts) = (split.span(&positions), split.parts(&positions));
+            prop_assert!(parts.len() <= splits);
+            prop_assert_eq!(parts[0].start, span.start);
+            prop_assert_eq!(parts[parts.len() - 1].end, span.end.max(span.start));
+            for pair in parts.windows(2) {
+                prop_assert_eq!(pair[0].end, pair[1].start);
+                prop_assert!(pair[0].end.is_multiple_of(TILE) && !pair[1].is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// One workgroup a head of a row: what the splits of attention found, weighed against each other.
+${DECLARATIONS}
+//#include reduce
+//#include split
+//#include result
+
+var<workgroup> weights: array<f32, SPLITS>;
+var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
+
+@compute @workgroup_size(${WORKGROUP_SIZE})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let head = group.x;
+    let row = group.y;
+    if (row >= step.header.n_rows) {
+        return;
+    }
+    let splits = span_of(row / ROWS * ROWS).splits;
+    let first = (row * N_HEADS + head) * SPLITS * PARTIAL_QUADS;
+    // A split's maximum and sum lie behind its mix.
+    var greatest = MASKED;
+    for (var i = lane; i < splits; i += WORKGROUP) {
+        greatest = max(greatest, partials[first + i * PARTIAL_QUADS + HEAD_QUADS].x);
+    }
+    greatest = workgroup_max(greatest, lane);
+    var total = 0.0;
+    for (var i = lane; i < splits; i += WORKGROUP) {
+        let found = partials[first + i * PARTIAL_QUADS + HEAD_QUADS];
+        let weight = exp(found.x - greatest);
+        weights[i] = weight;
+        total += weight * found.y;
+    }
+    // Weights are there for all lanes behind the barriers of this.
+    total = workgroup_sum(total, lane);
+    let quad = lane % HEAD_QUADS;
+    let share = lane / HEAD_QUADS;
+    var sum = vec4<f32>(0.0);
+    if (share < SHARES) {
+        for (var i = share; i < splits; i += SHARES) {
+            sum += weights[i] * partials[first + i * PARTIAL_QUADS + quad];
+        }
+        mixed[lane] = sum;
+    }
+    workgroupBarrier();
+    sum = vec4<f32>(0.0);
+    if (lane < HEAD_QUADS) {
+        for (var i = 0u; i < SHARES; i++) {
+            sum += mixed[i * HEAD_QUADS + lane];
+        }
+    }
+    put_result(row, head, lane, sum / total, lane);
+}

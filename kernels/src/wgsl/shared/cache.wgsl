@@ -1,0 +1,28 @@
+// Places in the paged KV cache, in words of 16 bytes; pages are drawn in kernels/src/cache.rs.
+
+// First entry of the block table of a row's sequence.
+fn table_of(row: u32) -> u32 {
+    return (KV_GROUP * step.header.table_slots + step.rows[row].sequence) * step.header.table_stride;
+}
+
+// A head of the page that holds `token`.
+fn head_of_page(table: u32, token: u32, kv_head: u32) -> u32 {
+    return (step.tables[table + token / PAGE_TOKENS] * KV_HEADS + kv_head) * HEAD_WORDS;
+}
+
+fn key_at(head: u32, slot: u32, chunk: u32) -> u32 {
+    return head + chunk * PAGE_TOKENS + slot;
+}
+
+fn value_at(head: u32, slot: u32, chunk: u32) -> u32 {
+    return head + slot * CHUNKS + chunk;
+}
+
+//#if KV_INT8
+//#include int8
+
+// The word that holds a token's scale, as its lane slot % 4.
+fn scale_at(head: u32, slot: u32) -> u32 {
+    return head + CHUNKS * PAGE_TOKENS + slot / 4u;
+}
+//#endif

@@ -1,0 +1,135 @@
+// Heads of one row in workgroup memory, PADDED elements each with zeros past HEAD_DIM: norm, RoPE and the way into the
+// cache. Called by all lanes of a workgroup together; each function leaves its vectors readable by all lanes.
+var<workgroup> vectors: array<f32, VECTORS * PADDED>;
+
+// `count` vectors from `vector` on, from consecutive heads of the input.
+fn load_vectors(vector: u32, count: u32, at: u32, lane: u32) {
+    for (var i = lane; i < count * PADDED; i += WORKGROUP) {
+        let element = i % PADDED;
+        if (element < HEAD_DIM) {
+            vectors[vector * PADDED + i] = input[at + i / PADDED * HEAD_DIM + element];
+        } else {
+            vectors[vector * PADDED + i] = 0.0;
+        }
+    }
+    workgroupBarrier();
+}
+
+//#if NORM
+fn norm_factor(vector: u32, lane: u32) -> f32 {
+    var squares = 0.0;
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        squares += vectors[vector * PADDED + i] * vectors[vector * PADDED + i];
+    }
+    return inverseSqrt(workgroup_sum(squares, lane) / f32(HEAD_DIM) + EPS);
+}
+//#endif
+
+//#if QUERY_NORM
+fn norm_query(vector: u32, lane: u32) {
+    let factor = norm_factor(vector, lane);
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        vectors[vector * PADDED + i] *= factor * query_norm[i];
+    }
+    workgroupBarrier();
+}
+//#endif
+
+//#if KEY_NORM
+fn norm_key(vector: u32, lane: u32) {
+    let factor = norm_factor(vector, lane);
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        vectors[vector * PADDED + i] *= factor * key_norm[i];
+    }
+    workgroupBarrier();
+}
+//#endif
+
+//#if ROPE
+fn rope_vectors(vector: u32, count: u32, row: u32, lane: u32) {
+    let position = step.rows[row].position;
+    let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+    for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
+        let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
+        let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];
+        let turn_cos = coarse.x * fine.x - coarse.y * fine.y;
+        let turn_sin = coarse.y * fine.x + coarse.x * fine.y;
+        for (var v = vector; v < vector + count; v++) {
+            let at = v * PADDED + i;
+            let low = vectors[at];
+            let high = vectors[at + ROTARY_PAIRS];
+            vectors[at] = low * turn_cos - high * turn_sin;
+            vectors[at + ROTARY_PAIRS] = high * turn_cos + low * turn_sin;
+        }
+    }
+    workgroupBarrier();
+}
+//#endif
+
+//#if CACHE
+// A vector as the cache holds it: the chunk of this lane, of lanes below CHUNKS.
+struct Packed {
+    words: vec4<u32>,
+    scale: f32,
+}
+
+//#if KV_INT8
+fn packed(vector: u32, lane: u32) -> Packed {
+    var most = 0.0;
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        most = max(most, abs(vectors[vector * PADDED + i]));
+    }
+    let scale = workgroup_max(most, lane) / KV_CODE_MAX;
+    let inverse = select(0.0, 1.0 / scale, scale > 0.0);
+    let at = vector * PADDED + min(lane, CHUNKS - 1u) * 16u;
+    let words = vec4<u32>(
+        packed_codes(at, inverse),
+        packed_codes(at + 4u, inverse),
+        packed_codes(at + 8u, inverse),
+        packed_codes(at + 12u, inverse),
+    );
+    return Packed(words, scale);
+}
+
+fn packed_codes(at: u32, inverse: f32) -> u32 {
+    let quad = vec4<f32>(vectors[at], vectors[at + 1u], vectors[at + 2u], vectors[at + 3u]);
+    return int8_word(vec4<i32>(round(quad * inverse)));
+}
+//#else
+fn packed(vector: u32, lane: u32) -> Packed {
+    let at = vector * PADDED + min(lane, CHUNKS - 1u) * 8u;
+    return Packed(vec4<u32>(packed_pair(at), packed_pair(at + 2u), packed_pair(at + 4u), packed_pair(at + 6u)), 1.0);
+}
+
+fn packed_pair(at: u32) -> u32 {
+    return pack2x16float(vec2<f32>(vectors[at], vectors[at + 1u]));
+}
+//#endif
+//#endif
+
+//#if PUT_KEYS
+// `head` is a head of a page, as `head_of_page` gives it.
+fn put_key(key: Packed, head: u32, slot: u32, lane: u32) {
+    if (lane < CHUNKS) {
+        keys[key_at(head, slot, lane)] = key.words;
+    }
+//#if KV_INT8
+    if (lane == 0u) {
+        keys[scale_at(head, slot)][slot % 4u] = bitcast<u32>(key.scale);
+    }
+//#endif
+}
+//#endif
+
+//#if PUT_VALUES
+fn put_value(value: Packed, head: u32, slot: u32, lane: u32) {
+    if (lane < CHUNKS) {
+        values[value_at(head, slot, lane)] = value.words;
+    }
+//#if KV_INT8
+    if (lane == 0u) {
+        values[scale_at(head, slot)][slot % 4u] = bitcast<u32>(value.scale);
+    }
+//#endif
+}
+//#endif

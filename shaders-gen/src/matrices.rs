@@ -1,0 +1,131 @@
+//! Cooperative matrices in naga's words, mended.
+//!
+//! - A matrix has the element type of the memory that it is loaded from. Kernels keep f16 in words of 16 bytes, so that
+//!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean.
+//! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
+//! - Under the Vulkan memory model, which matrices ask for, an access is private to its lane unless it says otherwise, and
+//!   a barrier moves nothing unless it says so. Accesses to workgroup memory and barriers say so here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rspirv::dr::{Instruction, Module, ModuleHeader, Operand};
+use rspirv::spirv::{MemoryAccess, MemoryModel, MemorySemantics, Op, Word};
+
+use crate::mend::{instructions, workgroup_pointers};
+
+/// Leaves modules of the plain memory model alone.
+pub fn mend(module: &mut Module) {
+    let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
+    if model == Some(&Operand::MemoryModel(MemoryModel::Vulkan)) {
+        retype_matrices(module);
+        store_zeros(module);
+        share_workgroup_memory(module);
+        fill_barriers(module);
+    }
+}
+
+fn retype_matrices(module: &mut Module) {
+    let scalar = |module: &Module, opcode: Op, bits: u32| -> Option<Operand> {
+        let mut types = module.types_global_values.iter().filter(|one| one.class.opcode == opcode);
+        types.find(|one| one.operands[0] == Operand::LiteralBit32(bits))?.result_id.map(Operand::IdRef)
+    };
+    let (Some(word), Some(half)) = (scalar(module, Op::TypeInt, 32), scalar(module, Op::TypeFloat, 16)) else { return };
+    for one in matrix_types(&mut module.types_global_values) {
+        if one.operands[0] == word {
+            one.operands[0] = half.clone();
+        }
+    }
+}
+
+fn matrix_types(types: &mut [Instruction]) -> impl Iterator<Item = &mut Instruction> {
+    types.iter_mut().filter(|one| one.class.opcode == Op::TypeCooperativeMatrixKHR)
+}
+
+fn store_zeros(module: &mut Module) {
+    let elements: BTreeMap<Word, Operand> = matrix_types(&mut module.types_global_values)
+        .filter_map(|one| Some((one.result_id?, one.operands[0].clone())))
+        .collect();
+    let is_zeros = |one: &Instruction| {
+        one.class.opcode == Op::ConstantNull && one.result_type.is_some_and(|kind| elements.contains_key(&kind))
+    };
+    let zeros: BTreeSet<Word> =
+        module.types_global_values.iter().filter(|one| is_zeros(one)).filter_map(|one| one.result_id).collect();
+    let constants = std::mem::take(&mut module.types_global_values).into_iter().flat_map(|one| {
+        let element = one.result_type.and_then(|kind| elements.get(&kind)).filter(|_| is_zeros(&one));
+        let Some(element) = element.and_then(Operand::id_ref_any) else { return vec![one] };
+        let zero = new_id(&mut module.header);
+        let parts = vec![Operand::IdRef(zero)];
+        vec![
+            Instruction::new(Op::ConstantNull, Some(element), Some(zero), vec![]),
+            Instruction::new(Op::ConstantComposite, one.result_type, one.result_id, parts),
+        ]
+    });
+    module.types_global_values = constants.collect();
+    for block in module.functions.iter_mut().flat_map(|function| &mut function.blocks) {
+        let is_variable = |one: &Instruction| one.class.opcode == Op::Variable;
+        let mut stores = Vec::new();
+        for variable in block.instructions.iter_mut().take_while(|one| is_variable(one)) {
+            let start = variable.operands.get(1).and_then(Operand::id_ref_any).filter(|id| zeros.contains(id));
+            if let (Some(start), Some(variable_id)) = (start, variable.result_id) {
+                variable.operands.truncate(1);
+                let operands = vec![Operand::IdRef(variable_id), Operand::IdRef(start)];
+                stores.push(Instruction::new(Op::Store, None, None, operands));
+            }
+        }
+        let behind = block.instructions.iter().take_while(|one| is_variable(one)).count();
+        block.instructions.splice(behind..behind, stores);
+    }
+}
+
+fn share_workgroup_memory(module: &mut Module) {
+    let pointer_types: BTreeSet<Word> = workgroup_pointers(module).filter_map(|one| one.result_id).collect();
+    let pointers: BTreeSet<Word> = module
+        .all_inst_iter()
+        .filter(|one| one.result_type.is_some_and(|kind| pointer_types.contains(&kind)))
+        .filter_map(|one| one.result_id)
+        .collect();
+    for one in instructions(module) {
+        let accesses = matches!(
+            one.class.opcode,
+            Op::Load | Op::Store | Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixStoreKHR
+        );
+        if accesses && one.operands[0].id_ref_any().is_some_and(|pointer| pointers.contains(&pointer)) {
+            one.operands.push(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER));
+        }
+    }
+}
+
+fn fill_barriers(module: &mut Module) {
+    let moves = MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
+    let constants: BTreeMap<Word, Instruction> = module
+        .types_global_values
+        .iter()
+        .filter(|one| one.class.opcode == Op::Constant)
+        .filter_map(|one| Some((one.result_id?, one.clone())))
+        .collect();
+    let mut filled: BTreeMap<Word, Instruction> = BTreeMap::new();
+    let mut header = module.header.take();
+    for barrier in instructions(module).filter(|one| one.class.opcode == Op::ControlBarrier) {
+        let Operand::IdMemorySemantics(semantics) = barrier.operands[2] else { continue };
+        let constant = filled.entry(semantics).or_insert_with(|| {
+            let mut constant = constants[&semantics].clone();
+            constant.result_id = Some(new_id(&mut header));
+            for operand in &mut constant.operands {
+                if let Operand::LiteralBit32(bits) = operand {
+                    *bits |= moves.bits();
+                }
+            }
+            constant
+        });
+        barrier.operands[2] = Operand::IdMemorySemantics(constant.result_id.expect("set above"));
+    }
+    module.header = header;
+    module.types_global_values.extend(filled.into_values());
+}
+
+/// An id that nobody has yet.
+fn new_id(header: &mut Option<ModuleHeader>) -> Word {
+    let header = header.as_mut().expect("a module that was parsed has a header");
+    header.bound += 1;
+    header.bound - 1
+}

@@ -1,0 +1,253 @@
+//! Attention behind `heads`, or with it as its prologue, over a cache that it and steps before have filled, whole or split:
+//! against the twins in turn.
+
+use artifacts::KvGroupPlan;
+use kernels::attention::{self, AttentionInputs, AttentionSpec};
+use kernels::combine::{self, CombineSpec, partials_len};
+use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
+use kernels::split::Split;
+use kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
+
+use super::*;
+
+/// Caches hold f16: half a unit in the last place of 11 bits.
+const F16_TOLERANCE: f64 = 1e-3;
+/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the greatest, rarely.
+const CODES_TOLERANCE: f64 = 2e-3;
+/// Rows of the table that stands for a model's q, k and v.
+const VOCAB: usize = 50;
+const CONTEXT: usize = tests::launch::CONTEXT as usize;
+
+/// One launch: shapes, ways and tokens.
+#[derive(Clone, Debug)]
+struct Case {
+    attention: AttentionSpec,
+    heads: HeadsSpec,
+    n_before: usize,
+    n_rows: usize,
+    /// Rows of the program; longer feeds are cut.
+    rows: usize,
+}
+
+#[test]
+fn attention_through_the_paged_cache() {
+    let mut rng = StdRng::seed_from_u64(5);
+    for (index, target) in targets().iter().cycle().take(15).enumerate() {
+        let splits = [1, 4, 1, 9][index % 4];
+        let rows = if splits == 1 { 16 } else { 8 };
+        let case = Case::random(target, index, splits, false, &mut rng);
+        let (n_before, n_rows) = (rng.random_range(1..200), rng.random_range(1..=rows));
+        Case { n_before, n_rows, rows, ..case }.check(target, &mut rng);
+    }
+}
+
+#[test]
+fn attention_that_does_the_work_on_heads() {
+    let mut rng = StdRng::seed_from_u64(7);
+    for (index, target) in targets().iter().cycle().take(15).enumerate() {
+        let case = Case::random(target, index, [1, 3, 16, 5][index % 4], true, &mut rng);
+        // The first token of a sequence, a tile's last, a tile's first, any.
+        let n_before = [0, 63, 64, rng.random_range(300..600)][index / 2 % 4];
+        Case { n_before, ..case }.check(target, &mut rng);
+    }
+}
+
+impl Case {
+    fn random(target: &Target, index: usize, splits: usize, folded: bool, rng: &mut StdRng) -> Case {
+        let head_dim = [64, 32, 96, 40, 256, 128, 10, 80][rng.random_range(0..8)];
+        let format = [KvFormat::F16, KvFormat::Int8][index / 3 % 2];
+        let cache = CacheLayout { format, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens: 32 };
+        let gqa = [1, 2, 3, 5, 8][rng.random_range(0..5)];
+        let heads_per_group = if gqa == 8 { 4 } else { gqa };
+        let n_heads = gqa * cache.n_kv_heads;
+        let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
+        let with_norm = index % 3 != 1;
+        let with_rope = index % 5 != 4;
+        let rotary_dim = if index % 4 == 3 { head_dim / 2 } else { head_dim };
+        let width = ((n_heads + 2 * cache.n_kv_heads) * head_dim).next_multiple_of(32);
+        let q_width = (n_heads * head_dim).next_multiple_of(32);
+        let heads = HeadsSpec {
+            parts: vec![
+                part(n_heads, with_norm.then_some(NormOf::Query), with_rope, 0.3, Destination::Output),
+                part(cache.n_kv_heads, with_norm.then_some(NormOf::Key), with_rope, 1.0, Destination::Keys),
+                part(cache.n_kv_heads, None, false, 1.0, Destination::Values),
+            ],
+            cache,
+            input_stride: width,
+            output_stride: q_width,
+            eps: Number::new(1e-6),
+            rotary_dim,
+            rope_coarse: rope_coarse(CONTEXT),
+            kv_group: 0,
+            subgroup_size: target.subgroup_size,
+        };
+        let window = [None, Some(rng.random_range(2..60)), Some(rng.random_range(60..500)), Some(1)][index % 4];
+        let codes = head_dim.is_multiple_of(32) && index.is_multiple_of(2);
+        let attention = AttentionSpec {
+            gqa,
+            cache,
+            kv_group: 0,
+            split: Split {
+                rows_per_group: if folded { 1 } else { [1, 2, 3][rng.random_range(0..3)] },
+                window,
+                splits,
+                newest_apart: folded,
+            },
+            heads_per_group,
+            input_stride: if folded { width } else { q_width },
+            prologue: folded.then(|| heads.clone()),
+            softcap: index.is_multiple_of(4).then(|| Number::new(2.0)),
+            output_stride: q_width,
+            output: if codes { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
+            subgroup_size: target.subgroup_size,
+        };
+        Case { attention, heads, n_before: 0, n_rows: 1, rows: 1 }
+    }
+
+    fn combine(&self) -> CombineSpec {
+        CombineSpec {
+            n_heads: self.attention.gqa * self.attention.cache.n_kv_heads,
+            head_dim: self.attention.cache.head_dim,
+            split: self.attention.split,
+            output_stride: self.attention.output_stride,
+            output: self.attention.output,
+            subgroup_size: self.attention.subgroup_size,
+        }
+    }
+
+    fn check(&self, target: &Target, rng: &mut StdRng) {
+        let what = format!("{} {self:?}", target.name);
+        let (cache, heads) = (self.attention.cache, &self.heads);
+        let rotary = heads.rotary_dim;
+        let freqs: Vec<f64> = (0..rotary / 2).map(|i| 10000f64.powf(-2.0 * i as f64 / rotary as f64)).collect();
+        let table = rope_table(&[&freqs], 1.1, CONTEXT);
+        let (query_norm, key_norm) = (normals(rng, cache.head_dim), normals(rng, cache.head_dim));
+        let layout = WeightLayout { format: WeightFormat::F16, rows: VOCAB, cols: heads.input_stride };
+        let mut model = vec![0u8; layout.bytes()];
+        for pair in model.chunks_exact_mut(2) {
+            pair.copy_from_slice(&half::f16::from_f32(rng.random_range(-1f32..1.0)).to_le_bytes());
+        }
+        let embed = EmbedSpec { layout, first_token: 0, output_stride: heads.input_stride, scale: Number::new(1.5) };
+        let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
+        let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
+
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
+        let q_len = self.rows * self.attention.output_stride;
+        let operand = |kernel: usize, role| match role {
+            Role::Step => Operand::Step,
+            Role::Weights => Operand::Bytes(model.clone()),
+            Role::QueryNorm => Operand::floats(&query_norm),
+            Role::KeyNorm => Operand::floats(&key_norm),
+            Role::RopeTable => Operand::floats(table.as_flattened()),
+            Role::Keys => Operand::Keys,
+            Role::Values => Operand::Values,
+            Role::Partials => Operand::Out { id: PARTIALS, words: partials },
+            Role::Output if kernel == EMBED => Operand::Out { id: EMBED, words: self.rows * heads.input_stride },
+            Role::Input if kernel == HEADS || self.attention.prologue.is_some() => {
+                Operand::Out { id: EMBED, words: self.rows * heads.input_stride }
+            }
+            Role::Output if kernel == HEADS => Operand::Out { id: HEADS, words: q_len },
+            Role::Input => Operand::Out { id: HEADS, words: q_len },
+            Role::Output | Role::Encoded => Operand::Out { id: RESULT, words: q_len },
+            other => panic!("attention has no {other:?}"),
+        };
+        let step = |number: usize, kernel: KernelSpec| {
+            let operands = kernel.bindings().into_iter().map(|binding| operand(number, binding.role)).collect();
+            (kernel, operands)
+        };
+        let mut steps = vec![step(EMBED, KernelSpec::Embed(embed.clone()))];
+        if self.attention.prologue.is_none() {
+            steps.push(step(HEADS, KernelSpec::Heads(heads.clone())));
+        }
+        steps.push(step(RESULT, KernelSpec::Attention(self.attention.clone())));
+        if self.attention.split.splits > 1 {
+            steps.push(step(RESULT, KernelSpec::Combine(self.combine())));
+        }
+        let launch = Launch {
+            target: target.clone(),
+            steps,
+            kv: Some(KvGroupPlan {
+                window_tokens: self.attention.split.window.map(|window| window as u32),
+                n_layers: 1,
+                page_tokens: 32,
+                page_bytes: cache.page_bytes() as u64,
+                tier: artifacts::Tier::Vram,
+                reason: String::new(),
+            }),
+            rows: self.rows,
+            other,
+            before: before.clone(),
+            tokens: tokens.clone(),
+        };
+        let found = launch.run();
+
+        let all: Vec<u32> = before.iter().chain(&tokens).copied().collect();
+        let mut inputs = vec![0.0; all.len() * heads.input_stride];
+        embed::twin(&embed, &model, &all, &mut inputs);
+        let block_table: Vec<u32> = (0..all.len().div_ceil(32) as u32).rev().collect();
+        let mut keys = vec![0; block_table.len() * cache.page_bytes() / 4];
+        let mut values = keys.clone();
+        let mut queries = vec![POISON; all.len() * heads.output_stride];
+        let positions: Vec<u32> = (0..all.len() as u32).collect();
+        let heads_inputs = HeadsInputs {
+            input: &inputs,
+            query_norm: &query_norm,
+            key_norm: &key_norm,
+            rope_table: &table,
+            positions: &positions,
+            block_table: &block_table,
+            rope_variant: 0,
+        };
+        heads::twin(heads, &heads_inputs, &mut queries, &mut keys, &mut values);
+        let queries = &queries[self.n_before * heads.output_stride..];
+        let attention_inputs = AttentionInputs {
+            queries,
+            query_stride: heads.output_stride,
+            keys: &keys,
+            values: &values,
+            positions: &positions[self.n_before..],
+            block_table: &block_table,
+        };
+        let mut twin = vec![POISON.to_bits(); if self.attention.split.splits > 1 { partials } else { q_len }];
+        attention::twin(&self.attention, &attention_inputs, &mut twin);
+        if self.attention.prologue.is_none() {
+            let used = self.n_rows * heads.output_stride;
+            assert_same(&format!("queries of {what}"), &floats(&found[&HEADS])[..used], &queries[..used], TOLERANCE);
+        }
+        let tolerance = if cache.format == KvFormat::F16 { F16_TOLERANCE } else { CODES_TOLERANCE };
+        if self.attention.split.splits > 1 {
+            let maxima_bounded = |words: &[u32]| -> Vec<f32> {
+                floats(words).iter().map(|x| if *x == -1e30 { 0.0 } else { *x }).collect()
+            };
+            let (device, expected) = (maxima_bounded(&found[&PARTIALS]), maxima_bounded(&twin));
+            assert_same(&format!("partial results of {what}"), &device, &expected, tolerance);
+            let used = partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
+            twin = vec![POISON.to_bits(); q_len];
+            let partials = floats(&found[&PARTIALS][..used]);
+            combine::twin(&self.combine(), &partials, &positions[self.n_before..], &mut twin);
+        }
+        self.assert_rows_same(&what, &found[&RESULT], &twin, tolerance);
+    }
+
+    /// Rows of the result; a code may differ by one where f32 differs in the last place.
+    fn assert_rows_same(&self, what: &str, found: &[u32], twin: &[u32], tolerance: f64) {
+        let stride = self.attention.output_stride;
+        let format = self.attention.output;
+        let tolerance = if format == ActivationFormat::F32 { tolerance } else { CODES_TOLERANCE };
+        let width = self.combine().n_heads * self.attention.cache.head_dim;
+        for (row, (found, twin)) in found.chunks(stride).zip(twin.chunks(stride)).enumerate() {
+            if row >= self.n_rows {
+                assert_eq!(found, twin, "{what}: written where nothing belongs, row {row}");
+                continue;
+            }
+            let values = |words| kernels::activations::decode_row(format, words, width);
+            assert_same(&format!("row {row} of {what}"), &values(found), &values(twin), tolerance);
+        }
+    }
+}
+
+/// Outputs of a launch, and kernels by what they leave.
+const EMBED: usize = 0;
+const HEADS: usize = 1;
+const PARTIALS: usize = 2;
+const RESULT: usize = 3;

@@ -1,0 +1,113 @@
+//! Packages of Debian that are not installed but unpacked into a folder of ours: the system stays as it is.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{read, run, succeeds};
+
+/// For a machine that gets its release under another name.
+const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The name of this system's release, if it is a Debian.
+pub fn release() -> Option<String> {
+    let os = std::fs::read_to_string("/etc/os-release").ok()?;
+    let value = |name: &str| os.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    value("ID").filter(|id| *id == "debian").and_then(|_| value("VERSION_CODENAME")).map(str::to_owned)
+}
+
+/// Lets apt-get load packages of `suites` with these `arguments` and unpacks them; `folder` gets its name when it is
+/// complete. For apt-get nothing is installed, so an `install --download-only` loads every dependency.
+///
+/// # Errors
+/// When packages cannot be loaded, their signatures are not Debian's, or the disk is full.
+pub fn unpack(folder: &Path, suites: &[&str], arguments: impl IntoIterator<Item = String>) -> Result<()> {
+    let partial = folder.with_extension("partial");
+    if partial.exists() {
+        std::fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
+    }
+    let (work, root) = (partial.join("apt"), partial.join("root"));
+    for new in [work.join("lists/partial"), work.join("packages/partial"), root.clone()] {
+        std::fs::create_dir_all(&new).with_context(|| format!("folder cannot be made: {}", new.display()))?;
+    }
+    let write = |name: &str, text: String| {
+        let path = work.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    write("sources.list", source_list(&mirror()?, suites))?;
+    write("installed", String::new())?;
+    run(apt(&work).arg("update"))?;
+    let packages = work.join("packages");
+    run(apt(&work).args(arguments).current_dir(&packages))?;
+    for entry in std::fs::read_dir(&packages).with_context(|| format!("cannot read {}", packages.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg").arg("--extract").arg(&path).arg(&root))?;
+        }
+    }
+    std::fs::rename(&root, folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))
+}
+
+/// apt-get with lists, packages and sources of its own.
+fn apt(work: &Path) -> Command {
+    let mut command = Command::new("apt-get");
+    let settings = [
+        ("Dir::Etc::SourceList", work.join("sources.list")),
+        ("Dir::Etc::SourceParts", "/dev/null".into()),
+        ("Dir::State::Lists", work.join("lists")),
+        ("Dir::State::Status", work.join("installed")),
+        ("Dir::Cache", work.to_owned()),
+        ("Dir::Cache::Archives", work.join("packages")),
+        // apt's own user may not write into our folder.
+        ("APT::Sandbox::User", "root".into()),
+        // A mirror that stands still is as good: the packages' signatures are checked all the same.
+        ("Acquire::Check-Valid-Until", "false".into()),
+    ];
+    for (name, value) in settings {
+        command.arg("--option").arg(format!("{name}={}", value.display()));
+    }
+    command
+}
+
+/// The mirror that this machine gets its release from.
+fn mirror() -> Result<String> {
+    if !succeeds(Command::new("apt-get").arg("--version")) {
+        bail!("apt-get is missing, though this is a Debian");
+    }
+    // Without what Release files say, apt-get answers also where no list has been loaded yet.
+    let mut question = Command::new("apt-get");
+    question.args(["--no-release-info", "indextargets", "--format", "$(RELEASE) $(REPO_URI)"]);
+    let release = release().unwrap_or_default();
+    Ok(mirror_in(&read(&mut question)?, &release).unwrap_or(DEFAULT_MIRROR).to_owned())
+}
+
+/// From lines of a release and an address.
+fn mirror_in<'t>(targets: &'t str, release: &str) -> Option<&'t str> {
+    targets.lines().find_map(|line| line.strip_prefix(release)?.strip_prefix(' '))
+}
+
+fn source_list(mirror: &str, suites: &[&str]) -> String {
+    suites.iter().map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_that_of_the_release_itself() {
+        let targets = "bookworm-security http://a/security/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
+        assert_eq!(mirror_in(targets, "bookworm"), Some("http://b/debian/"));
+        assert_eq!(mirror_in("stable http://b/debian/\n", "bookworm"), None);
+    }
+
+    #[test]
+    fn packages_are_taken_only_with_debians_signature() {
+        let list = source_list("http://a/debian", &["sid", "other"]);
+        assert_eq!(list.lines().count(), 2);
+        assert!(list.lines().all(|line| line.starts_with("deb [signed-by=/usr/share/keyrings/debian-")), "{list}");
+    }
+}
