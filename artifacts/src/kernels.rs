@@ -16,6 +16,9 @@ pub struct TargetKernels {
     pub matches: TargetMatch,
     pub pipelines: Vec<Pipeline>,
     pub programs: Vec<Program>,
+    /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
+    /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees, a workgroup each.
+    pub checksum: Option<u32>,
 }
 
 /// Which devices a target is for, in Vulkan's terms. The runtime takes the first target in the file that fits.

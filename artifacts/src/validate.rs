@@ -57,6 +57,10 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         }
     }
     for target in &view.kernels.targets {
+        if let Some(checksum) = target.checksum {
+            below("pipeline of the checksum", checksum, target.pipelines.len())?;
+            equal("bindings of the checksum", target.pipelines[checksum as usize].bindings, 3)?;
+        }
         for pipeline in &target.pipelines {
             in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
             for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {

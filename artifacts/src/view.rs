@@ -115,7 +115,15 @@ impl<'a> WeightSection<'a> {
     pub fn verify(&self) -> Result<(), ParseError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_rayon(self.bytes);
-        compare_hash("weights", self.offset_bytes, &self.hash, hasher.finalize().as_bytes())
+        self.compare(*hasher.finalize().as_bytes())
+    }
+
+    /// Whether this is the hash of the bytes that were written.
+    ///
+    /// # Errors
+    /// [`ParseError::Hash`] with both hashes if it is not.
+    pub fn compare(&self, found: [u8; 32]) -> Result<(), ParseError> {
+        compare_hash("weights", self.offset_bytes, &self.hash, &found)
     }
 
     /// The same for the bytes as they are in `file`, which are read.

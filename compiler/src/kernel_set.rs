@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
+use kernels::checksum::ChecksumSpec;
 use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
@@ -59,6 +60,8 @@ pub fn build(
                 specs.len() as u32 - 1
             });
         }
+        let checksum = specs.len() as u32;
+        specs.push(KernelSpec::Checksum(ChecksumSpec {}));
         let others: Vec<Vec<KernelSpec>> = specs.iter().map(|spec| alternatives(spec, target)).collect();
         let mut module_of = |words: Vec<u32>| {
             let next = module_of_words.len() as u32;
@@ -104,6 +107,7 @@ pub fn build(
             matches: target.matches(),
             pipelines,
             programs,
+            checksum: Some(checksum),
         });
         set.specs.push(specs);
         progress.advance(1);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attention::AttentionSpec;
+use crate::checksum::ChecksumSpec;
 use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
@@ -26,6 +27,7 @@ pub enum KernelSpec {
     Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
+    Checksum(ChecksumSpec),
 }
 
 /// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
@@ -76,6 +78,10 @@ pub enum Role {
     Values,
     /// `artifacts::step::Output`s.
     Drawn,
+    /// `artifacts::hash::HashedRange`, of the bytes that are bound as weights.
+    HashedRange,
+    /// Eight words a subtree of that range.
+    Hashes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -113,6 +119,7 @@ impl KernelSpec {
             KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
+            KernelSpec::Checksum(_) => "checksum",
         }
     }
 
@@ -129,6 +136,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
+            KernelSpec::Checksum(spec) => spec.bindings(),
         }
     }
 
@@ -145,10 +153,11 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
+            KernelSpec::Checksum(spec) => spec.wgsl(),
         }
     }
 
-    /// Workgroups for a program of at most `rows` rows.
+    /// Workgroups for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
@@ -160,6 +169,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
+            KernelSpec::Checksum(_) => [rows, 1, 1],
         }
     }
 }
@@ -167,8 +177,8 @@ impl KernelSpec {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
-        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn)
+        use Role::{Drawn, Encoded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes)
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -199,6 +209,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),
             Role::Drawn => ("drawn", "array<Output>"),
+            Role::HashedRange => ("hashed_range", "vec4<u32>"),
+            Role::Hashes => ("hashes", "array<vec4<u32>>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

@@ -365,7 +365,7 @@ pub(crate) mod tests {
     }
 
     fn target(name: &str, matches: TargetMatch) -> TargetKernels {
-        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![] }
+        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![], checksum: None }
     }
 
     #[test]

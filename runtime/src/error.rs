@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use artifacts::ParseError;
 pub(crate) use artifacts::account::size;
+use artifacts::{ParseError, Tier};
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
@@ -33,6 +34,12 @@ pub enum LoadError {
     BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
     /// The device has no room for `what`; the sums of the whole model and what each heap offers.
     OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
+    /// No way of making weights resident, or not the one that was asked for, exists for a tier; one reason a way.
+    Residency { tier: Tier, device: String, refusals: Vec<String> },
+    /// By the driver's or the kernel's account, something else is resident than was allocated.
+    NotResident { place: String, account: &'static str, expected: u64, tolerance: u64, found: u64 },
+    /// The file is whole, but `wrong` of `of` parts of a slice are resident with other bytes; the first of them is `range`.
+    WrongBytes { slice: usize, range: Range<u64>, wrong: usize, of: usize },
     /// The artifact asks for more than this program can do.
     Unsupported { what: String },
     /// The driver refused a kernel.
@@ -145,6 +152,23 @@ impl fmt::Display for LoadError {
                 let offers: Vec<String> = heaps.iter().map(Heap::to_string).collect();
                 write!(f, "; the device offers {}", offers.join(", "))
             }
+            LoadError::Residency { tier, device, refusals } => {
+                write!(f, "weights cannot reach {} of {device}: {}", tier.name(), refusals.join("; "))
+            }
+            LoadError::NotResident { place, account, expected, tolerance, found } => write!(
+                f,
+                "resident in {place} by {account}: {}, expected {} give or take {}; give the artifact other places with \
+                 `unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE`",
+                size(*found),
+                size(*expected),
+                size(*tolerance)
+            ),
+            LoadError::WrongBytes { slice, range, wrong, of } => write!(
+                f,
+                "weight slice {slice} is not resident as the artifact holds it: bytes {} to {} differ, and {wrong} of {of} such \
+                 parts in all; the device's memory, its driver or this machine's memory is at fault",
+                range.start, range.end
+            ),
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),

@@ -20,6 +20,7 @@ use crate::session::Session;
 use crate::tune::Candidates;
 use crate::tuning::{Tuning, TuningReport};
 use crate::vk::instance::Instance;
+use crate::ways::Way;
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
 pub struct Model {
@@ -42,7 +43,9 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time.
     pub slots: u32,
-    /// Compares every weight section with its hash.
+    /// How weights reach the device; `None`: the fastest way that exists there.
+    pub residency: Option<Way>,
+    /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
     /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
     /// nobody resets, nothing is measured for it.
@@ -71,11 +74,26 @@ pub struct LoadReport {
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
+    pub verified: Verified,
     pub target: String,
     /// What is resident, by the tier that the driver really gave.
     pub memory: Vec<TierBytes>,
+    /// What the driver and the kernel said of it, or why nothing could be compared.
+    pub held: String,
     /// Submissions of a step of each of the target's programs.
     pub submissions: Vec<u32>,
+}
+
+/// How the weights were compared with their hashes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verified {
+    No,
+    /// In the file: the artifact holds no kernel that hashes.
+    InFile,
+    /// Where they are resident.
+    OnDevice {
+        seconds: f64,
+    },
 }
 
 /// What a submission may take unless the caller says otherwise: recent kernels reset an amdgpu ring after 2 s, and a desktop
@@ -232,6 +250,7 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
+            residency: None,
             verify_weights: true,
             submission: None,
             cache_folder: None,

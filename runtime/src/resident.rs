@@ -6,30 +6,33 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use artifacts::view::WeightSection;
-use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, TargetKernels, TokenizerSection};
+use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection};
 
 use crate::buffers::{Allocated, Buffers};
+use crate::checksum::Checksum;
 use crate::device_plan::{DeviceFacts, DeviceKind};
 use crate::engine::Engine;
 use crate::error::LoadError;
-use crate::model::{LoadOptions, LoadReport};
+use crate::held::Accounts;
+use crate::model::{LoadOptions, LoadReport, Verified};
 use crate::pace;
 use crate::pages::{HeldPages, PagePool};
 use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
-use crate::residency::{ContextRequest, pool_pages, table_stride};
+use crate::reader::Reader;
+use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
 use crate::tune::Candidates;
 use crate::tuning;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
-use crate::vk::memory::Mapping;
 use crate::vk::submit::Lane;
-use crate::weights::{self, Slice};
+use crate::ways::{Extent, Source, Ways};
+use crate::weights;
 
 /// An open artifact. All but the weights is in memory of our own, and the weights are only ever read: a file that is cut
 /// or changed while it is in use gives an error.
 pub struct ArtifactFile {
-    file: MappedFile,
+    file: Arc<MappedFile>,
     view: ArtifactView<'static>,
 }
 
@@ -75,24 +78,42 @@ pub fn make_resident(
     let (target, tuning) = tuning::tuned(untuned, key, options.tuning.as_ref());
     let target = &target;
     let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
+    let before = Accounts::now(facts, &device.heaps()?);
     let mut lane = Lane::create(&device, timeout)?;
-    let Allocated { buffers, views, weights } = Buffers::allocate(&device, plan, context_tokens, request)?;
+    let source = Source { device: &device, file: &artifact.file, timeout };
+    let extents = artifact.extents();
+    let ways = Ways::choose(&source, &extents, &planned_bytes(plan, context_tokens, request), options.residency)?;
+    let Allocated { buffers, views, slices } =
+        Buffers::allocate(&source, &extents, &ways, plan, context_tokens, request)?;
     buffers.clear(&device, &mut lane)?;
 
-    let slices = slices(artifact.view.weights(), &buffers, weights);
     let (filled, compiled) = thread::scope(|scope| {
-        let verified = options.verify_weights.then(|| scope.spawn(|| artifact.verify()));
+        let on_host = options.verify_weights && target.checksum.is_none();
+        let verified = on_host.then(|| scope.spawn(|| artifact.verify()));
         let compiled = scope.spawn(|| {
             timed(|| pipeline_cache::compile(&device, artifact.kernels(), target, options.cache_folder.as_deref()))
         });
-        let filled = timed(|| weights::fill(&device, &artifact.file, slices, timeout, progress));
+        let filled = timed(|| weights::fill(&source, slices, progress));
         if let Some(verified) = verified {
             verified.join().expect("hashing does not panic")?;
         }
         Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
     })?;
-    let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
-    let (way, Compiled { pipelines, report: pipeline_report }) = (way?, compiled?);
+    let ((filled, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
+    filled?;
+    let Compiled { pipelines, report: pipeline_report } = compiled?;
+    let verified = match target.checksum {
+        _ if !options.verify_weights => Verified::No,
+        None => Verified::InFile,
+        Some(checksum) => {
+            let begin = Instant::now();
+            let mut checksum = Checksum::create(&device, &pipelines[checksum as usize])?;
+            for (slice, (section, buffer)) in artifact.view.weights().iter().zip(&buffers.weights).enumerate() {
+                checksum.verify(&mut lane, &artifact.file, slice, section, buffer)?;
+            }
+            Verified::OnDevice { seconds: begin.elapsed().as_secs_f64() }
+        }
+    };
 
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens)?;
     let mut paces = prepared.guessed_paces();
@@ -116,6 +137,9 @@ pub fn make_resident(
         pace::measure(&mut engine, &prepared, &mut paces, bound, context_tokens)?;
         engine.programs = prepared.record(&device, &paces, bound, options.profile.then_some(target))?;
     }
+    let held = Accounts::now(facts, &device.heaps()?);
+    let held = before.compare(&held, &buffers.bytes_by_heap(facts.heaps.len()), facts, plan)?;
+    let direct = Reader::direct(&artifact.file).is_direct();
     let report = LoadReport {
         seconds_total: begin.elapsed().as_secs_f64(),
         seconds_weights,
@@ -123,9 +147,11 @@ pub fn make_resident(
         pipelines: pipeline_report,
         tuning,
         weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
-        way,
+        way: ways.describe(|tier| buffers.is_device_local(plan, tier), direct),
+        verified,
         target: target.name.clone(),
         memory: buffers.resident_bytes(),
+        held,
         submissions: engine.programs.submissions(),
     };
     let candidates = match options.candidates {
@@ -141,7 +167,7 @@ impl ArtifactFile {
     pub fn open(path: &Path) -> Result<ArtifactFile, LoadError> {
         let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
         let view = ArtifactView::read(file.file()).map_err(|error| in_file(path, error))?;
-        Ok(ArtifactFile { file, view })
+        Ok(ArtifactFile { file: Arc::new(file), view })
     }
 
     pub fn meta(&self) -> &Meta {
@@ -164,6 +190,17 @@ impl ArtifactFile {
         &self.view.kernels.targets[index]
     }
 
+    /// Where the weights lie in the file, and where they belong.
+    fn extents(&self) -> Vec<Extent> {
+        let both = self.view.weights().iter().zip(&self.view.plan.slices);
+        let extent = |(section, slice): (&WeightSection<'_>, &SlicePlan)| Extent {
+            file_offset_bytes: section.offset_bytes,
+            len_bytes: section.len_bytes,
+            tier: slice.tier,
+        };
+        both.map(extent).collect()
+    }
+
     fn verify(&self) -> Result<(), LoadError> {
         let verified = self.view.weights().iter().try_for_each(|section| section.verify_in(self.file.file()));
         verified.map_err(|error| in_file(self.file.path(), error))
@@ -175,17 +212,6 @@ fn in_file(path: &Path, error: ReadError) -> LoadError {
         ReadError::File(source) => LoadError::File { path: path.to_owned(), source },
         ReadError::Artifact(source) => LoadError::Artifact { path: path.to_owned(), source },
     }
-}
-
-fn slices(sections: &[WeightSection<'_>], buffers: &Buffers, mappings: Vec<Option<Mapping>>) -> Vec<Slice> {
-    let both = sections.iter().zip(&buffers.weights).zip(mappings);
-    both.map(|((section, buffer), mapping)| Slice {
-        file_offset_bytes: section.offset_bytes,
-        len_bytes: section.len_bytes,
-        buffer: Arc::clone(buffer),
-        mapping,
-    })
-    .collect()
 }
 
 /// Runs `work` and says how many seconds it took.

@@ -134,6 +134,7 @@ mod tests {
                 pipeline("matmul", vec![alternative("a", 5), alternative("b", 6)]),
             ],
             programs: vec![program(8, vec![dispatch(0, vec![]), matmul()]), program(1, vec![matmul()])],
+            checksum: None,
         }
     }
 

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling};
+use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, Way};
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
 
 mod toy_artifact;
@@ -201,6 +201,39 @@ fn loading_reports_what_it_did() {
 }
 
 #[test]
+fn every_way_of_loading_gives_the_same_model() {
+    let tokens = prompt(20);
+    let expected = twin(&tokens);
+    for way in [None, Some(Way::Import), Some(Way::Map), Some(Way::Host), Some(Way::Staging)] {
+        let Some(options) = options() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_toy(folder.path());
+        let mut parts = Vec::new();
+        let loaded = Model::load(&path, &LoadOptions { residency: way, ..options }, &mut |done, _| parts.push(done));
+        let model = match loaded {
+            // A device need not have them all; llvmpipe does.
+            Err(LoadError::Residency { refusals, .. }) if !is_llvmpipe() => {
+                eprintln!("skipped: {}", refusals.join("; "));
+                continue;
+            }
+            other => other.unwrap_or_else(|error| panic!("{way:?}: {error}")),
+        };
+        assert!(parts.is_sorted() && parts.len() >= 3, "{way:?}: {parts:?}");
+        let words = match way {
+            Some(Way::Import) => "import of the mapped file",
+            Some(Way::Host) => "imported memory",
+            Some(Way::Staging) => "staging copies",
+            _ => "",
+        };
+        assert!(model.report().way.contains(words), "{way:?}: {}", model.report().way);
+        let mut session = model.session().unwrap();
+        let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way:?}");
+        session.feed_with_logits(&tokens, &mut check).unwrap();
+    }
+    assert_no_validation_messages();
+}
+
+#[test]
 fn a_cache_of_pipelines_is_never_in_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
@@ -235,6 +268,10 @@ fn short_submissions_are_many_and_change_nothing() {
         model.session().unwrap().feed_with_logits(&tokens, &mut check).unwrap();
     }
     assert_no_validation_messages();
+}
+
+fn is_llvmpipe() -> bool {
+    std::env::var("UNICORN_DEVICE").is_ok_and(|name| name == "llvmpipe")
 }
 
 /// A loaded toy and the folder that it lies in.

@@ -10,6 +10,7 @@ use artifacts::{
     Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
 use kernels::KernelSpec;
+use kernels::checksum::ChecksumSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use kernels::gemm::GemmTile;
 use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
@@ -217,6 +218,15 @@ impl Launch {
             let bindings = operands.iter().zip(spec.bindings()).map(bind).collect();
             add(spec, bindings);
         }
+        let checksum = shaders_gen::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
+        let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
+        kernels.modules.push(checksum.words);
+        pipelines.push(Pipeline {
+            name: "checksum".into(),
+            module,
+            bindings: checksum.bindings,
+            alternatives: Vec::new(),
+        });
         let samples = logits == LogitsRows::One;
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
         kernels.targets.push(TargetKernels {
@@ -224,6 +234,7 @@ impl Launch {
             matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
             pipelines,
             programs,
+            checksum: Some(number),
         });
         let plan = Plan {
             machine: MachinePlan::default(),

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 
 use artifacts::step::MAX_HISTORY;
 
-use crate::Sampling;
+use crate::{Sampling, Way};
 
 /// Generates text with a compiled model on a Vulkan device.
 ///
@@ -117,8 +117,15 @@ pub struct LoadArgs {
     /// Target of the artifact, by name [default: the first that fits the device]
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
-    /// Do not check the hashes of the weights
-    #[arg(long)]
+    /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
+    /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
+    #[arg(long, value_name = "WAY")]
+    pub residency: Option<Way>,
+    /// Compare the hashes of the weights with those of the artifact, on the device, where they lie (the default)
+    #[arg(long, overrides_with = "no_verify")]
+    pub verify: bool,
+    /// Do not compare them
+    #[arg(long, overrides_with = "verify")]
     pub no_verify: bool,
     /// Longest that one submission to the device may take, in milliseconds [default: 100]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]

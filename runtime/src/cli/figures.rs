@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::load::is_software;
-use crate::Model;
 use crate::error::size;
+use crate::{Model, Verified};
 
 /// What a run measured. A rate is `None` when nothing of its kind ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,10 +46,19 @@ pub struct LoadFigures {
     pub load_pipelines: u32,
     /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
     pub load_pipelines_from_cache: Option<u32>,
+    pub load_weight_bytes: u64,
+    /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too quick to tell.
+    pub load_gb_per_s: Option<f64>,
     /// How the weights reached the device.
     pub load_way: String,
+    /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
+    pub load_verified: Option<&'static str>,
+    /// Part of `load_s`: comparing them on the device.
+    pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
+    /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
+    pub memory_held: String,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
 }
@@ -118,6 +127,11 @@ impl LoadFigures {
                 TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
             (tier.tier.name(), memory)
         });
+        let (load_verified, load_verify_s) = match report.verified {
+            Verified::No => (None, None),
+            Verified::InFile => (Some("file"), None),
+            Verified::OnDevice { seconds } => (Some("device"), Some(seconds)),
+        };
         LoadFigures {
             device: model.device().name.clone(),
             target: report.target.clone(),
@@ -127,8 +141,14 @@ impl LoadFigures {
             load_pipelines_s: report.seconds_pipelines,
             load_pipelines: report.pipelines.pipelines,
             load_pipelines_from_cache: report.pipelines.from_cache,
+            load_weight_bytes: report.weight_bytes,
+            load_gb_per_s: (report.seconds_weights > 0.0)
+                .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
             load_way: report.way.clone(),
+            load_verified,
+            load_verify_s,
             memory_bytes: tiers.collect(),
+            memory_held: report.held.clone(),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
         }
     }
@@ -143,13 +163,21 @@ pub fn bandwidth_gb_per_s(model: &Model) -> Option<f64> {
 impl fmt::Display for LoadFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
+        write!(f, "loaded   {} in {:.2} s, ", size(self.load_weight_bytes), self.load_weights_s)?;
+        if let Some(rate) = self.load_gb_per_s {
+            write!(f, "{rate:.1} GB/s, ")?;
+        }
+        writeln!(f, "{}", self.load_way)?;
         write!(
             f,
-            "load     {:.2} s: weights {:.2} s by {}, {} pipelines {:.2} s",
-            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines, self.load_pipelines_s
+            "started  in {:.2} s, {} pipelines {:.2} s",
+            self.load_s, self.load_pipelines, self.load_pipelines_s
         )?;
         if let Some(cached) = self.load_pipelines_from_cache {
             write!(f, ", {cached} of them from the cache")?;
+        }
+        if let (Some(place), Some(seconds)) = (self.load_verified, self.load_verify_s) {
+            write!(f, ", weights verified on the {place} {seconds:.2} s")?;
         }
         writeln!(f)?;
         for (tier, memory) in &self.memory_bytes {
@@ -164,6 +192,7 @@ impl fmt::Display for LoadFigures {
                 size(other)
             )?;
         }
+        writeln!(f, "held     {}", self.memory_held)?;
         Ok(())
     }
 }
@@ -201,8 +230,13 @@ pub mod tests {
             load_pipelines_s: 0.25,
             load_pipelines: 60,
             load_pipelines_from_cache: Some(60),
-            load_way: "staging copies".into(),
+            load_weight_bytes: 2_000_000_000,
+            load_gb_per_s: Some(2.0),
+            load_way: "staging copies, page cache released".into(),
+            load_verified: Some("device"),
+            load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
+            memory_held: "not compared".into(),
             weight_bytes_per_token: 2_000_000_000,
         }
     }
@@ -239,8 +273,13 @@ pub mod tests {
                 "load_pipelines_s",
                 "load_pipelines",
                 "load_pipelines_from_cache",
+                "load_weight_bytes",
+                "load_gb_per_s",
                 "load_way",
+                "load_verified",
+                "load_verify_s",
                 "memory_bytes",
+                "memory_held",
                 "weight_bytes_per_token",
                 "prefill_tokens",
                 "prefill_tokens_per_s",

@@ -37,6 +37,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     let options = LoadOptions {
         device,
         target: args.target.clone(),
+        residency: args.residency,
         verify_weights: !args.no_verify,
         tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
         submission: args.submission_ms.map(|bound| Duration::from_millis(bound.into())),

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use ash::vk;
 
-use crate::device_plan::DeviceFacts;
+use crate::device_plan::{DeviceFacts, Heap};
 use crate::error::LoadError;
 use crate::vk::features::{FeatureChain, extension_names};
+use crate::vk::import::HostImport;
 use crate::vk::instance::Instance;
-use crate::vk::{Named, faults};
+use crate::vk::{Named, facts, faults};
 
 pub struct Device {
     pub(super) raw: ash::Device,
@@ -18,6 +19,8 @@ pub struct Device {
     pub(super) queue_family: u32,
     /// Nanoseconds of one tick and the bits that count; `None`: the queue keeps no time.
     pub(super) clock: Option<(f64, u64)>,
+    /// `None`: the driver takes no host memory.
+    pub(super) host_import: Option<HostImport>,
     facts: DeviceFacts,
     stuck: AtomicBool,
     /// Destroyed after the device, so it goes last.
@@ -56,11 +59,13 @@ impl Device {
         let valid_bits = families[queue_family].timestamp_valid_bits;
         let clock =
             (valid_bits > 0).then(|| (f64::from(limits.timestamp_period), u64::MAX >> (64 - valid_bits.clamp(1, 64))));
+        let host_import = facts.features.host_import.then(|| HostImport::of(&instance, physical, &raw));
         Ok(Arc::new(Device {
             raw,
             queue: Mutex::new(queue),
             queue_family: queue_family as u32,
             clock,
+            host_import,
             facts: facts.clone(),
             stuck: AtomicBool::new(false),
             instance,
@@ -69,6 +74,11 @@ impl Device {
 
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    /// Its heaps as they are now.
+    pub fn heaps(&self) -> Result<Vec<Heap>, LoadError> {
+        facts::heaps(&self.instance, &self.facts)
     }
 
     /// Returns when nothing is under way any more: done, or given up with a device that was lost. A submission that

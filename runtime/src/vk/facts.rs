@@ -3,6 +3,7 @@
 use ash::{ext, khr, vk};
 
 use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
+use crate::error::LoadError;
 use crate::vk::features::{Extensions, FeatureChain};
 use crate::vk::instance::Instance;
 use crate::vk::{Failure, Named};
@@ -48,6 +49,12 @@ pub fn facts(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> R
         facts.features = features(instance, device, extensions)?;
     }
     Ok(facts)
+}
+
+/// Heaps as they are now, of a device that was described before.
+pub fn heaps(instance: &Instance, facts: &DeviceFacts) -> Result<Vec<Heap>, LoadError> {
+    let device = instance.physical_devices()?[facts.index];
+    Ok(memory(instance, device, facts.features.memory_budget).0)
 }
 
 fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: Extensions, facts: &mut DeviceFacts) {

@@ -21,6 +21,7 @@ pub mod faults;
 #[path = "faults_disabled.rs"]
 mod faults;
 pub mod features;
+pub mod import;
 pub mod instance;
 pub mod memory;
 pub mod pipeline;

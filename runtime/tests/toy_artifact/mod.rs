@@ -161,7 +161,10 @@ fn kernels() -> Kernels {
     ];
     let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
     let matches = TargetMatch::default();
-    Kernels { modules, targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs }] }
+    Kernels {
+        modules,
+        targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs, checksum: None }],
+    }
 }
 
 fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
