@@ -65,13 +65,13 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
             }
         }
     }
-    let [cold, direct, warm, copy] = media.each_mut().map(median);
+    let [cold, direct, warm, copy] = media.each_mut().map(|rates| median(rates));
     println!("dd, nothing cached      {cold:>6.2} GB/s");
     println!("dd, past the cache      {direct:>6.2} GB/s");
     println!("dd, all cached          {warm:>6.2} GB/s");
     println!("copy to fresh memory    {copy:>6.2} GB/s");
     for (way, rates) in WAYS.into_iter().zip(&mut ways) {
-        let [from_disk, from_cache] = rates.each_mut().map(median);
+        let [from_disk, from_cache] = rates.each_mut().map(|rates| median(rates));
         if rates.iter().any(Vec::is_empty) {
             continue;
         }
@@ -137,7 +137,7 @@ fn copy_rate(bytes: usize) -> f64 {
     (cores * source.len()) as f64 / begin.elapsed().as_secs_f64() / 1e9
 }
 
-fn median(rates: &mut Vec<f64>) -> f64 {
+fn median(rates: &mut [f64]) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
 }
