@@ -1,5 +1,6 @@
 //! A lost device is no end: the model is made resident again, sequences are computed again from their journals, and whoever
-//! was waiting gets what they would have got.
+//! was waiting gets what they would have got. Only a submission that neither ends nor fails keeps the memory of its device:
+//! then there may be no room for the model a second time, which is said.
 //!
 //! ```text
 //! persist ─► engine there? ─ no ─► Model::revive ──► engine, of a new generation

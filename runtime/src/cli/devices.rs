@@ -1,8 +1,9 @@
 //! `devices`: what each Vulkan device can do, and which targets of an artifact would run there.
 
+use std::fs::File;
 use std::path::Path;
 
-use artifacts::{ArtifactView, MappedFile, TargetKernels};
+use artifacts::{ArtifactView, TargetKernels};
 use serde::Serialize;
 
 use super::args::DevicesArgs;
@@ -162,7 +163,7 @@ impl TargetFit {
 }
 
 pub fn targets_of(path: &Path) -> Result<Vec<TargetKernels>, CliError> {
-    let file = MappedFile::open(path).map_err(|error| CliError::at(path, error))?;
-    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(path, error))?;
+    let file = File::open(path).map_err(|error| CliError::at(path, error))?;
+    let view = ArtifactView::read(&file).map_err(|error| CliError::at(path, error))?;
     Ok(view.kernels.targets)
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use artifacts::ArtifactView;
 use artifacts::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, SectionKind, decode_header};
 use tempfile::TempDir;
 use tests::generators::rehash_table;
@@ -65,6 +66,34 @@ fn accepted(change: impl FnOnce(&mut Vec<u8>)) {
 #[test]
 fn the_artifact_that_the_others_are_made_from_is_sound() {
     accepted(|_| ());
+}
+
+/// The runtime reads what others map; both refuse the same, in the same words.
+#[test]
+fn reading_refuses_what_parsing_refuses() {
+    let len = sound_artifact().len();
+    let cuts = [0, 7, HEADER_BYTES - 1, HEADER_BYTES + 5, len / 3, len - 1, len].map(|end| (end, None));
+    let flips = (0..len).step_by(len / 40).map(|at| (len, Some(at)));
+    for (end, flipped) in cuts.into_iter().chain(flips) {
+        let (_folder, path) = changed_artifact(|artifact| {
+            flipped.iter().for_each(|&at| artifact[at] ^= 1);
+            artifact.truncate(end);
+        });
+        let bytes = std::fs::read(&path).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        match (ArtifactView::parse(&bytes), ArtifactView::read(&file)) {
+            (Err(parsed), Err(read)) => assert_eq!(parsed.to_string(), read.to_string()),
+            (Ok(parsed), Ok(read)) => {
+                for (parsed, read) in parsed.weights().iter().zip(read.weights()) {
+                    assert_eq!((parsed.offset_bytes, parsed.len_bytes), (read.offset_bytes, read.len_bytes));
+                    let words = |error: &dyn std::fmt::Display| error.to_string();
+                    let (parsed, read) = (parsed.verify(), read.verify_in(&file));
+                    assert_eq!(parsed.map_err(|error| words(&error)), read.map_err(|error| words(&error)));
+                }
+            }
+            (parsed, read) => panic!("cut at {end}, {flipped:?}: {:?}, {:?}", parsed.err(), read.err()),
+        }
+    }
 }
 
 #[test]
