@@ -147,11 +147,11 @@ fn a_flipped_bit_in_header_or_table_is_found() {
 #[test]
 fn another_major_version_is_refused_by_name() {
     let newer = |artifact: &mut Vec<u8>| {
-        artifact[8..10].copy_from_slice(&2u16.to_le_bytes());
+        artifact[8..10].copy_from_slice(&3u16.to_le_bytes());
         artifact[10..12].copy_from_slice(&7u16.to_le_bytes());
         rehash_table(artifact);
     };
-    refused(newer, &["version 2.7", "1.x", "newer unicorn-run"]);
+    refused(newer, &["version 3.7", "2.x", "newer unicorn-run"]);
 }
 
 #[test]
