@@ -1,4 +1,74 @@
 //! The hash that the artifact names content by, for what else must be told apart or found damaged.
+//!
+//! BLAKE3 is a tree over chunks of 1 KiB, so that a device can hash weights where they lie and the host needs only join
+//! what comes back:
+//!
+//! ```text
+//! section   │ 64 KiB │ 64 KiB │ 64 KiB │ rest │     a subtree each, hashed on the device (`kernels::checksum`)
+//!               v0       v1       v2      v3       32 bytes each
+//!                 ╲     ╱          ╲     ╱
+//!                   └───────┬───────┘              joined here: the section's hash
+//! ```
+
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+/// What one subtree covers; the last one of a section may be shorter.
+pub const SUBTREE_BYTES: u64 = 64 << 10;
+pub const CHUNK_BYTES: u64 = 1 << 10;
+
+/// Which bytes of a section a device is to hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashedRange {
+    /// Of the range in its section, in chunks.
+    pub first_chunk: u32,
+    pub len_bytes: u32,
+    /// The range is the whole section and one subtree, whose value is then the section's hash.
+    pub is_root: bool,
+}
+
+impl HashedRange {
+    /// As the kernel reads it.
+    pub fn to_words(self) -> [u32; 4] {
+        [self.first_chunk, self.len_bytes, u32::from(self.is_root), 0]
+    }
+}
+
+/// The hash of a section.
+pub fn hash(bytes: &[u8]) -> [u8; 32] {
+    *blake3::hash(bytes).as_bytes()
+}
+
+/// What a device gives for a section: the values of its subtrees, or its hash if it has only one.
+pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
+    if section.len() as u64 <= SUBTREE_BYTES {
+        return vec![hash(section)];
+    }
+    let parts = section.chunks(SUBTREE_BYTES as usize).zip((0..).step_by(SUBTREE_BYTES as usize));
+    let value = |(part, offset_bytes): (&[u8], u64)| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.set_input_offset(offset_bytes);
+        hasher.update(part);
+        hasher.finalize_non_root()
+    };
+    parts.map(value).collect()
+}
+
+/// The hash of a section from its subtrees' values in order; that of a single one is the hash already.
+pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
+    while values.len() > 2 {
+        let join = |pair: &[ChainingValue]| match pair {
+            [left, right] => merge_subtrees_non_root(left, right, Mode::Hash),
+            // A subtree without a neighbour waits for one further up.
+            _ => pair[0],
+        };
+        values = values.chunks(2).map(join).collect();
+    }
+    match values[..] {
+        [left, right] => *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes(),
+        [only] => only,
+        _ => hash(&[]),
+    }
+}
 
 /// BLAKE3 of `parts`, each with its length, so that no two lists of parts are hashed alike.
 pub fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
@@ -13,6 +83,14 @@ pub fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn subtrees_join_to_the_hash() {
+        let bytes: Vec<u8> = (0..700_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for len in [1, 64 << 10, (64 << 10) + 1, 128 << 10, 200_000, 5 * (64 << 10), 700_001] {
+            assert_eq!(join(subtrees(&bytes[..len])), hash(&bytes[..len]), "{len} bytes");
+        }
+    }
 
     #[test]
     fn where_parts_end_is_part_of_the_hash() {

@@ -10,7 +10,7 @@ use crate::error::ParseError;
 
 pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
-pub const VERSION_MAJOR: u16 = 1;
+pub const VERSION_MAJOR: u16 = 2;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
 pub const VERSION_MINOR: u16 = 0;
 pub const HEADER_BYTES: usize = 64;
@@ -21,6 +21,8 @@ pub const SECTION_ALIGN: u64 = 64 << 10;
 pub const MAX_SLICE_BYTES: u64 = 1 << 30;
 /// More than any artifact has; a bound on what a lying header can make a reader do.
 pub const MAX_SECTIONS: u32 = 1 << 16;
+/// Header and section table take no more than this.
+pub const MAX_HEAD_BYTES: usize = HEADER_BYTES + MAX_SECTIONS as usize * ENTRY_BYTES;
 
 /// What a section holds. Kinds that a reader does not know are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +91,11 @@ pub fn encode_header(sections: &[Section], file_len_bytes: u64) -> Vec<u8> {
 /// The inverse of [`encode_header`], for any bytes: checks magic, version, lengths, the table's hash, and that every
 /// section lies inside the file, aligned, in order and without overlap.
 pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
+    decode_header_of(bytes, bytes.len() as u64)
+}
+
+/// The same for a file of `found_len_bytes`, of which `bytes` are the first: all, or at least [`MAX_HEAD_BYTES`].
+pub fn decode_header_of(bytes: &[u8], found_len_bytes: u64) -> Result<Vec<Section>, ParseError> {
     let found_magic = &bytes[..bytes.len().min(MAGIC.len())];
     if found_magic != MAGIC {
         return Err(ParseError::Magic { found: found_magic.to_vec() });
@@ -103,8 +110,8 @@ pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
         return Err(ParseError::invalid("section count", format!("at most {MAX_SECTIONS}"), count));
     }
     let file_len_bytes = u64_at(header, 16);
-    if file_len_bytes != bytes.len() as u64 {
-        return Err(ParseError::Cut { what: "file", offset: 0, expected: file_len_bytes, found: bytes.len() as u64 });
+    if file_len_bytes != found_len_bytes {
+        return Err(ParseError::Cut { what: "file", offset: 0, expected: file_len_bytes, found: found_len_bytes });
     }
     let table = take(bytes, "section table", HEADER_BYTES, count as usize * ENTRY_BYTES)?;
     let expected = &header[32..64];

@@ -16,6 +16,9 @@ pub struct TargetKernels {
     pub matches: TargetMatch,
     pub pipelines: Vec<Pipeline>,
     pub programs: Vec<Program>,
+    /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
+    /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees, a workgroup each.
+    pub checksum: Option<u32>,
 }
 
 /// Which devices a target is for, in Vulkan's terms. The runtime takes the first target in the file that fits.
@@ -44,6 +47,18 @@ pub struct Pipeline {
     pub module: u32,
     /// Storage buffers 0..bindings of descriptor set 0.
     pub bindings: u32,
+    /// Other ways to the same result, from which `unicorn-run tune` picks the fastest on a device.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// A module that can take the place of a pipeline's own: it reads and writes the same, to the last bits of sums, in
+/// workgroups of its own ([`Dispatch::alternatives`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// For people and profiles.
+    pub name: String,
+    /// Index into [`Kernels::modules`].
+    pub module: u32,
 }
 
 /// One step of the model over at most `rows` token rows, recorded once and run many times.
@@ -72,6 +87,8 @@ pub struct Dispatch {
     /// Index into [`TargetKernels::pipelines`].
     pub pipeline: u32,
     pub workgroups: [u32; 3],
+    /// The same for each of the pipeline's alternatives, in order.
+    pub alternatives: Vec<[u32; 3]>,
     /// One a binding of the pipeline, in order.
     pub bindings: Vec<Binding>,
     /// Reads or overwrites something that a dispatch since the last barrier wrote or read.

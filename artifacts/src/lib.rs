@@ -38,13 +38,15 @@ pub mod write;
 
 pub use account::{Account, TierAccount};
 pub use error::ParseError;
-pub use kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
+pub use kernels::{
+    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch,
+};
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };
 pub use tokenizer::TokenizerSection;
-pub use view::ArtifactView;
+pub use view::{ArtifactView, ReadError};
 #[cfg(feature = "write")]
 pub use write::ArtifactWriter;

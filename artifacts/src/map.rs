@@ -1,8 +1,10 @@
 //! Unsafe room A: a file as bytes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::UncheckedAdvice;
@@ -14,6 +16,8 @@ pub struct MappedFile {
     map: memmap2::Mmap,
 }
 
+/// No system has smaller pages.
+const PAGE_BYTES: usize = 4 << 10;
 /// What is hashed between two releases.
 const HASHED_BYTES: usize = 64 << 20;
 
@@ -44,6 +48,46 @@ impl MappedFile {
         let advised = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
         // Only memory is at stake: a kernel that refuses keeps the pages.
         drop(advised);
+    }
+
+    /// Brings the pages of `range` into memory and maps them, so that whoever reads them next does not wait.
+    ///
+    /// # Errors
+    /// When the file has become shorter than the range, or cannot be read.
+    pub fn fault_in(&self, range: Range<usize>) -> io::Result<()> {
+        let Range { start, end } = range;
+        assert!(start <= end && end <= self.map.len(), "{range:?} of a map of {} bytes", self.map.len());
+        match self.map.advise_range(memmap2::Advice::PopulateRead, start, end - start) {
+            // Linux before 5.14 does not know the advice.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                for byte in self.map[start..end].iter().step_by(PAGE_BYTES) {
+                    std::hint::black_box(*byte);
+                }
+                Ok(())
+            }
+            // A page behind the file's end; reading it would end the process.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(io::ErrorKind::UnexpectedEof.into()),
+            result => result,
+        }
+    }
+
+    /// Tells the system that nobody here needs its cached copy of `range` again. Pages that a process has mapped stay.
+    pub fn release_cache(&self, range: Range<u64>) {
+        let (offset, len) = (range.start as libc::off_t, (range.end - range.start) as libc::off_t);
+        // SAFETY: advice on an open file; it takes no pointer, and at worst the pages are read again.
+        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
+    }
+
+    /// The same file, opened for reads that go past the system's cache. Addresses, offsets and lengths must be multiples of
+    /// 4096 bytes.
+    ///
+    /// # Errors
+    /// On file systems that have no such reads, such as tmpfs.
+    pub fn open_direct(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
     /// Feeds the whole file to `hasher` on all cores, releasing what is behind.

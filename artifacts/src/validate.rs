@@ -17,12 +17,14 @@ const MAX_BUFFERS: u64 = 64;
 const MAX_READ_BYTES: u64 = 1 << 40;
 /// More than any program has; a bound on what comparing each with each can cost a reader.
 const MAX_ACTIVATIONS: u64 = 16_384;
+/// A bound on what tuning can cost a reader.
+const MAX_ALTERNATIVES: u64 = 16;
 /// SPIR-V's first word.
 const SPIRV_MAGIC: u32 = 0x0723_0203;
 
 pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     let plan = &view.plan;
-    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.bytes.len() as u64).collect();
+    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.len_bytes).collect();
     equal("number of planned slices", slice_lens.len(), plan.slices.len())?;
     for (slice, len) in plan.slices.iter().zip(&slice_lens) {
         equal("bytes of a planned slice", *len, slice.bytes)?;
@@ -55,9 +57,16 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         }
     }
     for target in &view.kernels.targets {
+        if let Some(checksum) = target.checksum {
+            below("pipeline of the checksum", checksum, target.pipelines.len())?;
+            equal("bindings of the checksum", target.pipelines[checksum as usize].bindings, 3)?;
+        }
         for pipeline in &target.pipelines {
             in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
-            below("module of a pipeline", pipeline.module, view.kernels.modules.len())?;
+            for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {
+                below("module of a pipeline", module, view.kernels.modules.len())?;
+            }
+            in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
         }
         for program in &target.programs {
             validate_program(plan, target, program)?;
@@ -124,7 +133,9 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         let pipeline = &target.pipelines[dispatch.pipeline as usize];
         equal(&format!("bindings of dispatch {}", dispatch.label), pipeline.bindings, dispatch.bindings.len() as u32)?;
         in_range(&format!("weights of dispatch {}", dispatch.label), dispatch.weight_bytes, 0, MAX_READ_BYTES)?;
-        for &count in &dispatch.workgroups {
+        let alternatives = format!("alternatives of dispatch {}", dispatch.label);
+        equal(&alternatives, pipeline.alternatives.len(), dispatch.alternatives.len())?;
+        for &count in dispatch.alternatives.iter().chain([&dispatch.workgroups]).flatten() {
             in_range(&format!("workgroups of dispatch {}", dispatch.label), u64::from(count), 1, 65_535)?;
         }
         for binding in &dispatch.bindings {

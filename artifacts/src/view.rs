@@ -1,12 +1,15 @@
 //! The reader: bytes to checked, borrowed parts. Everything read from a file is checked once, here, and trusted after.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::codec;
+use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
-use crate::header::{self, MAGIC, MAX_SLICE_BYTES, Section, SectionKind};
+use crate::hash::hash_parts;
+use crate::header::{self, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, Section, SectionKind};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
 use crate::plan::Plan;
@@ -19,17 +22,33 @@ pub struct ArtifactView<'a> {
     pub plan: Plan,
     pub kernels: Kernels,
     pub tokenizer: TokenizerSection,
+    /// Hash of all sections' hashes: what tells this artifact from every other.
+    pub content_hash: [u8; 32],
     weights: Vec<WeightSection<'a>>,
 }
 
 /// One weight section, not yet hashed.
 #[derive(Clone, Copy)]
 pub struct WeightSection<'a> {
+    /// Empty where the view was read, not parsed.
     pub bytes: &'a [u8],
     /// Of its first byte in the file.
     pub offset_bytes: u64,
+    pub len_bytes: u64,
     hash: [u8; 32],
 }
+
+/// Why an artifact could not be read from its file.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error(transparent)]
+    Artifact(#[from] ParseError),
+}
+
+/// What is read and hashed at a time.
+const PIECE_BYTES: usize = 8 << 20;
 
 impl<'a> ArtifactView<'a> {
     /// Checks header, table, the structured sections' hashes and contents, and the plan against the sections. Weight
@@ -39,12 +58,44 @@ impl<'a> ArtifactView<'a> {
     /// For any bytes that are not an artifact of this version, [`ParseError`] says what is wrong and where.
     pub fn parse(bytes: &'a [u8]) -> Result<ArtifactView<'a>, ParseError> {
         let sections = header::decode_header(bytes)?;
+        let body = |section: &Section| Ok::<_, ParseError>(Cow::Borrowed(section_bytes(bytes, section)));
+        ArtifactView::assemble(&sections, body, |section| section_bytes(bytes, section))
+    }
+
+    /// The same from a file of which nothing is mapped: all but the weights is read into memory of this process. A map of a
+    /// file that is cut meanwhile ends whoever looks at it; this gives an error.
+    ///
+    /// # Errors
+    /// As [`ArtifactView::parse`], and when the file cannot be read.
+    pub fn read(file: &File) -> Result<ArtifactView<'static>, ReadError> {
+        let len_bytes = file.metadata()?.len();
+        let mut head = vec![0; len_bytes.min(MAX_HEAD_BYTES as u64) as usize];
+        file.read_exact_at(&mut head, 0)?;
+        let sections = header::decode_header_of(&head, len_bytes)?;
+        let body = |section: &Section| {
+            if section.len_bytes > MAX_SECTION_BYTES as u64 {
+                let limit = format!("at most {MAX_SECTION_BYTES}");
+                return Err(ParseError::invalid("length of a section", limit, section.len_bytes).into());
+            }
+            let mut bytes = vec![0; section.len_bytes as usize];
+            file.read_exact_at(&mut bytes, section.offset_bytes)?;
+            Ok::<_, ReadError>(Cow::Owned(bytes))
+        };
+        ArtifactView::assemble(&sections, body, |_| &[])
+    }
+
+    fn assemble<'s, E: From<ParseError>>(
+        sections: &[Section],
+        body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+        weights: impl Fn(&Section) -> &'a [u8],
+    ) -> Result<ArtifactView<'a>, E> {
         let view = ArtifactView {
-            meta: structured(bytes, &sections, SectionKind::Metadata)?,
-            plan: structured(bytes, &sections, SectionKind::Plan)?,
-            kernels: structured(bytes, &sections, SectionKind::Kernels)?,
-            tokenizer: structured(bytes, &sections, SectionKind::Tokenizer)?,
-            weights: weight_sections(bytes, &sections)?,
+            meta: structured(&body, sections, SectionKind::Metadata)?,
+            plan: structured(&body, sections, SectionKind::Plan)?,
+            kernels: structured(&body, sections, SectionKind::Kernels)?,
+            tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
+            content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
+            weights: weight_sections(weights, sections)?,
         };
         validate::validate(&view)?;
         Ok(view)
@@ -64,7 +115,32 @@ impl<'a> WeightSection<'a> {
     pub fn verify(&self) -> Result<(), ParseError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_rayon(self.bytes);
-        compare_hash("weights", self.offset_bytes, &self.hash, hasher.finalize().as_bytes())
+        self.compare(*hasher.finalize().as_bytes())
+    }
+
+    /// Whether this is the hash of the bytes that were written.
+    ///
+    /// # Errors
+    /// [`ParseError::Hash`] with both hashes if it is not.
+    pub fn compare(&self, found: [u8; 32]) -> Result<(), ParseError> {
+        compare_hash("weights", self.offset_bytes, &self.hash, &found)
+    }
+
+    /// The same for the bytes as they are in `file`, which are read.
+    ///
+    /// # Errors
+    /// As [`WeightSection::verify`], and when the file cannot be read.
+    pub fn verify_in(&self, file: &File) -> Result<(), ReadError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut piece = vec![0; PIECE_BYTES.min(self.len_bytes as usize)];
+        let mut at = 0;
+        while at < self.len_bytes {
+            let now = (self.len_bytes - at).min(PIECE_BYTES as u64) as usize;
+            file.read_exact_at(&mut piece[..now], self.offset_bytes + at)?;
+            hasher.update_rayon(&piece[..now]);
+            at += now as u64;
+        }
+        Ok(compare_hash("weights", self.offset_bytes, &self.hash, hasher.finalize().as_bytes())?)
     }
 }
 
@@ -75,25 +151,29 @@ pub fn is_artifact(path: &Path) -> bool {
     read.is_ok() && start == MAGIC
 }
 
-fn structured<T: serde::de::DeserializeOwned>(
-    bytes: &[u8],
+fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(
+    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
     sections: &[Section],
     kind: SectionKind,
-) -> Result<T, ParseError> {
+) -> Result<T, E> {
     let mut found = sections.iter().filter(|section| section.kind == kind as u32);
     let (Some(section), None) = (found.next(), found.next()) else {
         return Err(ParseError::invalid(
             format!("number of {} sections", kind.name()),
             1,
             sections.iter().filter(|section| section.kind == kind as u32).count(),
-        ));
+        )
+        .into());
     };
-    let body = section_bytes(bytes, section);
-    compare_hash(kind.name(), section.offset_bytes, &section.hash, blake3::hash(body).as_bytes())?;
-    codec::decode(kind.name(), body)
+    let body = body(section)?;
+    compare_hash(kind.name(), section.offset_bytes, &section.hash, blake3::hash(&body).as_bytes())?;
+    Ok(codec::decode(kind.name(), &body)?)
 }
 
-fn weight_sections<'a>(bytes: &'a [u8], sections: &[Section]) -> Result<Vec<WeightSection<'a>>, ParseError> {
+fn weight_sections<'a>(
+    bytes: impl Fn(&Section) -> &'a [u8],
+    sections: &[Section],
+) -> Result<Vec<WeightSection<'a>>, ParseError> {
     let mut weights = Vec::new();
     for section in sections.iter().filter(|section| section.kind == SectionKind::Weights as u32) {
         if section.index as usize != weights.len() {
@@ -107,8 +187,9 @@ fn weight_sections<'a>(bytes: &'a [u8], sections: &[Section]) -> Result<Vec<Weig
             ));
         }
         weights.push(WeightSection {
-            bytes: section_bytes(bytes, section),
+            bytes: bytes(section),
             offset_bytes: section.offset_bytes,
+            len_bytes: section.len_bytes,
             hash: section.hash,
         });
     }

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::{ActivationPlan, Kernels, LogitsRows, Pipeline, TargetKernels};
+use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
+use kernels::checksum::ChecksumSpec;
 use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
 use shaders_gen::Target;
 
 use crate::Progress;
+use crate::alternatives::{alternative_name, alternatives};
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
-use crate::place::{self, WeightPlacement};
+use crate::place::{self, StepPipeline, WeightPlacement};
 use crate::select::{PROGRAMS, ProgramKind, SelectOptions, Step, select};
 use crate::verify::VerifiedGraph;
 use crate::weights::PackedWeights;
@@ -58,15 +60,27 @@ pub fn build(
                 specs.len() as u32 - 1
             });
         }
-        let pipelines = compile(&specs, target)?
-            .into_iter()
-            .zip(&specs)
-            .map(|(words, spec)| {
-                let next = module_of_words.len() as u32;
-                let module = *module_of_words.entry(words).or_insert(next);
-                Pipeline { name: pipeline_name(spec), module, bindings: spec.bindings().len() as u32 }
-            })
-            .collect();
+        let checksum = specs.len() as u32;
+        specs.push(KernelSpec::Checksum(ChecksumSpec {}));
+        let others: Vec<Vec<KernelSpec>> = specs.iter().map(|spec| alternatives(spec, target)).collect();
+        let mut module_of = |words: Vec<u32>| {
+            let next = module_of_words.len() as u32;
+            *module_of_words.entry(words).or_insert(next)
+        };
+        let modules: Vec<u32> = compile(&specs, target)?.into_iter().map(&mut module_of).collect();
+        let flat: Vec<KernelSpec> = others.iter().flatten().cloned().collect();
+        let mut other_modules = compile(&flat, target)?.into_iter().map(&mut module_of);
+        let pipelines = specs.iter().zip(&others).zip(modules).map(|((spec, others), module)| Pipeline {
+            name: pipeline_name(spec),
+            module,
+            bindings: spec.bindings().len() as u32,
+            alternatives: others
+                .iter()
+                .zip(&mut other_modules)
+                .map(|(other, module)| Alternative { name: alternative_name(other), module })
+                .collect(),
+        });
+        let pipelines = pipelines.collect();
         for (kind, steps) in &programs {
             let activations = place::place_activations(graph.graph(), steps, kind.rows);
             let arena_bytes = place::arena_bytes(activations.values());
@@ -78,7 +92,13 @@ pub fn build(
         let programs = programs
             .iter()
             .map(|(kind, steps)| {
-                let pipelines: Vec<u32> = steps.iter().map(|step| pipeline_of_spec[&step.spec]).collect();
+                let pipeline_of = |step: &Step| {
+                    let pipeline = pipeline_of_spec[&step.spec];
+                    // Alternatives are those of one row.
+                    let alternatives = others[pipeline as usize].iter().map(|other| other.workgroups(1)).collect();
+                    StepPipeline { pipeline, alternatives }
+                };
+                let pipelines: Vec<StepPipeline> = steps.iter().map(pipeline_of).collect();
                 place::place_program(graph.graph(), placement, *kind, steps, &pipelines)
             })
             .collect();
@@ -87,6 +107,7 @@ pub fn build(
             matches: target.matches(),
             pipelines,
             programs,
+            checksum: Some(checksum),
         });
         set.specs.push(specs);
         progress.advance(1);

@@ -28,6 +28,7 @@ pub mod machine;
 pub mod place;
 pub mod replan;
 
+pub mod alternatives;
 pub mod kernel_set;
 
 pub mod importance;

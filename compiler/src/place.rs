@@ -299,20 +299,26 @@ pub fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>
     activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
+/// What runs a step: a pipeline, and how many workgroups each of its alternatives takes.
+pub struct StepPipeline {
+    pub pipeline: u32,
+    pub alternatives: Vec<[usize; 3]>,
+}
+
 /// One program with every operand bound and the fewest barriers that keep its order.
 pub fn place_program(
     graph: &FusedGraph,
     weights: &WeightPlacement,
     kind: ProgramKind,
     steps: &[Step],
-    pipelines: &[u32],
+    pipelines: &[StepPipeline],
 ) -> Program {
     let activations = place_activations(graph, steps, kind.rows);
     let mut hazards = Hazards::default();
     let dispatches = steps
         .iter()
         .zip(pipelines)
-        .map(|(step, &pipeline)| {
+        .map(|(step, &StepPipeline { pipeline, ref alternatives })| {
             let bindings: Vec<Binding> = step
                 .operands
                 .iter()
@@ -322,7 +328,8 @@ pub fn place_program(
             Dispatch {
                 pipeline,
                 workgroups: step.workgroups.map(|count| count as u32),
-                barrier_before: hazards.barrier_before(&bindings),
+                alternatives: alternatives.iter().map(|other| other.map(|count| count as u32)).collect(),
+                barrier_before: hazards.barrier_before(&bindings, step.is_next_part),
                 bindings,
                 label: step.label.clone(),
                 weight_bytes: step.weight_bytes,
@@ -370,14 +377,17 @@ type Range = ((u8, u32, u32), u64, u64);
 
 impl Hazards {
     /// Whether a dispatch must wait: it reads what was written, or writes what was read or written.
-    fn barrier_before(&mut self, bindings: &[Binding]) -> bool {
+    ///
+    /// `is_next_part`: it writes elsewhere in the output of the dispatch before, of which both bind the same range.
+    fn barrier_before(&mut self, bindings: &[Binding], is_next_part: bool) -> bool {
         let touches = |set: &BTreeSet<Range>, range: &Range| {
             set.iter().any(|other| other.0 == range.0 && other.1 < range.2 && range.1 < other.2)
         };
+        let shared = |range: &Range, writes: bool| is_next_part && writes && self.writes.contains(range);
         let ranges: Vec<(Range, bool)> = bindings.iter().map(|binding| (range_of(binding), binding.writes)).collect();
-        let must_wait = ranges
-            .iter()
-            .any(|(range, writes)| touches(&self.writes, range) || (*writes && touches(&self.reads, range)));
+        let must_wait = ranges.iter().any(|(range, writes)| {
+            (touches(&self.writes, range) && !shared(range, *writes)) || (*writes && touches(&self.reads, range))
+        });
         if must_wait {
             self.reads.clear();
             self.writes.clear();
@@ -412,6 +422,18 @@ fn step_buffer_bytes(n_groups: usize, context_tokens: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn parts_of_one_matrix_do_not_wait_for_each_other() {
+        let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
+        let mut hazards = Hazards::default();
+        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], false));
+        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], true));
+        // Whoever reads the result waits once, and so does a part that reads what was written.
+        assert!(hazards.barrier_before(&[arena(256, false), arena(512, true)], false));
+        assert!(hazards.barrier_before(&[arena(512, false), arena(768, true)], true));
+        assert!(hazards.barrier_before(&[arena(768, true)], false));
+    }
 
     proptest! {
         #[test]

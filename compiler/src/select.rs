@@ -2,28 +2,21 @@
 //!
 //! Nothing has an address yet: operands name values, weights and caches, and `place` turns them into bindings.
 
+mod attention;
+mod matmul;
+
 use std::collections::BTreeMap;
 
 use artifacts::LogitsRows;
-use kernels::activations::ACTIVATION_GROUP;
-use kernels::attention::AttentionSpec;
-use kernels::combine::{CombineSpec, partials_len};
 use kernels::elementwise::ElementwiseSpec;
 use kernels::embed::EmbedSpec;
-use kernels::flash::FlashSpec;
-use kernels::gemm::{GemmSpec, GemmTile};
-use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::layout::TILE_ROWS;
-use kernels::matmul::{MatMulSpec, MatMulTile};
-use kernels::norm::NormSpec;
-use kernels::quantize::QuantizeSpec;
 use kernels::sample::SampleSpec;
 use kernels::spec::Number;
-use kernels::split::{Split, TILE};
-use kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, Role, WeightLayout};
+use kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
 use shaders_gen::Target;
 
-use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, NormStep};
+use crate::fuse::{FusedGraph, FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
@@ -31,10 +24,6 @@ use crate::weights::{PackedId, PackedSource, PackedWeights};
 
 /// Tokens of a page of the KV cache.
 pub const PAGE_TOKENS: usize = 32;
-/// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
-const SPLIT_ROWS: usize = 8;
-/// (row, head) pairs that one attention workgroup carries at most.
-const ATTENTION_QUERIES: usize = 8;
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +79,8 @@ pub struct Step {
     pub operands: Vec<Operand>,
     pub label: String,
     pub weight_bytes: u64,
+    /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
+    pub is_next_part: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,7 +198,7 @@ impl Selector<'_> {
     fn node(&mut self, node: &FusedNode) {
         match &node.op {
             FusedOp::Embed { table, scale, out } => {
-                for &id in self.weights.matrix(*table) {
+                for (part, &id) in self.weights.matrix(*table).iter().enumerate() {
                     let (layout, first_row) = self.matrix(id);
                     let spec = EmbedSpec {
                         layout,
@@ -221,6 +212,7 @@ impl Selector<'_> {
                         Role::Weights => Operand::Weight(id),
                         _ => Operand::Value(*out),
                     });
+                    self.mark_part(part);
                 }
             }
             FusedOp::Norm(step) => {
@@ -256,406 +248,11 @@ impl Selector<'_> {
         }
     }
 
-    fn norm_spec(&self, step: &NormStep) -> NormSpec {
-        let width = self.config.hidden_size;
-        NormSpec {
-            width,
-            stride: stride(width),
-            eps: Number::new(self.config.rms_norm_eps),
-            add: step.residual.is_some(),
-            post_norm: step.post_weight.is_some(),
-            format: self.stored_format(step.out),
-            lanes: self.target.norm.lanes,
-            subgroup_size: self.target.subgroup_size,
-        }
-    }
-
-    fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
-        let vector = |id| Operand::Weight(self.weights.vector(id));
-        match role {
-            Role::InputQuads => Some(Operand::Value(step.input)),
-            Role::Residual => step.residual.map(Operand::Value),
-            Role::Sum => step.sum.map(Operand::Value),
-            Role::NormWeight => Some(vector(step.weight)),
-            Role::PostNormWeight => step.post_weight.map(vector),
-            _ => None,
-        }
-    }
-
-    fn norm(&mut self, node: &FusedNode, step: &NormStep) {
-        let operand = |role| match role {
-            Role::Step => Operand::StepBuffer,
-            Role::OutputQuads => Operand::Value(step.out),
-            Role::Encoded => Operand::Encoded(step.out),
-            role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
-        };
-        let operands =
-            Vec::from_iter(roles_of(KernelSpec::Norm(self.norm_spec(step))).map(|role| (role, operand(role))));
-        self.push(node, KernelSpec::Norm(self.norm_spec(step)), self.kind.rows, 0, |role| {
-            operands.iter().find(|(one, _)| *one == role).expect("listed above").1
-        });
-    }
-
-    /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
-    /// one row, if a workgroup has room for the row.
-    fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
-        let mut readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&step.out));
-        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
-        let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
-        // A matrix that is cut would do the norm again with each part, and write its sum more than once.
-        let [only] = self.weights.matrix(*matrix) else { return None };
-        let one_row = self.kind.rows == 1 || self.row_from_step(reader);
-        let spec = self.matmul_spec(reader, *only, Some(step));
-        let fold = self.options.fold && self.target.norm.fold;
-        (fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
-    }
-
-    fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
-        self.graph.nodes.iter().find_map(|node| match &node.op {
-            FusedOp::Norm(step) if step.out == input && self.folds_into(step).is_some() => Some(step),
-            _ => None,
-        })
-    }
-
-    /// Whether a matmul makes logits for one row of several.
-    fn row_from_step(&self, node: &FusedNode) -> bool {
-        let FusedOp::MatMul { matrix, .. } = node.op else { return false };
-        self.kind.logits == LogitsRows::One && self.graph.matrices[matrix.0].is_head
-    }
-
-    fn matmul(&mut self, node: &FusedNode) {
-        let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
-        let norm = self.norm_before(input).cloned();
-        let result = self.value(out);
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        for &id in self.weights.matrix(matrix) {
-            let bytes = self.weights.get(id).len_bytes;
-            if let (ActivationFormat::Half(_), Some(tuning)) = (self.stored_format(input), self.target.matrix) {
-                self.gemm(node, id, tuning.tile(rows), bytes);
-                continue;
-            }
-            let spec = self.matmul_spec(node, id, norm.as_ref());
-            let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
-            let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
-            let operands = Vec::from_iter(roles_of(KernelSpec::MatMul(spec.clone())).map(|role| {
-                let operand = match role {
-                    Role::Weights => Operand::Weight(id),
-                    Role::Codes => Operand::Encoded(input),
-                    Role::Bias => bias.expect("biased"),
-                    Role::Output => result,
-                    Role::Encoded => Operand::Encoded(out),
-                    Role::Step => Operand::StepBuffer,
-                    Role::InputQuads if norm.is_none() => Operand::Value(input),
-                    role => of_norm(role).expect("every other role is the prologue's"),
-                };
-                (role, operand)
-            }));
-            self.push(node, KernelSpec::MatMul(spec), rows, bytes, |role| {
-                operands.iter().find(|(one, _)| *one == role).expect("listed above").1
-            });
-        }
-        if !self.encodes_output(node) {
-            self.quantize(node, out);
-        }
-    }
-
-    /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
-    fn stored_format(&self, value: ValueId) -> ActivationFormat {
-        let readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value));
-        let mut formats = readers.map(|node| self.matmul_input(node));
-        let first = formats.next().flatten();
-        first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
-    }
-
-    /// The format that a matmul reads best; `None`: no matmul.
-    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
-        let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
-        // Quads of the norms before.
-        let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
-        if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
-            return Some(ActivationFormat::F32);
-        }
-        let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
-        let is_head = self.graph.matrices[matrix.0].is_head;
-        let rows = if is_head { self.logits_rows() } else { self.kind.rows };
-        // What a GEMM cannot do, and where its tiles would be mostly empty.
-        let matrices = self.target.matrix.is_some() && softcap.is_none() && rows > self.target.matmul.columns;
-        Some(if matrices { ActivationFormat::Half(precision) } else { ActivationFormat::Codes(precision) })
-    }
-
-    /// A matmul of many rows on matrix units.
-    fn gemm(&mut self, node: &FusedNode, id: PackedId, tile: GemmTile, bytes: u64) {
-        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
-            unreachable!("called for matmuls")
-        };
-        let (layout, first_row) = self.matrix(id);
-        let spec = GemmSpec {
-            layout,
-            input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
-            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            bias: bias.is_some(),
-            act_mul,
-            tile,
-            subgroup_size: self.target.subgroup_size,
-        };
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
-        let result = self.value(out);
-        self.push(node, KernelSpec::Gemm(spec), rows, bytes, |role| match role {
-            Role::Weights => Operand::Weight(id),
-            Role::Halves => Operand::Encoded(input),
-            Role::Bias => bias.expect("biased"),
-            _ => result,
-        });
-    }
-
-    /// Whether a value is q, k or v.
-    fn becomes_heads(&self, value: ValueId) -> bool {
-        self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value)).any(|node| match &node.op {
-            FusedOp::Heads(_) => true,
-            FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
-            _ => false,
-        })
-    }
-
-    /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
-    fn encodes_output(&self, node: &FusedNode) -> bool {
-        let FusedOp::MatMul { matrix, act_mul, out, .. } = node.op else { return false };
-        let whole = self.weights.matrix(matrix).len() == 1;
-        let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
-        act_mul.is_some() && whole && codes
-    }
-
-    /// Makes the integers that a value is wanted in, from f32.
-    fn quantize(&mut self, node: &FusedNode, value: ValueId) {
-        let format = self.stored_format(value);
-        if format == ActivationFormat::F32 {
-            return;
-        }
-        let width = self.graph.values[value.0].width;
-        let spec = QuantizeSpec { width, stride: stride(width), format, subgroup_size: self.target.subgroup_size };
-        self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
-            Role::InputQuads => Operand::Value(value),
-            _ => Operand::Encoded(value),
-        });
-        self.steps.last_mut().expect("pushed above").label += " to integers";
-    }
-
-    fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {
-        let FusedOp::MatMul { input, matrix, bias, act_mul, softcap, out } = node.op else {
-            unreachable!("called for matmuls")
-        };
-        let (layout, first_row) = self.matrix(id);
-        let row_from_step = self.row_from_step(node);
-        let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        let mut spec = MatMulSpec {
-            layout,
-            input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
-            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            input: self.stored_format(input),
-            output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
-            prologue: norm.map(|step| self.norm_spec(step)),
-            bias: bias.is_some(),
-            act_mul,
-            softcap: softcap.map(Number::new),
-            row_from_step,
-            tile: MatMulTile::default(),
-            subgroup_size: self.target.subgroup_size,
-        };
-        spec.tile = tile(self.target, &spec, head_rows);
-        spec
-    }
-
-    fn heads(&mut self, node: &FusedNode, step: &HeadsStep) {
-        let spec = KernelSpec::Heads(self.heads_spec(node, step));
-        let operands = operands(&spec, |role| match role {
-            Role::Output => Operand::Value(step.out.expect("an output")),
-            role => self.heads_operand(node, step, role),
-        });
-        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-    }
-
-    fn heads_spec(&self, node: &FusedNode, step: &HeadsStep) -> HeadsSpec {
-        let rope = step.rope.map(|index| &self.config.ropes[index]);
-        HeadsSpec {
-            parts: step.parts.clone(),
-            cache: cache_layout(self.config, self.options.kv),
-            input_stride: self.stride_of(step.input),
-            output_stride: step.out.map_or(0, |out| self.stride_of(out)),
-            eps: Number::new(self.config.rms_norm_eps),
-            rotary_dim: rope.map_or(0, |rope| 2 * rope.inv_freq.len()),
-            rope_coarse: rope_coarse(self.config.max_positions),
-            kv_group: self.cache_of(node).0,
-            subgroup_size: self.target.subgroup_size,
-        }
-    }
-
-    fn heads_operand(&self, node: &FusedNode, step: &HeadsStep, role: Role) -> Operand {
-        let (group, layer) = self.cache_of(node);
-        match role {
-            Role::Input => Operand::Value(step.input),
-            Role::QueryNorm => Operand::Weight(self.weights.vector(step.query_norm.expect("query norm"))),
-            Role::KeyNorm => Operand::Weight(self.weights.vector(step.key_norm.expect("key norm"))),
-            Role::RopeTable => Operand::Weight(self.weights.rope(step.rope.expect("rope"))),
-            Role::Keys => Operand::Keys { group, layer },
-            Role::Values => Operand::Values { group, layer },
-            other => unreachable!("heads have no {other:?}"),
-        }
-    }
-
-    /// Whether each row of a step is the only one of its sequence.
-    fn rows_are_alone(&self) -> bool {
-        self.kind.rows == 1 || self.kind.batch
-    }
-
-    /// Whether attention does this step as its prologue: in a program whose rows are alone, where q, k and v come together
-    /// and there is an attention. (The last layer of a program without logits only fills its cache.)
-    fn folds_into_attention(&self, step: &HeadsStep) -> bool {
-        let reads = |node: &&FusedNode| matches!(node.op, FusedOp::Attention { query, .. } if Some(query) == step.out);
-        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.rows_are_alone())
-        else {
-            return false;
-        };
-        let FusedOp::Attention { query, out } = node.op else { unreachable!("just matched") };
-        let live = self.graph.nodes.iter().zip(self.live_nodes()).any(|(one, live)| live && std::ptr::eq(one, node));
-        let fits = |spec: AttentionSpec| spec.shared_bytes() <= self.target.shared_memory_bytes;
-        live && self.heads_spec(node, step).is_qkv() && fits(self.attention_spec(node, query, out, Some(step)))
-    }
-
-    fn heads_before(&self, query: ValueId) -> Option<&HeadsStep> {
-        self.graph.nodes.iter().find_map(|node| match &node.op {
-            FusedOp::Heads(step) if step.out == Some(query) && self.folds_into_attention(step) => Some(step),
-            _ => None,
-        })
-    }
-
-    fn attention(&mut self, node: &FusedNode, query: ValueId, out: ValueId) {
-        let (group, layer) = self.cache_of(node);
-        if let Some(spec) = self.flash_spec(node, query, out) {
-            self.push(node, KernelSpec::Flash(spec), self.kind.rows, 0, |role| match role {
-                Role::Keys => Operand::Keys { group, layer },
-                Role::Values => Operand::Values { group, layer },
-                Role::OutputQuads => Operand::Value(out),
-                _ => Operand::Value(query),
-            });
-            self.quantize(node, out);
-            return;
-        }
-        let heads = self.heads_before(query).cloned();
-        let spec = self.attention_spec(node, query, out, heads.as_ref());
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.splits);
-        let partials = Operand::Partials { of: out, len };
-        let combine = CombineSpec {
-            n_heads: self.config.n_heads,
-            head_dim: self.config.head_dim,
-            split: spec.split,
-            output_stride: spec.output_stride,
-            output: spec.output,
-            subgroup_size: spec.subgroup_size,
-        };
-        let spec = KernelSpec::Attention(spec);
-        let operands = operands(&spec, |role| match (role, &heads) {
-            (Role::Output, _) => Operand::Value(out),
-            (Role::Encoded, _) => Operand::Encoded(out),
-            (Role::Partials, _) => partials,
-            (Role::Keys, _) => Operand::Keys { group, layer },
-            (Role::Values, _) => Operand::Values { group, layer },
-            (role, Some(step)) => self.heads_operand(node, step, role),
-            (_, None) => Operand::Value(query),
-        });
-        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if combine.split.splits > 1 {
-            self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
-                Role::Partials => partials,
-                Role::Encoded => Operand::Encoded(out),
-                _ => Operand::Value(out),
-            });
-        }
-        if self.attention_format(out) == ActivationFormat::F32 {
-            self.quantize(node, out);
-        }
-    }
-
-    /// On matrix units, where the target has them: programs of many rows of one sequence, over a cache that suits them.
-    fn flash_spec(&self, node: &FusedNode, query: ValueId, out: ValueId) -> Option<FlashSpec> {
-        let tile = self.target.matrix?.flash;
-        let cache = cache_layout(self.config, self.options.kv);
-        let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
-        let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
-        if !(many && fits && self.attention_format(out) == ActivationFormat::F32) {
-            return None;
-        }
-        let (group, _) = self.cache_of(node);
-        let gqa = self.config.n_heads / self.config.n_kv_heads;
-        let most = gqa.min(tile.queries(&cache));
-        Some(FlashSpec {
-            gqa,
-            cache,
-            kv_group: group,
-            window: self.groups[group].window,
-            heads_per_group: (1..=most).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1),
-            input_stride: self.stride_of(query),
-            output_stride: self.stride_of(out),
-            softcap: self.config.attention_softcap.map(Number::new),
-            tile,
-            subgroup_size: self.target.subgroup_size,
-        })
-    }
-
-    fn attention_spec(
-        &self,
-        node: &FusedNode,
-        query: ValueId,
-        out: ValueId,
-        heads: Option<&HeadsStep>,
-    ) -> AttentionSpec {
-        let (group, _) = self.cache_of(node);
-        let (config, rows) = (self.config, self.kind.rows);
-        let gqa = config.n_heads / config.n_kv_heads;
-        let heads_per_group = (1..=gqa.min(ATTENTION_QUERIES)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
-        let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
-        let window = self.groups[group].window;
-        let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
-        AttentionSpec {
-            gqa,
-            cache: cache_layout(config, self.options.kv),
-            kv_group: group,
-            split: Split { rows_per_group, window, splits: self.splits(alone, window), newest_apart: heads.is_some() },
-            heads_per_group,
-            input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
-            prologue: heads.map(|step| self.heads_spec(node, step)),
-            softcap: config.attention_softcap.map(Number::new),
-            output_stride: self.stride_of(out),
-            output: self.attention_format(out),
-            subgroup_size: self.target.subgroup_size,
-        }
-    }
-
-    /// The format in which attention or its combine writes: integers, if they are wanted and their groups lie within heads.
-    fn attention_format(&self, out: ValueId) -> ActivationFormat {
-        let wanted = self.stored_format(out);
-        let whole = self.config.head_dim.is_multiple_of(ACTIVATION_GROUP);
-        if whole && wanted == ActivationFormat::Codes(Precision::Int8) { wanted } else { ActivationFormat::F32 }
-    }
-
-    /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
-    /// more parts than there can be tiles.
-    fn splits(&self, alone: usize, window: Option<usize>) -> usize {
-        if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
-            return 1;
-        }
-        // A window that begins and ends within a tile reaches over one more.
-        let tokens = window.map_or(self.config.max_positions, |window| window + TILE).min(self.config.max_positions);
-        (self.target.attention_workgroups / alone).clamp(1, tokens.div_ceil(TILE))
-    }
-
     fn sample(&mut self) {
         let spec = KernelSpec::Sample(SampleSpec {
             vocab: self.config.vocab_size,
             logits_stride: stride(self.config.vocab_size),
-            workgroup: self.target.workgroup_invocations.min(256),
+            workgroup: self.target.workgroup_invocations.min(1024),
             subgroup_size: self.target.subgroup_size,
         });
         self.steps.push(Step {
@@ -664,6 +261,7 @@ impl Selector<'_> {
             spec,
             label: "sample".into(),
             weight_bytes: 0,
+            is_next_part: false,
         });
     }
 
@@ -708,7 +306,19 @@ impl Selector<'_> {
             Some(layer) => format!("{layer}.{}", self.role_name(node)),
             None => self.role_name(node),
         };
-        self.steps.push(Step { workgroups: spec.workgroups(rows), operands, spec, label, weight_bytes });
+        self.steps.push(Step {
+            workgroups: spec.workgroups(rows),
+            operands,
+            spec,
+            label,
+            weight_bytes,
+            is_next_part: false,
+        });
+    }
+
+    /// Says of the newest step which part of its matrix it works on.
+    fn mark_part(&mut self, part: usize) {
+        self.steps.last_mut().expect("a part was pushed").is_next_part = part > 0;
     }
 
     /// What a node is to a person: its kernel, or the matrix it multiplies by.
@@ -734,45 +344,4 @@ impl Selector<'_> {
 fn operands(spec: &KernelSpec, operand: impl Fn(Role) -> Operand) -> BTreeMap<Role, Operand> {
     let one = |role| (role, if role == Role::Step { Operand::StepBuffer } else { operand(role) });
     spec.bindings().into_iter().map(|binding| one(binding.role)).collect()
-}
-
-fn roles_of(spec: KernelSpec) -> impl Iterator<Item = Role> {
-    spec.bindings().into_iter().map(|binding| binding.role)
-}
-
-/// The target's tuning fitted to a shape.
-fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
-    let tuning = target.matmul;
-    let columns = tuning.columns.min(rows.next_power_of_two());
-    let one = columns == 1;
-    let tiles_per_lane = if one { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
-    let tiles_per_lane = if spec.act_mul.is_some() { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
-    let (lanes, shared_tiles) = match spec.prologue {
-        Some(_) => {
-            let tiles_per_unit = spec.layout.tiles() / target.compute_units;
-            (tuning.prologue_workgroup, tuning.prologue_tiles.min(tiles_per_unit.next_power_of_two()))
-        }
-        None => (tuning.workgroup, 1),
-    };
-    let least_tiles = match spec.output {
-        ActivationFormat::F32 => shared_tiles.max(1),
-        // 32 rows of gate and as many of up.
-        _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
-    };
-    // A lane without columns to read only waits.
-    let runs = match spec.input {
-        ActivationFormat::F32 => spec.layout.blocks_per_tile(),
-        _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
-    };
-    let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
-    let lane_groups = lanes / TILE_ROWS;
-    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
-    MatMulTile {
-        columns,
-        tiles_per_lane,
-        k_slices,
-        broadcast: tuning.broadcast,
-        unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
-        group_tiles: (lane_groups / k_slices).max(1),
-    }
 }

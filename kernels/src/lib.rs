@@ -15,6 +15,7 @@ pub mod split;
 pub mod template;
 
 pub mod attention;
+pub mod checksum;
 pub mod combine;
 pub mod elementwise;
 pub mod embed;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attention::AttentionSpec;
+use crate::checksum::ChecksumSpec;
 use crate::combine::CombineSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
@@ -28,6 +29,7 @@ pub enum KernelSpec {
     Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
+    Checksum(ChecksumSpec),
 }
 
 /// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
@@ -78,6 +80,10 @@ pub enum Role {
     Values,
     /// `artifacts::step::Output`s.
     Drawn,
+    /// `artifacts::hash::HashedRange`, of the bytes that are bound as weights.
+    HashedRange,
+    /// Eight words a subtree of that range.
+    Hashes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -116,6 +122,7 @@ impl KernelSpec {
             KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
+            KernelSpec::Checksum(_) => "checksum",
         }
     }
 
@@ -133,6 +140,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
+            KernelSpec::Checksum(spec) => spec.bindings(),
         }
     }
 
@@ -150,10 +158,11 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
+            KernelSpec::Checksum(spec) => spec.wgsl(),
         }
     }
 
-    /// Workgroups for a program of at most `rows` rows.
+    /// Workgroups for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
@@ -166,6 +175,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
+            KernelSpec::Checksum(_) => [rows, 1, 1],
         }
     }
 }
@@ -173,8 +183,8 @@ impl KernelSpec {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        use Role::{Drawn, Encoded, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
-        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn)
+        use Role::{Drawn, Encoded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
+        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes)
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -205,6 +215,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),
             Role::Drawn => ("drawn", "array<Output>"),
+            Role::HashedRange => ("hashed_range", "vec4<u32>"),
+            Role::Hashes => ("hashes", "array<vec4<u32>>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

@@ -1,10 +1,12 @@
 //! One step for several sequences at once: each weight is read for all of them.
 
 use crate::chunks::batch_program;
-use crate::engine::{Drawing, Rows, Step};
+use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
 use crate::model::Model;
+use crate::recovery::persist;
 use crate::session::{Sampled, Sampling, Session};
+use crate::vk::Failure;
 
 /// A sequence's next token, and how the one after is drawn.
 pub struct BatchRow<'b, 'm> {
@@ -14,13 +16,6 @@ pub struct BatchRow<'b, 'm> {
 }
 
 impl Model {
-    /// Most sequences that one step takes.
-    pub fn batch_rows(&self) -> u32 {
-        let engine = self.engine();
-        let batches = engine.programs.shapes.iter().filter(|shape| shape.batch && shape.samples);
-        batches.map(|shape| shape.rows).max().unwrap_or(0)
-    }
-
     /// Appends one token to each sequence and draws the one that follows, which is not appended yet. Results are in the
     /// order of `rows`.
     ///
@@ -35,21 +30,40 @@ impl Model {
             row.sampling.check()?;
             row.session.check(&[row.token])?;
         }
-        let mut engine = self.engine();
-        let program = batch_program(&engine.programs.shapes, rows.len() as u32)
-            .ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })?;
-        for row in rows.iter_mut() {
-            row.session.push(row.token, &mut engine);
-        }
-        let shapes: Vec<Rows> = rows.iter().map(|row| row.session.newest_row(&engine)).collect();
-        let drawings: Vec<Drawing> = rows.iter().map(|row| row.session.drawing(row.sampling, false)).collect();
-        let ran = engine.run(&Step { program, rows: &shapes, drawings: &drawings });
-        if let Err(failure) = ran {
-            rows.iter_mut().for_each(|row| row.session.pop());
-            return Err(failure.into());
-        }
-        let gpu_seconds = engine.gpu_seconds(program, 0);
-        let drawn = rows.iter_mut().enumerate();
-        drawn.map(|(index, row)| Ok(engine.sampled(index, row.session.count_draw(gpu_seconds))?)).collect()
+        let asked: Vec<(u32, &Sampling)> = rows.iter().map(|row| (row.token, row.sampling)).collect();
+        let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
+        persist(self, &mut sessions, |engine, sessions| {
+            let program = batch_program(&engine.programs.shapes, asked.len() as u32)
+                .ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })?;
+            for (session, (token, _)) in sessions.iter_mut().zip(&asked) {
+                session.push(*token, program, engine);
+            }
+            let ran = draw_each(engine, program, sessions, &asked);
+            if ran.is_err() {
+                for session in sessions.iter_mut() {
+                    session.pop();
+                }
+            }
+            Ok(ran?)
+        })
     }
+}
+
+/// Runs the step of every session's newest token.
+fn draw_each(
+    engine: &mut Engine,
+    program: usize,
+    sessions: &mut [&mut Session<'_>],
+    asked: &[(u32, &Sampling)],
+) -> Result<Vec<Sampled>, Failure> {
+    let shapes: Vec<Rows> = sessions.iter().map(|session| session.newest_row(engine)).collect();
+    let drawings: Vec<Drawing> =
+        sessions.iter().zip(asked).map(|(session, (_, sampling))| session.drawing(sampling, false)).collect();
+    engine.run(&Step { program, rows: &shapes, drawings: &drawings })?;
+    let draws = sessions.iter().enumerate();
+    let drawn: Vec<Sampled> =
+        draws.map(|(index, session)| engine.sampled(index, session.draws())).collect::<Result<_, _>>()?;
+    let gpu_seconds = engine.gpu_seconds(program, 0);
+    sessions.iter_mut().for_each(|session| session.count_draw(gpu_seconds));
+    Ok(drawn)
 }

@@ -6,13 +6,17 @@ use artifacts::step::{MAX_OUTPUTS, Output, TABLES_AT};
 use artifacts::{Binding, BufferRef, Plan, Tier};
 
 use crate::error::LoadError;
+use crate::held::HeapBytes;
 use crate::residency::{
-    ContextRequest, KvPools, Role, TierBytes, logits_bytes, planned_bytes, pool_pages, table_stride,
+    ContextRequest, KvPools, Role, TierBytes, logits_bytes, planned_bytes, pool_pages, resident_role, table_stride,
 };
+use crate::vk::Failure;
 use crate::vk::device::Device;
 use crate::vk::memory::{Allocation, Buffer, BufferRange, Mapping};
 use crate::vk::record::{Command, CommandList};
 use crate::vk::submit::Lane;
+use crate::ways::{Extent, NoBuffer, Source, Way, Ways};
+use crate::weights::Slice;
 
 /// Device buffers. `step` and `output` are seen by the host, too, and so is `readback`, where logits are copied.
 pub struct Buffers {
@@ -36,11 +40,11 @@ pub struct HostViews {
     pub readback: Mapping,
 }
 
-/// Fresh buffers; `weights` holds a mapping for each slice that the host can write in place.
+/// Fresh buffers, and the slices that are to be filled.
 pub struct Allocated {
     pub buffers: Buffers,
     pub views: HostViews,
-    pub weights: Vec<Option<Mapping>>,
+    pub slices: Vec<Slice>,
 }
 
 struct KvBuffers {
@@ -54,23 +58,27 @@ struct KvBuffers {
 const LEAST_BUFFER_BYTES: u64 = 256;
 
 impl Buffers {
-    /// Allocates everything that the model needs for sequences of `context_tokens`.
+    /// Allocates everything that the model needs for sequences of `context_tokens`: its weights, `extents`, for the way of
+    /// their tier.
     ///
     /// # Errors
     /// [`LoadError::OutOfMemory`] with the sums of the whole model.
     pub fn allocate(
-        device: &Arc<Device>,
+        source: &Source<'_>,
+        extents: &[Extent],
+        ways: &Ways,
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
     ) -> Result<Allocated, LoadError> {
+        let device = source.device;
         let allocator = Allocator { device, planned: planned_bytes(plan, context_tokens, request) };
         let mut weights = Vec::new();
-        let mut weight_mappings = Vec::new();
-        for (index, slice) in plan.slices.iter().enumerate() {
-            let fresh = allocator.resident(&format!("weight slice {index}"), slice.bytes, slice.tier)?;
-            weights.push(fresh.buffer);
-            weight_mappings.push(fresh.mapping);
+        let mut slices = Vec::new();
+        for (index, extent) in extents.iter().enumerate() {
+            let slice = allocator.slice(&format!("weight slice {index}"), source, *extent, ways.of(extent.tier))?;
+            weights.push(slice.buffer().clone());
+            slices.push(slice);
         }
         let mut kv = Vec::new();
         for (index, group) in plan.kv_groups.iter().enumerate() {
@@ -98,7 +106,7 @@ impl Buffers {
                 output,
             },
             views: HostViews { step: step_view, output: output_view, readback: readback_view },
-            weights: weight_mappings,
+            slices,
         })
     }
 
@@ -135,6 +143,28 @@ impl Buffers {
         Ok(range)
     }
 
+    /// Whether the slices of `tier` lie in the device's own memory.
+    pub fn is_device_local(&self, plan: &Plan, tier: Tier) -> bool {
+        let mut both = plan.slices.iter().zip(&self.weights);
+        both.any(|(slice, buffer)| slice.tier == tier && buffer.is_device_local())
+    }
+
+    /// What was allocated, one a heap of the device.
+    pub fn bytes_by_heap(&self, n_heaps: usize) -> Vec<HeapBytes> {
+        let mut heaps = vec![HeapBytes::default(); n_heaps];
+        for buffer in self.all() {
+            let heap = &mut heaps[buffer.heap()];
+            *if buffer.is_imported() { &mut heap.imported } else { &mut heap.own } += buffer.len_bytes();
+        }
+        heaps
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Buffer>> {
+        let kv = self.kv.iter().flat_map(|group| &group.buffers);
+        let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
+        self.weights.iter().chain(kv).chain(rest)
+    }
+
     /// What is resident, by the tier that the driver really gave.
     pub fn resident_bytes(&self) -> Vec<TierBytes> {
         let mut sums = [TierBytes::none(Tier::Vram), TierBytes::none(Tier::Gtt)];
@@ -166,8 +196,21 @@ struct Allocator<'a> {
 
 impl Allocator<'_> {
     fn resident(&self, what: &str, len_bytes: u64, tier: Tier) -> Result<Allocation, LoadError> {
-        let total_bytes = self.planned.iter().filter(|sum| sum.tier == tier).map(TierBytes::total).sum();
-        self.create(what, len_bytes, Role::Resident { tier, total_bytes })
+        self.create(what, len_bytes, resident_role(&self.planned, tier))
+    }
+
+    fn slice(&self, what: &str, source: &Source<'_>, extent: Extent, way: Way) -> Result<Slice, LoadError> {
+        let Extent { file_offset_bytes, len_bytes, tier } = extent;
+        let fresh = source.allocate(way, file_offset_bytes, len_bytes, resident_role(&self.planned, tier));
+        let fresh = fresh.map_err(|missing| match missing {
+            NoBuffer::Failed(failure) => self.error(what, failure),
+            NoBuffer::Refused(reason) => LoadError::Residency {
+                tier,
+                device: self.device.facts().name.clone(),
+                refusals: vec![format!("{way}, of {what}: {reason}")],
+            },
+        })?;
+        Ok(Slice::new(way, file_offset_bytes, len_bytes, fresh))
     }
 
     fn hosted(&self, what: &str, len_bytes: u64, role: Role) -> Result<(Arc<Buffer>, Mapping), LoadError> {
@@ -176,15 +219,18 @@ impl Allocator<'_> {
     }
 
     fn create(&self, what: &str, len_bytes: u64, role: Role) -> Result<Allocation, LoadError> {
-        Buffer::create(self.device, len_bytes.max(LEAST_BUFFER_BYTES), role).map_err(|failure| {
-            if failure.is_out_of_memory() {
-                return LoadError::OutOfMemory {
-                    what: what.into(),
-                    wanted: self.planned.clone(),
-                    heaps: self.device.facts().heaps.clone(),
-                };
-            }
-            failure.into()
-        })
+        Buffer::create(self.device, len_bytes.max(LEAST_BUFFER_BYTES), role)
+            .map_err(|failure| self.error(what, failure))
+    }
+
+    fn error(&self, what: &str, failure: Failure) -> LoadError {
+        if failure.is_out_of_memory() {
+            return LoadError::OutOfMemory {
+                what: what.into(),
+                wanted: self.planned.clone(),
+                heaps: self.device.facts().heaps.clone(),
+            };
+        }
+        failure.into()
     }
 }

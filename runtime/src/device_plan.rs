@@ -177,12 +177,12 @@ impl DeviceFacts {
         (self.api_version.0, self.api_version.1) >= (1, 3)
     }
 
-    fn is_recent(&self) -> bool {
+    pub fn is_recent(&self) -> bool {
         (self.api_version.0, self.api_version.1) >= (1, 2)
     }
 
     /// A driver without its hardware may still list a device.
-    fn has_memory(&self) -> bool {
+    pub fn has_memory(&self) -> bool {
         !self.heaps.is_empty()
     }
 }
@@ -365,7 +365,7 @@ pub(crate) mod tests {
     }
 
     fn target(name: &str, matches: TargetMatch) -> TargetKernels {
-        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![] }
+        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![], checksum: None }
     }
 
     #[test]

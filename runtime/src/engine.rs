@@ -13,7 +13,7 @@ use crate::session::Sampled;
 use crate::vk::Failure;
 use crate::vk::submit::Lane;
 
-/// What all sessions of a model share. They take turns.
+/// What all sessions of a model share on its device.
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
     pub lane: Lane,
@@ -23,7 +23,6 @@ pub struct Engine {
     pub programs: Programs,
     /// One a KV group.
     pub pools: Vec<PagePool>,
-    pub free_slots: Vec<u32>,
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,

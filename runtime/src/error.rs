@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use artifacts::ParseError;
 pub(crate) use artifacts::account::size;
+use artifacts::{ParseError, Tier};
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
@@ -33,14 +34,20 @@ pub enum LoadError {
     BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
     /// The device has no room for `what`; the sums of the whole model and what each heap offers.
     OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
+    /// No way of making weights resident, or not the one that was asked for, exists for a tier; one reason a way.
+    Residency { tier: Tier, device: String, refusals: Vec<String> },
+    /// By the driver's or the kernel's account, something else is resident than was allocated.
+    NotResident { place: String, account: &'static str, expected: u64, tolerance: u64, found: u64 },
+    /// The file is whole, but `wrong` of `of` parts of a slice are resident with other bytes; the first of them is `range`.
+    WrongBytes { slice: usize, range: Range<u64>, wrong: usize, of: usize },
     /// The artifact asks for more than this program can do.
     Unsupported { what: String },
     /// The driver refused a kernel.
     Pipeline { name: String, source: Box<LoadError> },
     /// A Vulkan call failed.
     Vulkan { call: &'static str, code: String },
-    /// The device stopped answering while weights were copied.
-    DeviceLost,
+    /// The device stopped answering while the model was loading.
+    DeviceLost { call: &'static str },
 }
 
 /// Why a step could not run.
@@ -75,9 +82,15 @@ pub enum RunError {
         expected: &'static str,
         found: String,
     },
-    /// The device was reset or did not finish in time; the model must be loaded again.
+    /// The device was reset or did not finish in time, several times in a row. The next call tries again.
     DeviceLost {
         detail: String,
+    },
+    /// The device was lost, and the model could not be made resident again. The next call tries again.
+    NotRecovered {
+        /// The call that failed.
+        cause: String,
+        source: Box<LoadError>,
     },
     OutOfMemory {
         what: String,
@@ -91,6 +104,9 @@ pub enum RunError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            LoadError::File { path, source } if source.kind() == io::ErrorKind::UnexpectedEof => {
+                write!(f, "cannot read {}: the file ends too early, it was cut while it was in use", path.display())
+            }
             LoadError::File { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             LoadError::Artifact { path, source } => write!(f, "{}: {source}", path.display()),
             LoadError::NoLoader { detail } => write!(
@@ -136,10 +152,27 @@ impl fmt::Display for LoadError {
                 let offers: Vec<String> = heaps.iter().map(Heap::to_string).collect();
                 write!(f, "; the device offers {}", offers.join(", "))
             }
+            LoadError::Residency { tier, device, refusals } => {
+                write!(f, "weights cannot reach {} of {device}: {}", tier.name(), refusals.join("; "))
+            }
+            LoadError::NotResident { place, account, expected, tolerance, found } => write!(
+                f,
+                "resident in {place} by {account}: {}, expected {} give or take {}; give the artifact other places with \
+                 `unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE`",
+                size(*found),
+                size(*expected),
+                size(*tolerance)
+            ),
+            LoadError::WrongBytes { slice, range, wrong, of } => write!(
+                f,
+                "weight slice {slice} is not resident as the artifact holds it: bytes {} to {} differ, and {wrong} of {of} such \
+                 parts in all; the device's memory, its driver or this machine's memory is at fault",
+                range.start, range.end
+            ),
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
-            LoadError::DeviceLost => write!(f, "device was lost while the model was loading"),
+            LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),
         }
     }
 }
@@ -167,6 +200,9 @@ impl fmt::Display for RunError {
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
+            RunError::NotRecovered { cause, source } => {
+                write!(f, "device was lost ({cause}) and cannot be had back: {source}")
+            }
             RunError::OutOfMemory { what } => write!(f, "memory ran out: {what}"),
             RunError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
         }
@@ -184,4 +220,11 @@ impl std::error::Error for LoadError {
     }
 }
 
-impl std::error::Error for RunError {}
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RunError::NotRecovered { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -3,11 +3,18 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ model        follows both: buffers, weights, pipelines (or pipeline_cache), programs
+//!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
+//!                           ├─ held         whether the driver and the kernel agree that they are there
+//!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
+//!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
+//!                           │               cut by pace into submissions that stay short
+//!                           ├─ model        holds what was loaded, for sessions to share
+//!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel)
-//!  vk (unsafe inside, safe outside): instance · facts · device · memory · cache · pipeline · stamps · record · submit ·
+//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
+//!                          tune (the time of each alternative, from which tuning makes the target that is loaded)
+//!  vk (unsafe inside, safe outside): instance · facts · device · import · memory · cache · pipeline · stamps · record · submit ·
 //!                                    statistics
 //! ```
 //!
@@ -19,20 +26,30 @@ mod bandwidth;
 pub mod batch;
 mod buffers;
 mod cache_file;
+mod checksum;
 mod chunks;
 pub mod device_plan;
 mod engine;
 pub mod error;
+mod held;
+mod journal;
 pub mod kernel_statistics;
 pub mod model;
+mod pace;
 mod pages;
 mod pipeline_cache;
 mod pipelines;
 pub mod profile;
 mod programs;
+mod reader;
+mod recovery;
 mod residency;
+mod resident;
 pub mod session;
+pub mod tune;
+mod tuning;
 mod vk;
+mod ways;
 mod weights;
 
 #[cfg(feature = "cli")]
@@ -44,11 +61,20 @@ pub use device_plan::{
 };
 pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
-pub use model::{LoadOptions, LoadReport, Model};
+pub use model::{LoadOptions, LoadReport, Model, Verified};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
+pub use recovery::Recovery;
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
+pub use tune::{TimedCandidate, TimedPipeline};
+pub use tuning::{Tuning, TuningReport};
+#[cfg(feature = "fault-injection")]
+pub use vk::faults::{Fault, FaultKind, inject, injected};
 pub use vk::instance::{validation_errors, validation_messages};
+pub use ways::Way;
+
+#[cfg(all(feature = "fault-injection", not(debug_assertions)))]
+compile_error!("feature fault-injection is for tests, not for a release build");
 
 /// Facts of every Vulkan device, in the loader's order.
 ///

@@ -1,40 +1,36 @@
 //! A loaded model: the artifact followed step by step onto one device.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use artifacts::view::WeightSection;
-use artifacts::{ArtifactView, MappedFile, Meta, ParseError, Plan, TokenizerSection};
+use artifacts::{Meta, Plan, TokenizerSection};
 
 use crate::bandwidth;
-use crate::buffers::{Allocated, Buffers};
-use crate::device_plan::{DeviceChoice, DeviceFacts, DeviceKind, choose_device, choose_target};
+use crate::device_plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
-use crate::pages::{BlockTable, PagePool};
-use crate::pipeline_cache::{self, Compiled, PipelineReport};
+use crate::pages::{BlockTable, HeldPages};
+use crate::pipeline_cache::PipelineReport;
 use crate::profile::StepProfile;
-use crate::programs;
-use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages, table_stride};
+use crate::recovery::{Recovery, Shared};
+use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
+use crate::resident::{ArtifactFile, Decided, Resident, make_resident};
 use crate::session::Session;
-use crate::vk::device::Device;
+use crate::tune::Candidates;
+use crate::tuning::{Tuning, TuningReport};
 use crate::vk::instance::Instance;
-use crate::vk::submit::Lane;
-use crate::weights::{self, Slice};
+use crate::ways::Way;
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
 pub struct Model {
-    meta: Meta,
-    plan: Plan,
-    tokenizer: TokenizerSection,
+    artifact: ArtifactFile,
+    decided: Decided,
     facts: DeviceFacts,
-    request: ContextRequest,
-    context_tokens: u32,
     report: LoadReport,
-    /// Its programs keep every buffer alive that they use.
-    engine: Mutex<Engine>,
+    /// Programs of its engine keep every buffer alive that they use.
+    shared: Mutex<Shared>,
+    candidates: Mutex<Candidates>,
 }
 
 /// What a caller may choose about loading.
@@ -47,12 +43,21 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time.
     pub slots: u32,
-    /// Compares every weight section with its hash.
+    /// How weights reach the device; `None`: the fastest way that exists there.
+    pub residency: Option<Way>,
+    /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
+    /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
+    /// nobody resets, nothing is measured for it.
+    pub submission: Option<Duration>,
     /// Where starts leave what spares later ones work; `None`: nowhere.
     pub cache_folder: Option<PathBuf>,
     /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
     pub profile: bool,
+    /// What an earlier `tune` found best.
+    pub tuning: Option<Tuning>,
+    /// Decode is also recorded with every alternative of its pipelines: see [`Model::time_candidates`].
+    pub candidates: bool,
     /// The device checks every access of a kernel against its binding's range.
     pub robust_buffer_access: bool,
 }
@@ -65,100 +70,94 @@ pub struct LoadReport {
     /// Compiled while weights were loading.
     pub seconds_pipelines: f64,
     pub pipelines: PipelineReport,
+    pub tuning: TuningReport,
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
+    pub verified: Verified,
     pub target: String,
     /// What is resident, by the tier that the driver really gave.
     pub memory: Vec<TierBytes>,
+    /// What the driver and the kernel said of it, or why nothing could be compared.
+    pub held: String,
+    /// Submissions of a step of each of the target's programs.
+    pub submissions: Vec<u32>,
 }
 
-/// No submission to a healthy GPU takes this long.
-const GPU_TIMEOUT: Duration = Duration::from_secs(10);
-/// Software devices are slow, not lost.
-const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
+/// How the weights were compared with their hashes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verified {
+    No,
+    /// In the file: the artifact holds no kernel that hashes.
+    InFile,
+    /// Where they are resident.
+    OnDevice {
+        seconds: f64,
+    },
+}
+
+/// What a submission may take unless the caller says otherwise: recent kernels reset an amdgpu ring after 2 s, and a desktop
+/// that shares the GPU should not stutter.
+const SUBMISSION: Duration = Duration::from_millis(100);
 
 impl Model {
-    /// Maps the artifact, chooses device, target and context, makes the weights resident and records every program.
+    /// Reads the artifact, chooses device, target and context, makes the weights resident and records every program.
     /// `progress` is told weight bytes done and in all.
     ///
     /// # Errors
     /// [`LoadError`] says whether the file, the device or the room on it is to blame.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
         let begin = Instant::now();
-        let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
-        let damaged = |source: ParseError| LoadError::Artifact { path: path.to_owned(), source };
-        let view = ArtifactView::parse(file.bytes()).map_err(damaged)?;
-
+        let artifact = ArtifactFile::open(path)?;
         let instance = Instance::create()?;
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
-        let target = choose_target(&view.kernels.targets, &facts, options.target.as_deref())?;
+        let targets = &artifact.kernels().targets;
+        let target = choose_target(targets, &facts, options.target.as_deref())?;
         let request = ContextRequest {
             asked_tokens: options.context_tokens,
-            max_positions: view.meta.model.max_positions,
+            max_positions: artifact.meta().model.max_positions,
             slots: options.slots.max(1),
             chunk_tokens: target.programs.iter().map(|program| program.rows).max().unwrap_or(1),
         };
-        let context_tokens = choose_context(&view.plan, &facts, &request)?;
+        let context_tokens = choose_context(artifact.plan(), &facts, &request)?;
+        let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
+        let decided =
+            Decided { target, request, context_tokens, held_pages: HeldPages::default(), options: options.clone() };
+        let Resident { engine, mut report, candidates } =
+            make_resident(&artifact, &decided, instance, &facts, progress)?;
+        report.seconds_total = begin.elapsed().as_secs_f64();
+        let (shared, candidates) = (Mutex::new(Shared::new(engine, request.slots)), Mutex::new(candidates));
+        Ok(Model { artifact, decided, facts, report, shared, candidates })
+    }
 
-        let device = Device::open(instance, &facts, options.robust_buffer_access)?;
-        let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
-        let mut lane = Lane::create(&device, timeout)?;
-        let Allocated { buffers, views, weights } = Buffers::allocate(&device, &view.plan, context_tokens, &request)?;
-        buffers.clear(&device, &mut lane)?;
-
-        let slices = slices(view.weights(), &buffers, weights);
-        let (filled, compiled) = thread::scope(|scope| {
-            let verified = options.verify_weights.then(|| scope.spawn(|| verify(view.weights())));
-            let compiled = scope.spawn(|| {
-                timed(|| pipeline_cache::compile(&device, &view.kernels, target, options.cache_folder.as_deref()))
-            });
-            let filled = timed(|| weights::fill(&device, &file, slices, timeout, progress));
-            if let Some(verified) = verified {
-                verified.join().expect("hashing does not panic").map_err(damaged)?;
-            }
-            Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
+    /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
+    pub(crate) fn revive(&self) -> Result<Engine, LoadError> {
+        let instance = Instance::create()?;
+        let devices = instance.devices()?;
+        let is_it = |found: &&DeviceFacts| {
+            (&found.name, found.vendor_id, found.device_id)
+                == (&self.facts.name, self.facts.vendor_id, self.facts.device_id)
+        };
+        // Of several alike, the one in the same place.
+        let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
+        alike.sort_by_key(|found| found.index != self.facts.index);
+        let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {
+            wanted: format!("{}, which was lost", self.facts.name),
+            found: devices.iter().map(DeviceFacts::to_string).collect(),
         })?;
-        let ((way, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
-        let Compiled { pipelines, report: pipeline_report } = compiled?;
-        let programs = programs::record(&device, &view.plan, target, &pipelines, &buffers, options.profile)?;
-
-        let report = LoadReport {
-            seconds_total: begin.elapsed().as_secs_f64(),
-            seconds_weights,
-            seconds_pipelines,
-            pipelines: pipeline_report,
-            weight_bytes: view.plan.slices.iter().map(|slice| slice.bytes).sum(),
-            way: way?,
-            target: target.name.clone(),
-            memory: buffers.resident_bytes(),
-        };
-        let engine = Engine {
-            lane,
-            profiles: Vec::new(),
-            views,
-            programs,
-            pools: pools(&view.plan, context_tokens, &request),
-            free_slots: (0..request.slots).rev().collect(),
-            slots: request.slots,
-            table_stride: table_stride(&view.plan, context_tokens),
-            long_rope_above: view.meta.model.long_rope_above_tokens.unwrap_or(u32::MAX),
-            logits_stride: view.plan.logits_stride,
-        };
-        let ArtifactView { meta, plan, tokenizer, .. } = view;
-        Ok(Model { meta, plan, tokenizer, facts, request, context_tokens, report, engine: Mutex::new(engine) })
+        Ok(make_resident(&self.artifact, &self.decided, instance, facts, &mut |_, _| ())?.engine)
     }
 
     pub fn meta(&self) -> &Meta {
-        &self.meta
+        self.artifact.meta()
     }
 
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        self.artifact.plan()
     }
 
     pub fn tokenizer_section(&self) -> &TokenizerSection {
-        &self.tokenizer
+        self.artifact.tokenizer()
     }
 
     /// As it was before loading: heaps say what was free then.
@@ -168,7 +167,20 @@ impl Model {
 
     /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
-        self.context_tokens
+        self.decided.context_tokens
+    }
+
+    /// Pages of the KV cache that sequences hold now, and pages in all. May be asked while a sequence is generating.
+    pub fn kv_pages(&self) -> (u32, u32) {
+        let Decided { request, context_tokens, held_pages, .. } = &self.decided;
+        let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
+        (held_pages.count(), pages.sum())
+    }
+
+    /// Most sequences that one step takes.
+    pub fn batch_rows(&self) -> u32 {
+        let programs = &self.artifact.target(self.decided.target).programs;
+        programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
     }
 
     pub fn report(&self) -> &LoadReport {
@@ -180,14 +192,22 @@ impl Model {
     /// # Errors
     /// When there is no room for the scratch buffers, or the device fails.
     pub fn measure_bandwidth(&self) -> Result<f64, RunError> {
-        let lane = &mut self.engine().lane;
+        let mut shared = self.shared();
+        let lane = &mut shared.ready(self)?.1.lane;
         let device = lane.device().clone();
         Ok(bandwidth::measure(&device, lane)?)
     }
 
     /// The steps of all sessions since this was last called, if the model was loaded to be profiled.
     pub fn take_profiles(&self) -> Vec<StepProfile> {
-        std::mem::take(&mut self.engine().profiles)
+        let mut shared = self.shared();
+        let generation = shared.generation();
+        shared.engine_of(generation).map(|engine| std::mem::take(&mut engine.profiles)).unwrap_or_default()
+    }
+
+    /// The times since this was last called that the device was lost and had back.
+    pub fn take_recoveries(&self) -> Vec<Recovery> {
+        self.shared().take_recoveries()
     }
 
     /// A new, empty sequence.
@@ -195,18 +215,31 @@ impl Model {
     /// # Errors
     /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
     pub fn session(&self) -> Result<Session<'_>, RunError> {
-        let slots = self.request.slots;
-        let slot = self.engine().free_slots.pop().ok_or(RunError::NoFreeSlot { slots })?;
+        let request = self.decided.request;
+        let mut shared = self.shared();
+        let slot = shared.free_slots.pop().ok_or(RunError::NoFreeSlot { slots: request.slots })?;
         let table = |group| {
-            let pages = pool_pages(group, self.context_tokens, &ContextRequest { slots: 1, ..self.request });
+            let pages = pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..request });
             BlockTable::new(group, pages as u32)
         };
-        Ok(Session::new(self, slot, self.plan.kv_groups.iter().map(table).collect()))
+        let tables = self.plan().kv_groups.iter().map(table).collect();
+        Ok(Session::new(self, slot, tables, shared.generation()))
+    }
+
+    pub(crate) fn candidates(&self) -> MutexGuard<'_, Candidates> {
+        self.candidates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl LoadOptions {
+    /// Longest that a submission may take, as far as that can be foreseen.
+    pub(crate) fn submission_seconds(&self) -> f64 {
+        self.submission.unwrap_or(SUBMISSION).as_secs_f64()
     }
 }
 
@@ -217,41 +250,14 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
+            residency: None,
             verify_weights: true,
+            submission: None,
             cache_folder: None,
             profile: false,
+            tuning: None,
+            candidates: false,
             robust_buffer_access: true,
         }
     }
-}
-
-fn slices(
-    sections: &[WeightSection<'_>],
-    buffers: &Buffers,
-    mappings: Vec<Option<crate::vk::memory::Mapping>>,
-) -> Vec<Slice> {
-    let both = sections.iter().zip(&buffers.weights).zip(mappings);
-    both.map(|((section, buffer), mapping)| Slice {
-        file_offset_bytes: section.offset_bytes,
-        len_bytes: section.bytes.len() as u64,
-        buffer: Arc::clone(buffer),
-        mapping,
-    })
-    .collect()
-}
-
-fn verify(sections: &[WeightSection<'_>]) -> Result<(), ParseError> {
-    sections.iter().try_for_each(WeightSection::verify)
-}
-
-fn pools(plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<PagePool> {
-    let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32);
-    plan.kv_groups.iter().map(pool).collect()
-}
-
-/// Runs `work` and says how many seconds it took.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let begin = Instant::now();
-    let done = work();
-    (done, begin.elapsed().as_secs_f64())
 }

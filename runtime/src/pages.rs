@@ -8,23 +8,50 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use artifacts::KvGroupPlan;
 
 /// Pages of one KV group that no sequence holds.
 pub struct PagePool {
+    pages: u32,
     free: Vec<u32>,
+    held: HeldPages,
+}
+
+/// Pages that sequences hold, of all pools, for whoever watches.
+#[derive(Clone, Default)]
+pub struct HeldPages(Arc<AtomicU32>);
+
+impl HeldPages {
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl PagePool {
     /// All of `pages` free; the lowest is given out first.
-    pub fn new(pages: u32) -> PagePool {
-        PagePool { free: (0..pages).rev().collect() }
+    pub fn new(pages: u32, held: &HeldPages) -> PagePool {
+        PagePool { pages, free: (0..pages).rev().collect(), held: held.clone() }
     }
 
     /// The pool has pages for every slot's longest sequence, so an empty one is our own mistake.
     fn take(&mut self) -> u32 {
+        self.held.0.fetch_add(1, Ordering::Relaxed);
         self.free.pop().expect("pool holds pages for every slot's longest sequence")
+    }
+
+    fn give_back(&mut self, page: Option<u32>) {
+        self.held.0.fetch_sub(page.iter().len() as u32, Ordering::Relaxed);
+        self.free.extend(page);
+    }
+}
+
+impl Drop for PagePool {
+    /// A pool that goes with its device takes the pages along that sequences hold.
+    fn drop(&mut self) {
+        self.held.0.fetch_sub(self.pages - self.free.len() as u32, Ordering::Relaxed);
     }
 }
 
@@ -53,7 +80,7 @@ impl BlockTable {
     pub fn advance(&mut self, pool: &mut PagePool, rows: Range<u32>, mut taken: impl FnMut(u32, u32)) {
         let oldest_seen = self.oldest_seen(rows.start);
         while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_seen {
-            pool.free.extend(self.pages.pop_front());
+            pool.give_back(self.pages.pop_front());
             self.first_page += 1;
         }
         for logical in self.end_page()..rows.end.div_ceil(self.page_tokens) {
@@ -77,11 +104,17 @@ impl BlockTable {
     pub fn truncate(&mut self, pool: &mut PagePool, len_tokens: u32) {
         let end_page = len_tokens.div_ceil(self.page_tokens);
         while self.end_page() > end_page && !self.pages.is_empty() {
-            pool.free.extend(self.pages.pop_back());
+            pool.give_back(self.pages.pop_back());
         }
         if len_tokens == 0 {
             self.first_page = 0;
         }
+    }
+
+    /// Empties the table of pages whose pool is gone.
+    pub fn forget(&mut self) {
+        self.pages.clear();
+        self.first_page = 0;
     }
 
     /// First position that a row at `position` attends to: windows count the row itself.
@@ -113,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_full_group_keeps_everything_and_gives_it_back() {
-        let mut pool = PagePool::new(5);
+        let mut pool = PagePool::new(5, &HeldPages::default());
         let mut table = BlockTable::new(&group(None), 5);
         let mut taken = Vec::new();
         table.advance(&mut pool, 0..3, |logical, physical| taken.push((logical, physical)));
@@ -130,7 +163,7 @@ mod tests {
     #[test]
     fn a_window_keeps_exactly_what_the_next_row_sees() {
         let window = 6;
-        let mut pool = PagePool::new(4);
+        let mut pool = PagePool::new(4, &HeldPages::default());
         let mut table = BlockTable::new(&group(Some(window)), 4);
         for position in 0..100u32 {
             table.advance(&mut pool, position..position + 1, |_, _| ());
@@ -145,7 +178,7 @@ mod tests {
         for (window, chunk, context) in [(6, 8, 64), (1, 1, 64), (4, 3, 61), (7, 16, 50)] {
             let group = group(Some(window));
             let limit = group.pages_per_sequence(context, chunk);
-            let mut pool = PagePool::new(limit);
+            let mut pool = PagePool::new(limit, &HeldPages::default());
             let mut table = BlockTable::new(&group, limit);
             let mut position = 0;
             while position < context {
@@ -160,7 +193,7 @@ mod tests {
     #[test]
     fn sequences_never_share_a_page() {
         let group = group(None);
-        let mut pool = PagePool::new(10);
+        let mut pool = PagePool::new(10, &HeldPages::default());
         let mut tables = [BlockTable::new(&group, 5), BlockTable::new(&group, 5)];
         let mut seen = BTreeSet::new();
         for step in 0..5 {
@@ -173,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_window_refuses_to_go_back_to_what_it_forgot() {
-        let mut pool = PagePool::new(4);
+        let mut pool = PagePool::new(4, &HeldPages::default());
         let mut table = BlockTable::new(&group(Some(6)), 4);
         for position in 0..20 {
             table.advance(&mut pool, position..position + 1, |_, _| ());

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels};
+use artifacts::{BufferRef, Dispatch, LogitsRows, Plan, Program, TargetKernels};
 
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
+use crate::pace::{Pace, cut};
 use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
@@ -34,20 +35,38 @@ pub struct Turn {
     pub timer: Option<Arc<Stamps>>,
 }
 
-/// Weight bytes times rows that one submission works through: about 100 ms on an APU that does 2.5 TFLOP/s. Drivers
-/// reset a device that spends seconds on one submission.
-const SUBMISSION_BYTE_ROWS: u64 = 64 << 30;
+/// Everything of a target's programs but where they are cut.
+pub struct Prepared {
+    pub programs: Vec<PreparedProgram>,
+    timers: [Option<Arc<Stamps>>; 2],
+}
 
-/// Binds every dispatch to its buffers and records every program: the step's time goes to the two stamps of `timer`, and
-/// with `profile` each dispatch's to stamps of its own.
-pub fn record(
+/// A program whose dispatches are bound to their buffers.
+pub struct PreparedProgram {
+    pub shape: ProgramShape,
+    /// Index into the target's programs.
+    index: usize,
+    /// One a dispatch, with the barrier before it.
+    dispatches: Vec<Vec<Command>>,
+    /// Weights that each dispatch reads.
+    pub weight_bytes: Vec<u64>,
+    /// What each reads at the longest context: its weights, or its layer's K and V.
+    bytes: Vec<u64>,
+    read_logits: Option<Command>,
+}
+
+/// Binds every dispatch to its buffers.
+///
+/// # Errors
+/// When the device cannot bind so much, or the plan has no room for a program's logits.
+pub fn prepare(
     device: &Arc<Device>,
     plan: &Plan,
     target: &TargetKernels,
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
-    profile: bool,
-) -> Result<Programs, LoadError> {
+    context_tokens: u32,
+) -> Result<Prepared, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
     for dispatch in target.programs.iter().flat_map(|program| &program.dispatches) {
@@ -56,27 +75,100 @@ pub fn record(
         requests.push((layout.clone(), ranges.collect::<Result<Vec<_>, _>>()?));
     }
     let mut sets = BoundSet::create_all(device, &requests)?.into_iter();
-    let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
-    let timers = [Stamps::create(device, 2)?, Stamps::create(device, 2)?];
-    for program in &target.programs {
-        let logits_rows = logits_rows(plan, program)?;
-        let mut parts: Vec<Vec<Command>> = submissions(&program.dispatches, program.rows)
-            .map(|dispatches| commands(dispatches, pipelines, &mut sets))
-            .collect();
-        let stamps = profile.then(|| ProgramStamps::insert(device, target, program, &mut parts)).transpose()?;
-        let turns = timers[..if program.batch { 2 } else { 1 }]
-            .iter()
-            .map(|timer| record_turn(device, parts.clone(), timer.clone()))
-            .collect::<Result<_, _>>()?;
-        let read_logits = match logits_rows {
-            0 => Vec::new(),
-            rows => vec![CommandList::record(device, vec![copy_logits(plan, buffers, rows)])?],
+    let one = |(index, program): (usize, &Program)| {
+        let read_logits = match logits_rows(plan, program)? {
+            0 => None,
+            rows => Some(copy_logits(plan, buffers, rows)),
         };
-        programs.recorded.push(RecordedProgram { turns, stamps, read_logits });
         let &Program { rows, logits, samples, batch, .. } = program;
-        programs.shapes.push(ProgramShape { rows, logits, samples, batch });
+        let read = |dispatch: &Dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens);
+        Ok(PreparedProgram {
+            shape: ProgramShape { rows, logits, samples, batch },
+            index,
+            dispatches: commands(&program.dispatches, pipelines, &mut sets),
+            weight_bytes: program.dispatches.iter().map(|dispatch| dispatch.weight_bytes).collect(),
+            bytes: program.dispatches.iter().map(read).collect(),
+            read_logits,
+        })
+    };
+    let programs = target.programs.iter().enumerate().map(one).collect::<Result<_, LoadError>>()?;
+    Ok(Prepared { programs, timers: [Stamps::create(device, 2)?, Stamps::create(device, 2)?] })
+}
+
+impl Prepared {
+    /// One a program, before anything was measured.
+    pub fn guessed_paces(&self) -> Vec<Pace> {
+        self.programs.iter().map(|program| Pace::guess(program.shape.rows)).collect()
     }
-    Ok(programs)
+
+    /// Records every program, cut so that no submission takes longer than `bound_seconds` at its pace. The step's time goes
+    /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own.
+    ///
+    /// # Errors
+    /// When the device fails, or is to be profiled and keeps no time.
+    pub fn record(
+        &self,
+        device: &Arc<Device>,
+        paces: &[Pace],
+        bound_seconds: f64,
+        profile: Option<&TargetKernels>,
+    ) -> Result<Programs, LoadError> {
+        let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
+        for (program, pace) in self.programs.iter().zip(paces) {
+            let mut parts = program.parts(*pace, bound_seconds);
+            let stamps = profile
+                .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
+                .transpose()?;
+            let turns = self.timers[..if program.shape.batch { 2 } else { 1 }]
+                .iter()
+                .map(|timer| record_turn(device, parts.clone(), timer.clone()))
+                .collect::<Result<_, _>>()?;
+            let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
+            let read_logits = read_logits.collect::<Result<_, _>>()?;
+            programs.recorded.push(RecordedProgram { turns, stamps, read_logits });
+            programs.shapes.push(program.shape);
+        }
+        Ok(programs)
+    }
+}
+
+impl PreparedProgram {
+    /// The first `count` dispatches by themselves, and the two stamps around them; `None`: the device keeps no time.
+    pub fn record_first(
+        &self,
+        device: &Arc<Device>,
+        count: usize,
+    ) -> Result<Option<(CommandList, Arc<Stamps>)>, LoadError> {
+        let Some(timer) = Stamps::create(device, 2)? else { return Ok(None) };
+        let mut turn = record_turn(device, vec![self.dispatches[..count].concat()], Some(timer.clone()))?;
+        Ok(turn.lists.pop().map(|list| (list, timer)))
+    }
+
+    fn parts(&self, pace: Pace, bound_seconds: f64) -> Vec<Vec<Command>> {
+        let mut rest = self.dispatches.as_slice();
+        let part = |length| {
+            let (now, later) = rest.split_at(length);
+            rest = later;
+            now.concat()
+        };
+        cut(&self.bytes, pace, bound_seconds).into_iter().map(part).collect()
+    }
+}
+
+impl Programs {
+    /// Submissions of a step of each program.
+    pub fn submissions(&self) -> Vec<u32> {
+        self.recorded.iter().map(|program| program.turns[0].lists.len() as u32).collect()
+    }
+}
+
+/// K and V of the layers that a dispatch reads, at the longest context.
+fn kv_bytes_read(plan: &Plan, dispatch: &Dispatch, context_tokens: u32) -> u64 {
+    let read = dispatch.bindings.iter().filter(|binding| !binding.writes).filter_map(|binding| match binding.buffer {
+        BufferRef::Keys { group, .. } | BufferRef::Values { group, .. } => Some(&plan.kv_groups[group as usize]),
+        _ => None,
+    });
+    read.map(|group| group.bytes_read_per_token(context_tokens) / (2 * u64::from(group.n_layers.max(1)))).sum()
 }
 
 fn record_turn(
@@ -95,36 +187,17 @@ fn record_turn(
     Ok(Turn { lists, timer })
 }
 
-/// Cuts a program where [`SUBMISSION_BYTE_ROWS`] is reached; one dispatch is never cut.
-fn submissions(dispatches: &[Dispatch], rows: u32) -> impl Iterator<Item = &[Dispatch]> {
-    let mut rest = dispatches;
-    std::iter::from_fn(move || {
-        let mut work = 0u64;
-        let fits = |dispatch: &&Dispatch| {
-            work = work.saturating_add(dispatch.weight_bytes.saturating_mul(u64::from(rows)));
-            work <= SUBMISSION_BYTE_ROWS
-        };
-        let count = rest.iter().take_while(fits).count().max(1);
-        let (now, later) = rest.split_at_checked(count)?;
-        rest = later;
-        Some(now)
-    })
-}
-
 fn commands(
     dispatches: &[Dispatch],
     pipelines: &[Arc<Pipeline>],
     sets: &mut impl Iterator<Item = BoundSet>,
-) -> Vec<Command> {
-    let mut commands = Vec::new();
-    for (dispatch, set) in dispatches.iter().zip(sets) {
-        if dispatch.barrier_before {
-            commands.push(Command::Barrier);
-        }
+) -> Vec<Vec<Command>> {
+    let one = |(dispatch, set): (&Dispatch, BoundSet)| {
         let pipeline = pipelines[dispatch.pipeline as usize].clone();
-        commands.push(Command::Dispatch { pipeline, set, workgroups: dispatch.workgroups });
-    }
-    commands
+        let work = Command::Dispatch { pipeline, set, workgroups: dispatch.workgroups };
+        dispatch.barrier_before.then_some(Command::Barrier).into_iter().chain([work]).collect()
+    };
+    dispatches.iter().zip(sets).map(one).collect()
 }
 
 fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
@@ -145,28 +218,4 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
 fn copy_logits(plan: &Plan, buffers: &Buffers, rows: u32) -> Command {
     let bytes = 4 * u64::from(rows) * u64::from(plan.logits_stride);
     Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_are_cut_where_work_adds_up_but_never_inside_a_dispatch() {
-        let dispatch = |weight_bytes| Dispatch {
-            pipeline: 0,
-            workgroups: [1; 3],
-            bindings: vec![],
-            barrier_before: true,
-            label: String::new(),
-            weight_bytes,
-        };
-        let gib = 1 << 30;
-        let dispatches = [10 * gib, 20 * gib, 0, 40 * gib, 70 * gib, 0].map(dispatch);
-        let lens = |rows| submissions(&dispatches, rows).map(<[Dispatch]>::len).collect::<Vec<_>>();
-        assert_eq!(lens(1), [3, 1, 1, 1]);
-        assert_eq!(lens(64), [1, 1, 1, 1, 1, 1]);
-        assert_eq!(submissions(&dispatches[..3], 2).map(<[Dispatch]>::len).collect::<Vec<_>>(), [3]);
-        assert_eq!(submissions(&[], 1).count(), 0);
-    }
 }

@@ -168,6 +168,12 @@ pub fn planned_bytes(plan: &Plan, context_tokens: u32, request: &ContextRequest)
     sums
 }
 
+/// What a buffer of `tier` is to the device, beside the rest of the model.
+pub fn resident_role(planned: &[TierBytes], tier: Tier) -> Role {
+    let total_bytes = planned.iter().filter(|sum| sum.tier == tier).map(TierBytes::total).sum();
+    Role::Resident { tier, total_bytes }
+}
+
 /// Length of the logits buffer.
 pub fn logits_bytes(plan: &Plan) -> u64 {
     4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride)
@@ -292,7 +298,7 @@ fn room_bytes(facts: &DeviceFacts, heap: usize) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device_plan::Heap;
     use crate::device_plan::tests::facts;
@@ -322,7 +328,7 @@ mod tests {
     }
 
     /// 1 GiB of weights; 1 KiB a token and layer for K and V together, 8 layers.
-    fn plan(window_tokens: Option<u32>) -> Plan {
+    pub(crate) fn plan(window_tokens: Option<u32>) -> Plan {
         Plan {
             machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: GIB, tier: Tier::Vram }],

@@ -7,8 +7,11 @@ use artifacts::step::{MAX_HISTORY, Sampler};
 use crate::chunks::{Chunk, Wanted, batch_program, next_chunk};
 use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
+use crate::journal::{Entry, Journal};
 use crate::model::Model;
 use crate::pages::BlockTable;
+use crate::recovery::persist;
+use crate::vk::Failure;
 
 /// One sequence: its tokens and its pages of the KV cache. Dropped, it gives back its slot.
 pub struct Session<'m> {
@@ -16,11 +19,14 @@ pub struct Session<'m> {
     slot: u32,
     /// One a KV group.
     tables: Vec<BlockTable>,
+    /// The engine that the tables are true for.
+    generation: u64,
     /// What is in the cache.
-    tokens: Vec<u32>,
+    journal: Journal,
     chunk_limit: u32,
     draws: u32,
-    gpu_seconds: Option<f64>,
+    /// Since they were last taken.
+    gpu_seconds: f64,
     interrupted: fn() -> bool,
 }
 
@@ -56,26 +62,27 @@ pub struct Sampled {
 pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 
 impl<'m> Session<'m> {
-    pub(crate) fn new(model: &'m Model, slot: u32, tables: Vec<BlockTable>) -> Session<'m> {
+    pub(crate) fn new(model: &'m Model, slot: u32, tables: Vec<BlockTable>, generation: u64) -> Session<'m> {
         Session {
             model,
             slot,
             tables,
-            tokens: Vec::with_capacity(model.context_tokens() as usize),
+            generation,
+            journal: Journal::new(model.context_tokens()),
             chunk_limit: u32::MAX,
             draws: 0,
-            gpu_seconds: None,
+            gpu_seconds: 0.0,
             interrupted: || false,
         }
     }
 
     pub fn len_tokens(&self) -> u32 {
-        self.tokens.len() as u32
+        self.journal.len_tokens()
     }
 
     /// Tokens in the cache.
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        self.journal.tokens()
     }
 
     /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take.
@@ -91,7 +98,8 @@ impl<'m> Session<'m> {
     /// Appends tokens to the cache without looking at their logits.
     ///
     /// # Errors
-    /// When the context is too short, a token unknown, or the device fails. Tokens whose step succeeded stay.
+    /// When the context is too short, a token unknown, or the device fails and cannot be had back. Tokens whose step
+    /// succeeded stay.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<(), RunError> {
         self.feed_steps(tokens, Wanted::Nothing, &Sampling::default(), |_, _, _| Ok(()))
     }
@@ -142,7 +150,10 @@ impl<'m> Session<'m> {
         if len_tokens >= self.len_tokens() {
             return Ok(());
         }
-        if let Some(table) = self.tables.iter().find(|table| !table.can_continue_at(len_tokens)) {
+        // Tables of an engine that is gone forget nothing: the journal makes the cache anew.
+        let is_current = self.model.shared().engine_of(self.generation).is_some();
+        let tables = if is_current { self.tables.as_slice() } else { &[] };
+        if let Some(table) = tables.iter().find(|table| !table.can_continue_at(len_tokens)) {
             return Err(RunError::Forgotten { len_tokens, kept_from: table.kept_from() });
         }
         self.give_back_from(len_tokens);
@@ -155,9 +166,11 @@ impl<'m> Session<'m> {
         self.draws = 0;
     }
 
-    /// Seconds that the device spent in the last step; `None`: it keeps no time, or there was none.
-    pub fn last_step_gpu_seconds(&self) -> Option<f64> {
-        self.gpu_seconds
+    /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
+    /// of its sequences); `None`: it keeps no time, or there was no step.
+    pub fn take_gpu_seconds(&mut self) -> Option<f64> {
+        let seconds = std::mem::take(&mut self.gpu_seconds);
+        (seconds > 0.0).then_some(seconds)
     }
 
     /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn
@@ -179,30 +192,51 @@ impl<'m> Session<'m> {
             return Ok(());
         }
         let room = self.model.context_tokens() - self.len_tokens();
-        let mut engine = self.model.engine();
-        let program =
-            batch_program(&engine.programs.shapes, 1).ok_or(RunError::NoProgram { wanted: "a drawn token" })?;
-        let mut steps_left = most.min(room);
-        self.push(first, &mut engine);
-        let rows = [self.newest_row(&engine)];
+        let mut ahead = Ahead { token: first, draws_left: most.min(room) };
+        persist(self.model, &mut [self], |engine, sessions| {
+            let program =
+                batch_program(&engine.programs.shapes, 1).ok_or(RunError::NoProgram { wanted: "a drawn token" })?;
+            let session = &mut *sessions[0];
+            session.push(ahead.token, program, engine);
+            let streamed = session.stream(engine, program, sampling, &mut ahead.draws_left, each);
+            if streamed.is_err() {
+                // Its draw is the one that nobody has heard of.
+                ahead.token = session.pop();
+            }
+            Ok(streamed?)
+        })
+    }
+
+    /// Runs the newest token's step and those that its draws lead to, `draws_left` in all. When it fails, the newest token
+    /// is the one whose draw `each` has not heard of.
+    fn stream(
+        &mut self,
+        engine: &mut Engine,
+        program: usize,
+        sampling: &Sampling,
+        draws_left: &mut u32,
+        each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let rows = [self.newest_row(engine)];
         engine.write(&Step { program, rows: &rows, drawings: &[self.drawing(sampling, true)] })?;
         engine.begin(program, self.draws as usize % 2)?;
         loop {
             let turn = self.draws as usize % 2;
-            steps_left -= 1;
-            if steps_left > 0 {
+            if *draws_left > 1 {
                 let next = self.len_tokens();
                 engine.advance(self.slot, next..next + 1, &mut self.tables);
                 engine.begin(program, 1 - turn)?;
             }
             engine.end(turn)?;
-            let draw = self.count_draw(engine.gpu_seconds(program, turn));
-            let sampled = engine.sampled(0, draw)?;
-            if each(sampled).is_break() || steps_left == 0 {
-                // What the step under way writes lies behind the sequence's end.
-                return Ok(engine.end(1 - turn)?);
+            let sampled = engine.sampled(0, self.draws)?;
+            self.count_draw(engine.gpu_seconds(program, turn));
+            *draws_left -= 1;
+            if each(sampled).is_break() || *draws_left == 0 {
+                // What the step under way writes lies behind the sequence's end, and if it fails, the lane remembers.
+                let _ = engine.end(1 - turn);
+                return Ok(());
             }
-            self.tokens.push(sampled.token);
+            self.journal.append(&[sampled.token], program, engine.rope_variant(self.len_tokens() + 1));
         }
     }
 
@@ -212,35 +246,52 @@ impl<'m> Session<'m> {
         tokens: &[u32],
         wanted: Wanted,
         sampling: &Sampling,
-        mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), RunError>,
+        mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), Failure>,
     ) -> Result<(), RunError> {
         self.check(tokens)?;
         // LongRoPE looks at the whole sequence as it will be after this call. Tokens that were fed while it was shorter
         // keep the keys that they got, as in every implementation with a cache.
-        let mut engine = self.model.engine();
-        let rope_variant = engine.rope_variant((self.tokens.len() + tokens.len()) as u32);
+        let len_tokens = self.len_tokens() + tokens.len() as u32;
         let mut rest = tokens;
         while !rest.is_empty() {
             if (self.interrupted)() {
                 return Err(RunError::Interrupted);
             }
-            let chunk = next_chunk(&engine.programs.shapes, wanted, rest.len() as u32, self.chunk_limit)
-                .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
-            let (now, later) = rest.split_at(chunk.n_rows as usize);
-            let position = self.tokens.len() as u32;
-            self.tokens.extend_from_slice(now);
-            let drawing = sampling.drawing(self.draws, false, &self.tokens);
-            engine.advance(self.slot, position..position + chunk.n_rows, &mut self.tables);
-            let rows = Rows { slot: self.slot, position, tokens: now, rope_variant };
-            let step = Step { program: chunk.program, rows: &[rows], drawings: &[drawing] };
-            if let Err(failure) = engine.run(&step) {
-                self.tokens.truncate(position as usize);
-                return Err(failure.into());
-            }
-            self.gpu_seconds = engine.gpu_seconds(chunk.program, 0);
-            after_step(&mut engine, chunk, position)?;
-            rest = later;
+            let n_rows = persist(self.model, &mut [self], |engine, sessions| {
+                let session = &mut *sessions[0];
+                let chunk = next_chunk(&engine.programs.shapes, wanted, rest.len() as u32, session.chunk_limit)
+                    .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
+                let position = session.len_tokens();
+                let rope_variant = engine.rope_variant(len_tokens);
+                let now = &rest[..chunk.n_rows as usize];
+                session.journal.append(now, chunk.program, rope_variant);
+                let drawing = sampling.drawing(session.draws, false, session.journal.tokens());
+                let entry = Entry { program: chunk.program, position, tokens: now, rope_variant };
+                let ran = run_entry(engine, session.slot, &mut session.tables, &entry, drawing)
+                    .and_then(|()| after_step(engine, chunk, position));
+                session.gpu_seconds += engine.gpu_seconds(chunk.program, 0).unwrap_or_default();
+                if ran.is_err() {
+                    session.journal.truncate(position);
+                }
+                ran?;
+                Ok(chunk.n_rows)
+            })?;
+            rest = &rest[n_rows as usize..];
         }
+        Ok(())
+    }
+
+    /// Makes the cache anew if the engine is another than the one that this session's tables are true for.
+    pub(crate) fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<(), Failure> {
+        if self.generation == generation {
+            return Ok(());
+        }
+        self.tables.iter_mut().for_each(BlockTable::forget);
+        let drawing = Sampling::default().drawing(0, false, &[]);
+        for entry in self.journal.entries() {
+            run_entry(engine, self.slot, &mut self.tables, &entry, drawing)?;
+        }
+        self.generation = generation;
         Ok(())
     }
 
@@ -249,7 +300,7 @@ impl<'m> Session<'m> {
         if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
             return Err(RunError::UnknownToken { token, vocab_size });
         }
-        let needed_tokens = (self.tokens.len() + tokens.len()) as u64;
+        let needed_tokens = u64::from(self.len_tokens()) + tokens.len() as u64;
         let context_tokens = self.model.context_tokens();
         if needed_tokens > u64::from(context_tokens) {
             return Err(RunError::ContextFull { context_tokens, needed_tokens });
@@ -262,50 +313,78 @@ impl<'m> Session<'m> {
     }
 
     /// Appends a token whose step is yet to run.
-    pub(crate) fn push(&mut self, token: u32, engine: &mut Engine) {
+    pub(crate) fn push(&mut self, token: u32, program: usize, engine: &mut Engine) {
         let position = self.len_tokens();
-        self.tokens.push(token);
+        self.journal.append(&[token], program, engine.rope_variant(position + 1));
         engine.advance(self.slot, position..position + 1, &mut self.tables);
     }
 
     /// Takes the last token back: its step did not run.
-    pub(crate) fn pop(&mut self) {
-        self.tokens.pop();
+    pub(crate) fn pop(&mut self) -> u32 {
+        let token = *self.tokens().last().expect("a token was pushed");
+        self.journal.truncate(self.len_tokens() - 1);
+        token
     }
 
     /// The last token as a row of a step.
     pub(crate) fn newest_row(&self, engine: &Engine) -> Rows<'_> {
         let position = self.len_tokens() - 1;
         let rope_variant = engine.rope_variant(position + 1);
-        Rows { slot: self.slot, position, tokens: &self.tokens[position as usize..], rope_variant }
+        Rows { slot: self.slot, position, tokens: &self.tokens()[position as usize..], rope_variant }
     }
 
     /// How the token after the last is drawn.
     pub(crate) fn drawing<'s>(&'s self, sampling: &Sampling, feeds: bool) -> Drawing<'s> {
-        sampling.drawing(self.draws, feeds, &self.tokens)
+        sampling.drawing(self.draws, feeds, self.tokens())
     }
 
-    /// The number of the draw that a step has made.
-    pub(crate) fn count_draw(&mut self, gpu_seconds: Option<f64>) -> u32 {
-        self.gpu_seconds = gpu_seconds;
-        let draw = self.draws;
-        self.draws = draw.wrapping_add(1);
-        draw
+    /// Draws so far.
+    pub(crate) fn draws(&self) -> u32 {
+        self.draws
+    }
+
+    /// A step has made a draw, and its result is there.
+    pub(crate) fn count_draw(&mut self, gpu_seconds: Option<f64>) {
+        self.gpu_seconds += gpu_seconds.unwrap_or_default();
+        self.draws = self.draws.wrapping_add(1);
     }
 
     fn give_back_from(&mut self, len_tokens: u32) {
-        let mut engine = self.model.engine();
-        for (table, pool) in self.tables.iter_mut().zip(&mut engine.pools) {
-            table.truncate(pool, len_tokens);
+        // Pages of an engine that is gone went with it.
+        if let Some(engine) = self.model.shared().engine_of(self.generation) {
+            for (table, pool) in self.tables.iter_mut().zip(&mut engine.pools) {
+                table.truncate(pool, len_tokens);
+            }
         }
-        self.tokens.truncate(len_tokens as usize);
+        self.journal.truncate(len_tokens);
     }
+}
+
+/// Runs one step of a sequence.
+fn run_entry(
+    engine: &mut Engine,
+    slot: u32,
+    tables: &mut [BlockTable],
+    entry: &Entry<'_>,
+    drawing: Drawing<'_>,
+) -> Result<(), Failure> {
+    let &Entry { program, position, tokens, rope_variant } = entry;
+    engine.advance(slot, position..position + tokens.len() as u32, tables);
+    let rows = [Rows { slot, position, tokens, rope_variant }];
+    engine.run(&Step { program, rows: &rows, drawings: &[drawing] })
+}
+
+/// Where [`Session::generate`] stands.
+struct Ahead {
+    /// To be fed next.
+    token: u32,
+    draws_left: u32,
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.give_back_from(0);
-        self.model.engine().free_slots.push(self.slot);
+        self.model.shared().free_slots.push(self.slot);
     }
 }
 

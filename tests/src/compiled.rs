@@ -44,7 +44,7 @@ impl Compiled {
         self.folder.path().join("model")
     }
 
-    fn artifact_path(&self) -> PathBuf {
+    pub fn artifact_path(&self) -> PathBuf {
         self.folder.path().join("model.unicorn")
     }
 }

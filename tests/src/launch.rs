@@ -10,6 +10,7 @@ use artifacts::{
     Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
 use kernels::KernelSpec;
+use kernels::checksum::ChecksumSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
@@ -176,10 +177,17 @@ impl Launch {
             let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
             kernels.modules.push(binary.words);
             let number = pipelines.len() as u32;
-            pipelines.push(Pipeline { name: spec.name().into(), module: number, bindings: binary.bindings });
+            let alternatives = Vec::new();
+            pipelines.push(Pipeline {
+                name: spec.name().into(),
+                module: number,
+                bindings: binary.bindings,
+                alternatives,
+            });
             dispatches.push(Dispatch {
                 pipeline: number,
                 workgroups: spec.workgroups(rows).map(|count| count as u32),
+                alternatives: Vec::new(),
                 bindings,
                 barrier_before: number > 0,
                 label: spec.name().into(),
@@ -211,6 +219,15 @@ impl Launch {
             let bindings = operands.iter().zip(spec.bindings()).map(bind).collect();
             add(spec, bindings);
         }
+        let checksum = shaders_gen::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
+        let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
+        kernels.modules.push(checksum.words);
+        pipelines.push(Pipeline {
+            name: "checksum".into(),
+            module,
+            bindings: checksum.bindings,
+            alternatives: Vec::new(),
+        });
         let samples = logits == LogitsRows::One;
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
         kernels.targets.push(TargetKernels {
@@ -218,6 +235,7 @@ impl Launch {
             matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
             pipelines,
             programs,
+            checksum: Some(number),
         });
         let plan = Plan {
             machine: MachinePlan::default(),

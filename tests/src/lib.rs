@@ -3,6 +3,8 @@
 
 pub mod reference;
 
+pub mod models;
+pub mod random_gguf;
 pub mod tiny_model;
 
 pub mod compiled;

@@ -9,7 +9,7 @@
 //! # std::fs::remove_dir_all(&folder).unwrap();
 //! ```
 
-mod random;
+pub mod random;
 mod tokenizer;
 
 use std::path::Path;
@@ -79,6 +79,23 @@ impl Default for TinyModel {
 }
 
 impl TinyModel {
+    /// The shape of a model that is not tiny: a Llama of ten thousand million weights, for plans and files full of holes.
+    pub fn of_ten_thousand_million() -> TinyModel {
+        TinyModel {
+            family: Family::Llama,
+            vocab_size: 32_000,
+            hidden: 4096,
+            intermediate: 16_384,
+            layers: 38,
+            heads: 32,
+            kv_heads: 32,
+            head_dim: 128,
+            tied: false,
+            max_position_embeddings: 8192,
+            ..TinyModel::default()
+        }
+    }
+
     /// Writes `config.json`, `model.safetensors` (bf16), `tokenizer.json` and `tokenizer_config.json`, and makes the
     /// folder where it is missing.
     ///

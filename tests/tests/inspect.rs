@@ -142,18 +142,7 @@ fn a_large_artifact_opens_without_its_weights() {
 
 /// An artifact as the compiler would plan it, whose weight sections are holes.
 fn write_sparse_artifact(folder: &Path, path: &Path) {
-    let model = TinyModel {
-        family: Family::Llama,
-        vocab_size: 32_000,
-        hidden: 4096,
-        intermediate: 16_384,
-        layers: 38,
-        heads: 32,
-        kv_heads: 32,
-        head_dim: 128,
-        max_position_embeddings: 8192,
-        ..TinyModel::default()
-    };
+    let model = TinyModel::of_ten_thousand_million();
     let config = folder.join("config.json");
     std::fs::write(&config, model.config().to_string()).unwrap();
     let policy = FormatPolicy { weights: WeightsOption::F16, group: 32 };

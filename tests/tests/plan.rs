@@ -319,19 +319,7 @@ fn assert_first_in_line_first(planned: &Planned, plan: &Plan) {
 
 /// A Llama of 10 thousand million weights in bf16, in a file that takes no room on disk.
 fn write_sparse_model(folder: &Path) {
-    let model = TinyModel {
-        family: Family::Llama,
-        vocab_size: 32_000,
-        hidden: 4096,
-        intermediate: 16_384,
-        layers: 38,
-        heads: 32,
-        kv_heads: 32,
-        head_dim: 128,
-        tied: false,
-        max_position_embeddings: 8192,
-        ..TinyModel::default()
-    };
+    let model = TinyModel::of_ten_thousand_million();
     let config = folder.join("config.json");
     std::fs::write(&config, model.config().to_string()).unwrap();
     let shapes = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();

@@ -1,7 +1,8 @@
 //! The reference model against transformers: every golden in `models/`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, read_logits, relative_error};
 
 /// Both sides compute in f32 and differ only in the order of sums and in how exactly angles and exponentials are
@@ -52,8 +53,4 @@ fn folders_with_golden() -> Vec<PathBuf> {
     folders.retain(|folder| folder.join("golden.safetensors").exists());
     folders.sort();
     folders
-}
-
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models")
 }

@@ -40,8 +40,12 @@ impl Binaries {
         command
     }
 
+    pub fn runtime_path(&self) -> PathBuf {
+        self.target.join("release/unicorn-run")
+    }
+
     pub fn runtime(&self) -> Command {
-        Command::new(self.target.join("release/unicorn-run"))
+        Command::new(self.runtime_path())
     }
 }
 

@@ -6,20 +6,25 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! loading         one artifact → bytes a second of each way to the device, dd and memcpy       when loading changes
+//! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
+mod bench_gpu;
 mod browser;
 mod demo;
 mod fidelity;
+mod loading;
 mod matrices;
 mod phoenix_report;
 mod test;
 
 mod debian;
+mod llama;
 mod radv;
 mod wheel;
 
@@ -42,10 +47,14 @@ enum Command {
     Browser,
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
+    /// Measure how fast weights become resident in each way, beside disk and memory
+    Loading(loading::LoadingArgs),
     /// Run kernels that use cooperative matrices on a software device that has them
     Matrices,
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
+    /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
+    BenchGpu(bench_gpu::BenchGpuArgs),
 }
 
 fn main() -> ExitCode {
@@ -54,8 +63,10 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run_all(&args),
         Command::Browser => browser::run_all(),
         Command::Fidelity(args) => fidelity::run(&args),
+        Command::Loading(args) => loading::run_all(&args),
         Command::Matrices => matrices::run_tests(),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
+        Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,8 @@ use std::time::Instant;
 use super::error::CliError;
 use super::figures::Pace;
 use super::interrupt;
+use super::load::tell_recoveries;
+use super::status::{Doing, StatusWriter};
 use super::text::Text;
 use crate::{Model, RunError, Sampling, Session};
 
@@ -15,6 +17,8 @@ pub struct Answerer<'m> {
     pub model: &'m Model,
     pub text: &'m Text,
     pub session: Session<'m>,
+    /// For whoever watches.
+    pub status: StatusWriter,
 }
 
 /// Why an answer ended.
@@ -61,6 +65,19 @@ impl Answerer<'_> {
         max_tokens: Option<u32>,
         emit: &mut dyn FnMut(&str) -> Result<(), CliError>,
     ) -> Result<Answer, CliError> {
+        let answer = self.answer_watched(prompt, sampling, max_tokens, emit);
+        self.status.turn_to(Doing::Idle, self.model);
+        tell_recoveries(self.model);
+        answer
+    }
+
+    fn answer_watched(
+        &mut self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        max_tokens: Option<u32>,
+        emit: &mut dyn FnMut(&str) -> Result<(), CliError>,
+    ) -> Result<Answer, CliError> {
         interrupt::pressed();
         let max_tokens = max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let stop_ids = &self.model.tokenizer_section().stop_ids;
@@ -72,6 +89,7 @@ impl Answerer<'_> {
             prefill: Pace::default(),
             decode: Pace::default(),
         };
+        self.status.turn_to(Doing::Prefill, self.model);
         let mut give = |answer: &mut Answer, text: String| {
             answer.text += &text;
             if text.is_empty() { Ok(()) } else { emit(&text) }
@@ -106,12 +124,14 @@ impl Answerer<'_> {
         };
         answer.prefill = Pace { tokens: new.len() as u64, elapsed: started.elapsed() };
 
+        self.status.turn_to(Doing::Decode, self.model);
         let mut stop = take(&mut answer, first)?;
         if stop.is_none() && self.session.len_tokens() < self.model.context_tokens() {
             let started = Instant::now();
             let mut failed = None;
             self.session.generate(first, sampling, u32::MAX, &mut |sampled| {
                 answer.decode.tokens += 1;
+                self.status.token(self.model);
                 match take(&mut answer, sampled.token) {
                     Ok(None) => return ControlFlow::Continue(()),
                     Ok(reason) => stop = reason,

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 
 use artifacts::step::MAX_HISTORY;
 
-use crate::Sampling;
+use crate::{Sampling, Way};
 
 /// Generates text with a compiled model on a Vulkan device.
 ///
@@ -27,6 +27,10 @@ pub struct Args {
 pub enum Command {
     /// List the Vulkan devices, what each can do, and which targets of an artifact fit it
     Devices(DevicesArgs),
+    /// Examine this machine: what is in the way of running models, and what to change
+    Doctor(DoctorArgs),
+    /// Watch the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
+    Top(TopArgs),
     /// Show what an artifact holds and where its bytes will live; needs no GPU
     Inspect(InspectArgs),
     /// Give an artifact's bytes other places, which unicorn-compile does
@@ -35,6 +39,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Time every kernel of prefill and decode by the device's clock
     Profile(ProfileArgs),
+    /// Find the fastest kernels for decode on this device and keep them beside the artifact
+    Tune(TuneArgs),
     /// Measure perplexity on a text by llama-perplexity's protocol
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
@@ -111,12 +117,25 @@ pub struct LoadArgs {
     /// Target of the artifact, by name [default: the first that fits the device]
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
-    /// Do not check the hashes of the weights
-    #[arg(long)]
+    /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
+    /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
+    #[arg(long, value_name = "WAY")]
+    pub residency: Option<Way>,
+    /// Compare the hashes of the weights with those of the artifact, on the device, where they lie (the default)
+    #[arg(long, overrides_with = "no_verify")]
+    pub verify: bool,
+    /// Do not compare them
+    #[arg(long, overrides_with = "verify")]
     pub no_verify: bool,
+    /// Longest that one submission to the device may take, in milliseconds [default: 100]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
+    pub submission_ms: Option<u32>,
     /// Compile every kernel anew, and leave nothing for the next start
     #[arg(long)]
     pub no_cache: bool,
+    /// Run the compiler's choice of kernels, whatever `tune` found
+    #[arg(long)]
+    pub no_tune: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -126,6 +145,34 @@ pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Artifact whose targets are compared with each device
+    pub artifact: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TopArgs {
+    /// Print a line of JSON each time
+    #[arg(long)]
+    pub json: bool,
+    /// Pause between two looks, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
+    pub interval_ms: u32,
+    /// Look this many times [default: until q]
+    #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+    /// Folder that stands for / where the kernel's files are read
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub root: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -154,14 +201,20 @@ pub struct InspectArgs {
 pub struct BenchArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Tokens of the prefill test
-    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..))]
-    pub n_prompt: u32,
-    /// Steps of the decode test
-    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
+    /// Tokens of the prefill tests; 0: none
+    #[arg(short = 'p', long, value_name = "TOKENS,…", default_value = "512", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
+    pub n_prompt: Vec<u32>,
+    /// Steps of a decode test
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub n_gen: u32,
+    /// Tokens in the cache before a decode test of one sequence [default: 0, where there is no -s]
+    #[arg(long = "depth", value_name = "TOKENS,…", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
+    pub depths: Vec<u32>,
+    /// Also decode so many sequences at once, from empty caches; tokens of all are counted
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]
+    pub sequences: Vec<u32>,
     /// Runs of each test; the median is reported
-    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     #[command(flatten)]
     pub load: LoadArgs,
@@ -183,6 +236,23 @@ pub struct ProfileArgs {
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TuneArgs {
+    /// Artifact made by unicorn-compile; the winners go to ARTIFACT.tune.json
+    pub artifact: PathBuf,
+    /// Times that every candidate gets its turn
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Decode steps of a turn; medians of all steps are compared
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub steps: u32,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON

@@ -1,8 +1,9 @@
 //! `devices`: what each Vulkan device can do, and which targets of an artifact would run there.
 
+use std::fs::File;
 use std::path::Path;
 
-use artifacts::{ArtifactView, MappedFile, TargetKernels};
+use artifacts::{ArtifactView, TargetKernels};
 use serde::Serialize;
 
 use super::args::DevicesArgs;
@@ -62,8 +63,9 @@ struct HeapRow {
     device_local: bool,
 }
 
+/// Whether a target's kernels run on a device.
 #[derive(Serialize)]
-struct TargetFit {
+pub struct TargetFit {
     name: String,
     /// What keeps it from running here; `None`: it fits.
     misfit: Option<String>,
@@ -143,7 +145,7 @@ impl HeapRow {
 }
 
 impl TargetFit {
-    fn new(target: &TargetKernels, facts: &DeviceFacts) -> TargetFit {
+    pub fn new(target: &TargetKernels, facts: &DeviceFacts) -> TargetFit {
         let misfit = match choose_target(std::slice::from_ref(target), facts, None) {
             Ok(_) => None,
             Err(LoadError::NoTarget { reasons, .. }) => Some(reasons.join("; ")),
@@ -152,7 +154,7 @@ impl TargetFit {
         TargetFit { name: target.name.clone(), misfit }
     }
 
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         match &self.misfit {
             None => format!("   fits          target {}", self.name),
             Some(misfit) => format!("   does not fit  {misfit}"),
@@ -160,8 +162,8 @@ impl TargetFit {
     }
 }
 
-fn targets_of(path: &Path) -> Result<Vec<TargetKernels>, CliError> {
-    let file = MappedFile::open(path).map_err(|error| CliError::at(path, error))?;
-    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(path, error))?;
+pub fn targets_of(path: &Path) -> Result<Vec<TargetKernels>, CliError> {
+    let file = File::open(path).map_err(|error| CliError::at(path, error))?;
+    let view = ArtifactView::read(&file).map_err(|error| CliError::at(path, error))?;
     Ok(view.kernels.targets)
 }

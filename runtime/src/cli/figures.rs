@@ -8,12 +8,31 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::load::is_software;
-use crate::Model;
 use crate::error::size;
+use crate::{Model, Verified};
 
 /// What a run measured. A rate is `None` when nothing of its kind ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
+    #[serde(flatten)]
+    pub load: LoadFigures,
+    /// Tokens of the prompt that were computed (not those still in the cache).
+    pub prefill_tokens: u64,
+    pub prefill_tokens_per_s: Option<f64>,
+    /// Steps of one token each.
+    pub decode_tokens: u64,
+    pub decode_tokens_per_s: Option<f64>,
+    /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
+    pub decode_gb_per_s: Option<f64>,
+    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
+    pub bandwidth_gb_per_s: Option<f64>,
+    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
+    pub decode_percent_of_bandwidth: Option<f64>,
+}
+
+/// A model as it was loaded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadFigures {
     pub device: String,
     /// Name of the artifact's target that was used.
     pub target: String,
@@ -27,24 +46,21 @@ pub struct Figures {
     pub load_pipelines: u32,
     /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
     pub load_pipelines_from_cache: Option<u32>,
+    pub load_weight_bytes: u64,
+    /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too quick to tell.
+    pub load_gb_per_s: Option<f64>,
     /// How the weights reached the device.
     pub load_way: String,
+    /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
+    pub load_verified: Option<&'static str>,
+    /// Part of `load_s`: comparing them on the device.
+    pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
+    /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
+    pub memory_held: String,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
-    /// Tokens of the prompt that were computed (not those still in the cache).
-    pub prefill_tokens: u64,
-    pub prefill_tokens_per_s: Option<f64>,
-    /// Steps of one token each.
-    pub decode_tokens: u64,
-    pub decode_tokens_per_s: Option<f64>,
-    /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
-    pub decode_gb_per_s: Option<f64>,
-    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
-    pub bandwidth_gb_per_s: Option<f64>,
-    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
-    pub decode_percent_of_bandwidth: Option<f64>,
 }
 
 /// Bytes in one tier, by what they are for.
@@ -72,31 +88,19 @@ impl Pace {
 
 impl Figures {
     pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
-        let report = model.report();
-        let tiers = report.memory.iter().map(|tier| {
-            let memory =
-                TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
-            (tier.tier.name(), memory)
-        });
+        Figures::of(LoadFigures::new(model), bandwidth_gb_per_s(model), prefill, decode)
+    }
+
+    /// Of what has been measured already.
+    pub fn of(load: LoadFigures, bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
         Figures {
-            device: model.device().name.clone(),
-            target: report.target.clone(),
-            software: is_software(model),
-            load_s: report.seconds_total,
-            load_weights_s: report.seconds_weights,
-            load_pipelines_s: report.seconds_pipelines,
-            load_pipelines: report.pipelines.pipelines,
-            load_pipelines_from_cache: report.pipelines.from_cache,
-            load_way: report.way.clone(),
-            memory_bytes: tiers.collect(),
-            weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
+            load,
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
-            // A device without room for two scratch buffers has no figure; the run itself has gone well.
-            bandwidth_gb_per_s: model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9),
+            bandwidth_gb_per_s,
             decode_percent_of_bandwidth: None,
         }
         .with_paces(prefill, decode)
@@ -107,24 +111,73 @@ impl Figures {
         self.prefill_tokens_per_s = prefill.tokens_per_s();
         self.decode_tokens = decode.tokens;
         self.decode_tokens_per_s = decode.tokens_per_s();
-        self.decode_gb_per_s = self.decode_tokens_per_s.map(|rate| rate * self.weight_bytes_per_token as f64 / 1e9);
+        self.decode_gb_per_s =
+            self.decode_tokens_per_s.map(|rate| rate * self.load.weight_bytes_per_token as f64 / 1e9);
         let share = |rate: f64| self.bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
         self.decode_percent_of_bandwidth = self.decode_gb_per_s.and_then(share);
         self
     }
 }
 
+impl LoadFigures {
+    pub fn new(model: &Model) -> LoadFigures {
+        let report = model.report();
+        let tiers = report.memory.iter().map(|tier| {
+            let memory =
+                TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
+            (tier.tier.name(), memory)
+        });
+        let (load_verified, load_verify_s) = match report.verified {
+            Verified::No => (None, None),
+            Verified::InFile => (Some("file"), None),
+            Verified::OnDevice { seconds } => (Some("device"), Some(seconds)),
+        };
+        LoadFigures {
+            device: model.device().name.clone(),
+            target: report.target.clone(),
+            software: is_software(model),
+            load_s: report.seconds_total,
+            load_weights_s: report.seconds_weights,
+            load_pipelines_s: report.seconds_pipelines,
+            load_pipelines: report.pipelines.pipelines,
+            load_pipelines_from_cache: report.pipelines.from_cache,
+            load_weight_bytes: report.weight_bytes,
+            load_gb_per_s: (report.seconds_weights > 0.0)
+                .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
+            load_way: report.way.clone(),
+            load_verified,
+            load_verify_s,
+            memory_bytes: tiers.collect(),
+            memory_held: report.held.clone(),
+            weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
+        }
+    }
+}
+
+/// Measured now. A device without room for two scratch buffers has no figure; what was run on it has gone well.
+pub fn bandwidth_gb_per_s(model: &Model) -> Option<f64> {
+    model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9)
+}
+
 /// A line a figure, for stderr.
-impl fmt::Display for Figures {
+impl fmt::Display for LoadFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
+        write!(f, "loaded   {} in {:.2} s, ", size(self.load_weight_bytes), self.load_weights_s)?;
+        if let Some(rate) = self.load_gb_per_s {
+            write!(f, "{rate:.1} GB/s, ")?;
+        }
+        writeln!(f, "{}", self.load_way)?;
         write!(
             f,
-            "load     {:.2} s: weights {:.2} s by {}, {} pipelines {:.2} s",
-            self.load_s, self.load_weights_s, self.load_way, self.load_pipelines, self.load_pipelines_s
+            "started  in {:.2} s, {} pipelines {:.2} s",
+            self.load_s, self.load_pipelines, self.load_pipelines_s
         )?;
         if let Some(cached) = self.load_pipelines_from_cache {
             write!(f, ", {cached} of them from the cache")?;
+        }
+        if let (Some(place), Some(seconds)) = (self.load_verified, self.load_verify_s) {
+            write!(f, ", weights verified on the {place} {seconds:.2} s")?;
         }
         writeln!(f)?;
         for (tier, memory) in &self.memory_bytes {
@@ -139,6 +192,14 @@ impl fmt::Display for Figures {
                 size(other)
             )?;
         }
+        writeln!(f, "held     {}", self.memory_held)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.load.fmt(f)?;
         write!(f, "prefill  {} tokens", self.prefill_tokens)?;
         if let Some(rate) = self.prefill_tokens_per_s {
             write!(f, ", {rate:.2} tokens/s")?;
@@ -158,9 +219,9 @@ impl fmt::Display for Figures {
 pub mod tests {
     use super::*;
 
-    pub fn figures() -> Figures {
+    pub fn load_figures() -> LoadFigures {
         let memory = TierMemory { weights: 2_000_000_000, kv: 3, activations: 2, other: 1 };
-        Figures {
+        LoadFigures {
             device: "Some GPU".into(),
             target: "generic".into(),
             software: false,
@@ -169,9 +230,20 @@ pub mod tests {
             load_pipelines_s: 0.25,
             load_pipelines: 60,
             load_pipelines_from_cache: Some(60),
-            load_way: "staging copies".into(),
+            load_weight_bytes: 2_000_000_000,
+            load_gb_per_s: Some(2.0),
+            load_way: "staging copies, page cache released".into(),
+            load_verified: Some("device"),
+            load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
+            memory_held: "not compared".into(),
             weight_bytes_per_token: 2_000_000_000,
+        }
+    }
+
+    pub fn figures() -> Figures {
+        Figures {
+            load: load_figures(),
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
             decode_tokens: 0,
@@ -201,8 +273,13 @@ pub mod tests {
                 "load_pipelines_s",
                 "load_pipelines",
                 "load_pipelines_from_cache",
+                "load_weight_bytes",
+                "load_gb_per_s",
                 "load_way",
+                "load_verified",
+                "load_verify_s",
                 "memory_bytes",
+                "memory_held",
                 "weight_bytes_per_token",
                 "prefill_tokens",
                 "prefill_tokens_per_s",

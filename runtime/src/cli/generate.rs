@@ -12,6 +12,7 @@ use super::figures::Figures;
 use super::interrupt;
 use super::load::load;
 use super::output::print_json;
+use super::status::{self, StatusWriter};
 use super::template::{ChatTemplate, Message};
 use super::text::Text;
 
@@ -27,7 +28,8 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     let model = load(artifact, &args.load, args.ctx)?;
     let section = model.tokenizer_section();
     let text = Text::open(section)?;
-    let mut answerer = Answerer { model: &model, text: &text, session: model.session()? };
+    let status = StatusWriter::new(status::folder(), &model);
+    let mut answerer = Answerer { model: &model, text: &text, session: model.session()?, status };
     interrupt::catch()?;
     if wants_chat {
         return chat::run(answerer, ChatTemplate::open(section)?, args);

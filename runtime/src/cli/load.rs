@@ -1,21 +1,34 @@
 //! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
 use super::error::CliError;
-use crate::{DeviceKind, LoadOptions, Model};
+use super::tuning_file;
+use crate::{DeviceKind, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
 
-/// The same, so that the time of every dispatch is written down.
+/// The same, for `slots` sequences at a time.
+pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
+}
+
+/// For one sequence, so that the time of every dispatch is written down.
 pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
     let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
+    load_with(artifact, args, options)
+}
+
+/// For one sequence, with every alternative of the kernels that decode.
+pub fn load_candidates(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
+    let options = LoadOptions { context_tokens: Some(context_tokens), candidates: true, ..LoadOptions::default() };
     load_with(artifact, args, options)
 }
 
@@ -24,7 +37,10 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     let options = LoadOptions {
         device,
         target: args.target.clone(),
+        residency: args.residency,
         verify_weights: !args.no_verify,
+        tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
+        submission: args.submission_ms.map(|bound| Duration::from_millis(bound.into())),
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..options
     };
@@ -44,6 +60,9 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     if let Some(note) = &model.report().pipelines.note {
         eprintln!("pipeline cache: {note}");
     }
+    if let Some(note) = &model.report().tuning.note {
+        eprintln!("tuning is not used: {}: {note}", tuning_file::path_for(artifact).display());
+    }
     if model.meta().model.synthetic {
         eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
     }
@@ -55,6 +74,16 @@ fn user_cache_folder() -> Option<PathBuf> {
     let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
     let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
     Some(caches.join("unicorn"))
+}
+
+/// A word on stderr for each time that the device was lost and had back since this was last said.
+pub fn tell_recoveries(model: &Model) {
+    for recovery in model.take_recoveries() {
+        let Recovery { cause, seconds } = recovery;
+        eprintln!(
+            "device was lost ({cause}); the model was made resident again in {seconds:.2} s, and the text went on"
+        );
+    }
 }
 
 /// Whether the model runs on a CPU that plays a Vulkan device.

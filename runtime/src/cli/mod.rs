@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
-//!                      └────► bench, profile, perplexity, logits
-//!          devices, inspect                                  (no model is loaded)
+//!                      └────► bench, profile, tune, perplexity, logits
+//!          devices, doctor, inspect, top                     (no model is loaded; top reads what status writes)
 //! ```
 
 mod args;
 mod load;
+mod tuning_file;
 
 mod date;
 mod template;
@@ -25,10 +26,14 @@ mod logits;
 mod logits_file;
 mod perplexity;
 mod profile;
+mod tune;
 
 mod devices;
+mod doctor;
 mod inspect;
 mod replan;
+mod status;
+mod top;
 
 mod error;
 mod interrupt;
@@ -66,10 +71,13 @@ fn dispatch(args: Args) -> Result<(), CliError> {
     match args.command {
         None => generate::run(&args.run),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Top(args)) => top::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Replan(args)) => replan::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Profile(args)) => profile::run(&args),
+        Some(Command::Tune(args)) => tune::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Logits(args)) => logits::run(&args),
     }

@@ -33,6 +33,11 @@ pub fn table(columns: &[Column], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A figure that may not be there, for a cell.
+pub fn or_dash(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |value| format!("{value:.digits$}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

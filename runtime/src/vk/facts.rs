@@ -3,15 +3,20 @@
 use ash::{ext, khr, vk};
 
 use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
+use crate::error::LoadError;
 use crate::vk::features::{Extensions, FeatureChain};
 use crate::vk::instance::Instance;
+use crate::vk::{Failure, Named};
 
 /// A snapshot of one device. Devices older than Vulkan 1.2 are described by name and version only.
-pub fn facts(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> DeviceFacts {
+///
+/// # Errors
+/// When the driver does not list what it has: guessing would choose other kernels.
+pub fn facts(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result<DeviceFacts, Failure> {
     // SAFETY: the device belongs to the instance.
     let core = unsafe { instance.raw.get_physical_device_properties(device) };
     let version = core.api_version;
-    let extensions = extensions(instance, device, version);
+    let extensions = extensions(instance, device, version)?;
     let (heaps, memory_types) = memory(instance, device, extensions.memory_budget);
     let mut facts = DeviceFacts {
         index,
@@ -41,9 +46,15 @@ pub fn facts(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> D
     };
     if version >= vk::API_VERSION_1_2 {
         add_properties(instance, device, extensions, &mut facts);
-        facts.features = features(instance, device, extensions);
+        facts.features = features(instance, device, extensions)?;
     }
-    facts
+    Ok(facts)
+}
+
+/// Heaps as they are now, of a device that was described before.
+pub fn heaps(instance: &Instance, facts: &DeviceFacts) -> Result<Vec<Heap>, LoadError> {
+    let device = instance.physical_devices()?[facts.index];
+    Ok(memory(instance, device, facts.features.memory_budget).0)
 }
 
 fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: Extensions, facts: &mut DeviceFacts) {
@@ -70,7 +81,11 @@ fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: E
         if may_require { range } else { (vulkan11.subgroup_size, vulkan11.subgroup_size) };
 }
 
-fn features(instance: &Instance, device: vk::PhysicalDevice, extensions: Extensions) -> DeviceFeatures {
+fn features(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    extensions: Extensions,
+) -> Result<DeviceFeatures, Failure> {
     let mut query = FeatureChain::query(extensions);
     let mut chain = query.chain();
     // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
@@ -78,16 +93,17 @@ fn features(instance: &Instance, device: vk::PhysicalDevice, extensions: Extensi
     let core = chain.features;
     let mut features = query.answer(core, extensions);
     if query.has_cooperative_matrix() {
-        features.cooperative_matrix = cooperative_matrices(instance, device);
+        features.cooperative_matrix = cooperative_matrices(instance, device)?;
     }
-    features
+    Ok(features)
 }
 
 /// Shapes that a subgroup multiplies at once.
-fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Vec<String> {
+fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Result<Vec<String>, Failure> {
     let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension.
-    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }.unwrap_or_default();
+    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }
+        .named("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")?;
     let name = |component| match component {
         vk::ComponentTypeKHR::FLOAT16 => "f16",
         vk::ComponentTypeKHR::FLOAT32 => "f32",
@@ -98,21 +114,22 @@ fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Vec<
         vk::ComponentTypeKHR::UINT32 => "u32",
         _ => "other",
     };
-    shapes
+    Ok(shapes
         .iter()
         .filter(|shape| shape.scope == vk::ScopeKHR::SUBGROUP)
         .map(|shape| {
             let (m, n, k) = (shape.m_size, shape.n_size, shape.k_size);
             format!("{m}x{n}x{k} {} -> {}", name(shape.a_type), name(shape.result_type))
         })
-        .collect()
+        .collect())
 }
 
-fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> Extensions {
+fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> Result<Extensions, Failure> {
     // SAFETY: the device belongs to the instance.
-    let list = unsafe { instance.raw.enumerate_device_extension_properties(device) }.unwrap_or_default();
+    let list = unsafe { instance.raw.enumerate_device_extension_properties(device) }
+        .named("vkEnumerateDeviceExtensionProperties")?;
     let has = |name| list.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
-    Extensions {
+    Ok(Extensions {
         core_1_3: version >= vk::API_VERSION_1_3,
         subgroup_size_control: has(ext::subgroup_size_control::NAME),
         integer_dot_product: has(khr::shader_integer_dot_product::NAME),
@@ -120,7 +137,7 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
         memory_budget: has(ext::memory_budget::NAME),
         host_import: has(ext::external_memory_host::NAME),
         pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
-    }
+    })
 }
 
 fn memory(instance: &Instance, device: vk::PhysicalDevice, has_budget: bool) -> (Vec<Heap>, Vec<MemoryType>) {

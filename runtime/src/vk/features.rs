@@ -136,6 +136,9 @@ pub fn extension_names(wanted: &DeviceFeatures, core_1_3: bool) -> Vec<*const st
     if !wanted.cooperative_matrix.is_empty() {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
     }
+    if wanted.host_import {
+        names.push(ash::ext::external_memory_host::NAME.as_ptr());
+    }
     if wanted.pipeline_statistics {
         names.push(khr::pipeline_executable_properties::NAME.as_ptr());
     }

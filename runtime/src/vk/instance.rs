@@ -8,7 +8,7 @@ use ash::{ext, vk};
 
 use crate::device_plan::DeviceFacts;
 use crate::error::LoadError;
-use crate::vk::{Failure, Named, facts};
+use crate::vk::{Failure, Named, facts, faults};
 
 /// A loaded Vulkan library and one instance of it.
 pub struct Instance {
@@ -56,12 +56,13 @@ impl Instance {
             request =
                 request.enabled_layer_names(&layers).enabled_extension_names(&extensions).push_next(&mut features);
         }
+        faults::before("vkCreateInstance")?;
         // SAFETY: the request and what it points to live until the call returns.
         let raw = match unsafe { entry.create_instance(&request, None) } {
             Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => return Err(LoadError::NoDriver),
             created => created.named("vkCreateInstance")?,
         };
-        let mut instance = Instance { raw, messenger: None, entry };
+        let mut instance = Instance { raw: faults::of_instance(raw), messenger: None, entry };
         if validate {
             instance.messenger = Some(instance.listen()?);
         }
@@ -71,7 +72,8 @@ impl Instance {
     /// Facts of every device, in the loader's order.
     pub fn devices(&self) -> Result<Vec<DeviceFacts>, LoadError> {
         let devices = self.physical_devices()?;
-        Ok(devices.into_iter().enumerate().map(|(index, device)| facts::facts(self, index, device)).collect())
+        let facts = devices.into_iter().enumerate().map(|(index, device)| facts::facts(self, index, device));
+        Ok(facts.collect::<Result<_, Failure>>()?)
     }
 
     pub(super) fn physical_devices(&self) -> Result<Vec<vk::PhysicalDevice>, Failure> {

@@ -7,6 +7,7 @@ use ash::vk;
 
 use crate::residency::{Role, rank_memory_types};
 use crate::vk::device::Device;
+use crate::vk::import::{HostImport, HostMemory};
 use crate::vk::{Failure, Named};
 
 /// A storage buffer in device memory.
@@ -16,6 +17,8 @@ pub struct Buffer {
     memory: vk::DeviceMemory,
     len_bytes: u64,
     memory_type: usize,
+    /// What `memory` was imported from.
+    host: Option<HostMemory>,
 }
 
 /// The host's only view of a buffer's bytes. When it may be touched: see the room's rule 1.
@@ -41,20 +44,12 @@ pub struct Allocation {
 impl Buffer {
     /// Allocates from the best memory type that has room. The contents are undefined.
     pub fn create(device: &Arc<Device>, len_bytes: u64, role: Role) -> Result<Allocation, Failure> {
-        assert!(len_bytes > 0, "Vulkan has no empty buffers");
-        let request = vk::BufferCreateInfo::default()
-            .size(len_bytes)
-            .usage(
-                vk::BufferUsageFlags::STORAGE_BUFFER
-                    | vk::BufferUsageFlags::TRANSFER_SRC
-                    | vk::BufferUsageFlags::TRANSFER_DST,
-            )
-            .sharing_mode(vk::SharingMode::EXCLUSIVE);
         // SAFETY: a plain request; the buffer is destroyed below on failure, else by its owner.
-        let raw = unsafe { device.raw.create_buffer(&request, None) }.named("vkCreateBuffer")?;
+        let raw = unsafe { device.raw.create_buffer(&request(len_bytes), None) }.named("vkCreateBuffer")?;
         match allocate(device, raw, role) {
             Ok((memory, memory_type)) => {
-                let buffer = Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type });
+                let buffer =
+                    Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host: None });
                 let mapping = buffer.kind().host_visible.then(|| Mapping::of(&buffer)).transpose()?;
                 Ok(Allocation { buffer, mapping })
             }
@@ -62,6 +57,48 @@ impl Buffer {
                 // SAFETY: made above, bound to nothing, known to nobody.
                 unsafe { device.raw.destroy_buffer(raw, None) };
                 Err(failure)
+            }
+        }
+    }
+
+    /// A buffer over `host` memory, without a copy, in the best memory type of `role` that the driver takes it as. There is
+    /// a mapping if the memory may be written.
+    ///
+    /// # Errors
+    /// Why the driver does not take it, in words that follow a colon.
+    pub fn import(
+        device: &Arc<Device>,
+        len_bytes: u64,
+        role: Role,
+        mut host: HostMemory,
+    ) -> Result<Allocation, String> {
+        let import = device.host_import.as_ref().ok_or("the driver takes no host memory")?;
+        let (start, whole_bytes) = host.start();
+        let import_bytes = len_bytes.next_multiple_of(import.align_bytes);
+        if !(start as u64).is_multiple_of(import.align_bytes) || import_bytes > whole_bytes {
+            return Err(format!("the driver takes whole blocks of {} bytes only", import.align_bytes));
+        }
+        let handle = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
+        let in_words = |failure: Failure| format!("{} failed with {}", failure.call, failure.code);
+        // SAFETY: a plain request of the extension that the device was opened with; destroyed below on failure, else by its
+        // owner.
+        let raw = unsafe { device.raw.create_buffer(&request(len_bytes).push_next(&mut external), None) }
+            .named("vkCreateBuffer")
+            .map_err(in_words)?;
+        match take(device, import, raw, role, (start, import_bytes)) {
+            Ok((memory, memory_type)) => {
+                let writable = host.is_writable();
+                let host = Some(host);
+                let buffer = Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host });
+                let start = NonNull::new(start).expect("maps do not begin at 0");
+                let mapping = writable.then(|| Mapping { buffer: buffer.clone(), start });
+                Ok(Allocation { buffer, mapping })
+            }
+            Err(failure) => {
+                // SAFETY: made above, bound to nothing, known to nobody.
+                unsafe { device.raw.destroy_buffer(raw, None) };
+                Err(in_words(failure))
             }
         }
     }
@@ -85,6 +122,16 @@ impl Buffer {
         BufferRange { buffer: self.clone(), offset_bytes, len_bytes }
     }
 
+    /// Index into the device's heaps.
+    pub fn heap(&self) -> usize {
+        self.kind().heap
+    }
+
+    /// Whether it is made of host memory.
+    pub fn is_imported(&self) -> bool {
+        self.host.is_some()
+    }
+
     pub fn is_device_local(&self) -> bool {
         self.kind().device_local
     }
@@ -97,6 +144,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.device.is_stuck() {
+            std::mem::forget(self.host.take());
             return;
         }
         // SAFETY: descriptor pools and command lists that use the buffer hold an Arc of it, so none is left; freeing the
@@ -120,8 +168,8 @@ impl Mapping {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the map covers the buffer's length and lives as long as `buffer`; nobody else maps it, and the device
-        // does not write it meanwhile (rule 1).
+        // SAFETY: the map, or the pages that were imported, cover the buffer's length and live as long as `buffer`; nobody
+        // else has a view of them, and the device does not write them meanwhile (rule 1).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.buffer.len_bytes as usize) }
     }
 
@@ -185,6 +233,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.buffer.host.is_some() {
+            return;
+        }
         // SAFETY: mapped in `of`, unmapped once; the memory is alive through `buffer`.
         unsafe { self.buffer.device.raw.unmap_memory(self.buffer.memory) };
     }
@@ -192,6 +243,72 @@ impl Drop for Mapping {
 
 // SAFETY: the pointer is to memory that any thread may use, and `Mapping` is its only owner.
 unsafe impl Send for Mapping {}
+
+fn request(len_bytes: u64) -> vk::BufferCreateInfo<'static> {
+    assert!(len_bytes > 0, "Vulkan has no empty buffers");
+    vk::BufferCreateInfo::default()
+        .size(len_bytes)
+        .usage(
+            vk::BufferUsageFlags::STORAGE_BUFFER
+                | vk::BufferUsageFlags::TRANSFER_SRC
+                | vk::BufferUsageFlags::TRANSFER_DST,
+        )
+        .sharing_mode(vk::SharingMode::EXCLUSIVE)
+}
+
+/// Imports the host's bytes (where, how many) for `buffer` and binds. Only coherent types count: imported memory is not mapped by
+/// Vulkan, so it cannot be flushed.
+fn take(
+    device: &Device,
+    import: &HostImport,
+    buffer: vk::Buffer,
+    role: Role,
+    (start, import_bytes): (*mut u8, u64),
+) -> Result<(vk::DeviceMemory, usize), Failure> {
+    let handle = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+    let mut host = vk::MemoryHostPointerPropertiesEXT::default();
+    // SAFETY: the pointer is to pages of this process; the driver only looks at what they are.
+    unsafe {
+        (import.functions.fp().get_memory_host_pointer_properties_ext)(
+            device.raw.handle(),
+            handle,
+            start.cast(),
+            &mut host,
+        )
+    }
+    .result()
+    .named("vkGetMemoryHostPointerPropertiesEXT")?;
+    // SAFETY: the buffer belongs to the device.
+    let needs = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
+    let types = host.memory_type_bits & needs.memory_type_bits;
+    let fits = |&kind: &usize| types & (1 << kind) != 0 && device.facts().memory_types[kind].host_coherent;
+    let no_type = Failure { call: "an import into this tier's memory", code: vk::Result::ERROR_FEATURE_NOT_PRESENT };
+    let kind = rank_memory_types(device.facts(), role).into_iter().find(fits).ok_or(no_type)?;
+    if needs.size > import_bytes {
+        return Err(no_type);
+    }
+    let mut pages = vk::ImportMemoryHostPointerInfoEXT::default().handle_type(handle).host_pointer(start.cast());
+    let request = vk::MemoryAllocateInfo::default()
+        .allocation_size(import_bytes)
+        .memory_type_index(kind as u32)
+        .push_next(&mut pages);
+    // SAFETY: whole pages, aligned as the driver asks, of a type that it named for them; the buffer keeps them alive longer
+    // than this memory.
+    let memory = unsafe { device.raw.allocate_memory(&request, None) }.named("vkAllocateMemory")?;
+    bind(device, buffer, memory)?;
+    Ok((memory, kind))
+}
+
+/// Binds fresh `memory`, or frees it.
+fn bind(device: &Device, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), Failure> {
+    // SAFETY: fresh memory of the required size, bound once, at offset 0.
+    let bound = unsafe { device.raw.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory");
+    if bound.is_err() {
+        // SAFETY: nothing is bound to it.
+        unsafe { device.raw.free_memory(memory, None) };
+    }
+    bound
+}
 
 /// Allocates for `buffer` and binds, trying memory types in the order of their rank.
 fn allocate(device: &Device, buffer: vk::Buffer, role: Role) -> Result<(vk::DeviceMemory, usize), Failure> {
@@ -216,12 +333,7 @@ fn allocate(device: &Device, buffer: vk::Buffer, role: Role) -> Result<(vk::Devi
             }
             Err(error) => return Err(error),
         };
-        // SAFETY: fresh memory of the required size, bound once, at offset 0.
-        if let Err(error) = unsafe { device.raw.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory") {
-            // SAFETY: nothing is bound to it.
-            unsafe { device.raw.free_memory(memory, None) };
-            return Err(error);
-        }
+        bind(device, buffer, memory)?;
         return Ok((memory, memory_type));
     }
     Err(failure)

@@ -8,13 +8,20 @@
 //!    writing even reads them. Whoever owns the mapping also owns the [`submit::Lane`] and waits on it.
 //! 2. SPIR-V is trusted as a program is: the artifact's hashes say that it is what the compiler wrote.
 //!
-//! Once a submission outran its timeout, nothing is destroyed any more ([`device::Device::is_stuck`]): the device may
-//! still be using it.
+//! A lane that met a failure leaves nothing under way, so that whoever gives up can drop what it used. Only once a
+//! submission outran its timeout is nothing destroyed any more ([`device::Device::is_stuck`]): the device may still
+//! be using it.
 
 pub mod cache;
 pub mod device;
 pub mod facts;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
+#[cfg(not(feature = "fault-injection"))]
+#[path = "faults_disabled.rs"]
+mod faults;
 pub mod features;
+pub mod import;
 pub mod instance;
 pub mod memory;
 pub mod pipeline;
@@ -22,6 +29,8 @@ pub mod record;
 pub mod stamps;
 pub mod statistics;
 pub mod submit;
+
+use std::fmt;
 
 use ash::vk;
 
@@ -39,16 +48,27 @@ impl Failure {
         [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY].contains(&self.code)
     }
 
+    /// Whether another device, or the same one later, may do what this one did not.
+    pub fn may_pass(&self) -> bool {
+        self.is_out_of_memory() || self.is_device_lost()
+    }
+
     /// The device was reset, or did not finish within a lane's timeout.
     pub fn is_device_lost(&self) -> bool {
         [vk::Result::ERROR_DEVICE_LOST, vk::Result::TIMEOUT].contains(&self.code)
     }
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed with {}", self.call, self.code)
+    }
+}
+
 impl From<Failure> for LoadError {
     fn from(failure: Failure) -> LoadError {
         if failure.is_device_lost() {
-            return LoadError::DeviceLost;
+            return LoadError::DeviceLost { call: failure.call };
         }
         LoadError::Vulkan { call: failure.call, code: failure.code.to_string() }
     }
@@ -60,7 +80,7 @@ impl From<Failure> for RunError {
             return RunError::DeviceLost { detail: "a step did not finish in time".into() };
         }
         if failure.is_device_lost() {
-            return RunError::DeviceLost { detail: format!("{} failed; load the model again", failure.call) };
+            return RunError::DeviceLost { detail: format!("{} failed", failure.call) };
         }
         if failure.is_out_of_memory() {
             return RunError::OutOfMemory { what: failure.call.into() };

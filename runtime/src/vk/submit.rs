@@ -19,13 +19,15 @@ pub struct Lane {
     under_way: Option<CommandList>,
     /// Submissions of each turn that nobody has waited for.
     begun: [u32; 2],
+    /// A call has failed: fences are in no known state, and the device is as good as lost.
+    failed: bool,
 }
 
 impl Lane {
     /// A submission that takes longer than `timeout` counts as lost.
     pub fn create(device: &Arc<Device>, timeout: Duration) -> Result<Lane, Failure> {
-        let mut lane =
-            Lane { device: device.clone(), fences: [vk::Fence::null(); 2], timeout, under_way: None, begun: [0; 2] };
+        let fences = [vk::Fence::null(); 2];
+        let mut lane = Lane { device: device.clone(), fences, timeout, under_way: None, begun: [0; 2], failed: false };
         for fence in &mut lane.fences {
             // SAFETY: a plain request; destroyed by Drop.
             *fence =
@@ -51,9 +53,9 @@ impl Lane {
         self.end(turn)?;
         let Some((last, before)) = lists.split_last() else { return Ok(()) };
         for list in before {
-            self.submit(list.raw, vk::Fence::null())?;
+            self.submit(list.raw, vk::Fence::null()).map_err(|failure| self.give_up(failure))?;
         }
-        self.submit(last.raw, self.fences[turn])?;
+        self.submit(last.raw, self.fences[turn]).map_err(|failure| self.give_up(failure))?;
         self.begun[turn] = lists.len() as u32;
         Ok(())
     }
@@ -69,7 +71,7 @@ impl Lane {
     /// Starts `list` and keeps it until [`Lane::wait`].
     pub fn start(&mut self, list: CommandList) -> Result<(), Failure> {
         self.wait()?;
-        self.submit(list.raw, self.fences[0])?;
+        self.submit(list.raw, self.fences[0]).map_err(|failure| self.give_up(failure))?;
         self.under_way = Some(list);
         Ok(())
     }
@@ -85,7 +87,7 @@ impl Lane {
     }
 
     fn submit(&self, list: vk::CommandBuffer, fence: vk::Fence) -> Result<(), Failure> {
-        if self.device.is_stuck() {
+        if self.failed || self.device.is_stuck() {
             return Err(Failure { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST });
         }
         let lists = [list];
@@ -97,7 +99,7 @@ impl Lane {
     }
 
     /// Waits for the last of a turn's `submissions`, which may take the timeout each.
-    fn wait_for_fence(&self, turn: usize, submissions: u32) -> Result<(), Failure> {
+    fn wait_for_fence(&mut self, turn: usize, submissions: u32) -> Result<(), Failure> {
         let fence = [self.fences[turn]];
         let timeout = self.timeout.saturating_mul(submissions);
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -107,10 +109,19 @@ impl Lane {
             if failure.code == vk::Result::TIMEOUT {
                 self.device.set_stuck();
             }
-            return Err(failure);
+            return Err(self.give_up(failure));
         }
         // SAFETY: signalled, so no submission uses it.
-        unsafe { self.device.raw.reset_fences(&fence) }.named("vkResetFences")
+        let reset = unsafe { self.device.raw.reset_fences(&fence) }.named("vkResetFences");
+        reset.map_err(|failure| self.give_up(failure))
+    }
+
+    /// After a failure nothing is under way, and nothing will be any more.
+    fn give_up(&mut self, failure: Failure) -> Failure {
+        self.failed = true;
+        self.begun = [0; 2];
+        self.device.settle();
+        failure
     }
 }
 

@@ -17,11 +17,15 @@ impl Random {
 
     /// From 0 up to, not including, 1.
     fn unit(&mut self) -> f32 {
+        (self.word() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// 64 random bits.
+    pub fn word(&mut self) -> u64 {
         self.counter = self.counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.counter;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 40) as f32 / (1u64 << 24) as f32
+        bits ^ (bits >> 31)
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use artifacts::ArtifactView;
 use artifacts::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, SectionKind, decode_header};
 use tempfile::TempDir;
 use tests::generators::rehash_table;
@@ -67,6 +68,34 @@ fn the_artifact_that_the_others_are_made_from_is_sound() {
     accepted(|_| ());
 }
 
+/// The runtime reads what others map; both refuse the same, in the same words.
+#[test]
+fn reading_refuses_what_parsing_refuses() {
+    let len = sound_artifact().len();
+    let cuts = [0, 7, HEADER_BYTES - 1, HEADER_BYTES + 5, len / 3, len - 1, len].map(|end| (end, None));
+    let flips = (0..len).step_by(len / 40).map(|at| (len, Some(at)));
+    for (end, flipped) in cuts.into_iter().chain(flips) {
+        let (_folder, path) = changed_artifact(|artifact| {
+            flipped.iter().for_each(|&at| artifact[at] ^= 1);
+            artifact.truncate(end);
+        });
+        let bytes = std::fs::read(&path).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        match (ArtifactView::parse(&bytes), ArtifactView::read(&file)) {
+            (Err(parsed), Err(read)) => assert_eq!(parsed.to_string(), read.to_string()),
+            (Ok(parsed), Ok(read)) => {
+                for (parsed, read) in parsed.weights().iter().zip(read.weights()) {
+                    assert_eq!((parsed.offset_bytes, parsed.len_bytes), (read.offset_bytes, read.len_bytes));
+                    let words = |error: &dyn std::fmt::Display| error.to_string();
+                    let (parsed, read) = (parsed.verify(), read.verify_in(&file));
+                    assert_eq!(parsed.map_err(|error| words(&error)), read.map_err(|error| words(&error)));
+                }
+            }
+            (parsed, read) => panic!("cut at {end}, {flipped:?}: {:?}, {:?}", parsed.err(), read.err()),
+        }
+    }
+}
+
 #[test]
 fn a_cut_artifact_says_how_much_is_missing() {
     let whole = sound_artifact().len();
@@ -118,11 +147,11 @@ fn a_flipped_bit_in_header_or_table_is_found() {
 #[test]
 fn another_major_version_is_refused_by_name() {
     let newer = |artifact: &mut Vec<u8>| {
-        artifact[8..10].copy_from_slice(&2u16.to_le_bytes());
+        artifact[8..10].copy_from_slice(&3u16.to_le_bytes());
         artifact[10..12].copy_from_slice(&7u16.to_le_bytes());
         rehash_table(artifact);
     };
-    refused(newer, &["version 2.7", "1.x", "newer unicorn-run"]);
+    refused(newer, &["version 3.7", "2.x", "newer unicorn-run"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::cli::table::{Column, table};
+use crate::cli::table::{Column, or_dash, table};
 use crate::profile::{ProfiledDispatch, StepProfile};
 
 /// All dispatches of one kernel in one role.
@@ -69,7 +69,6 @@ pub fn page(times: &[KernelTimes]) -> String {
         Column::Right("% of floor"),
         Column::Right("TFLOP/s"),
     ];
-    let or_dash = |value: Option<f64>, digits: usize| value.map_or("–".into(), |value| format!("{value:.digits$}"));
     let row = |one: &KernelTimes| {
         vec![
             one.kernel.clone(),

@@ -1,0 +1,210 @@
+//! From `heads` to attention and its combine. What they are depends on whether each row of a step is the only one of its
+//! sequence, and on how many workgroups fill the device.
+
+use kernels::activations::ACTIVATION_GROUP;
+use kernels::attention::AttentionSpec;
+use kernels::combine::{CombineSpec, partials_len};
+use kernels::flash::FlashSpec;
+use kernels::heads::{HeadsSpec, rope_coarse};
+use kernels::spec::Number;
+use kernels::split::{Split, TILE};
+use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+
+use super::{Operand, Selector, cache_layout, operands};
+use crate::fuse::{FusedNode, FusedOp, HeadsStep};
+use crate::graph::ValueId;
+
+/// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
+const SPLIT_ROWS: usize = 8;
+/// (row, head) pairs that one attention workgroup carries at most.
+const ATTENTION_QUERIES: usize = 8;
+
+impl Selector<'_> {
+    pub(super) fn heads(&mut self, node: &FusedNode, step: &HeadsStep) {
+        let spec = KernelSpec::Heads(self.heads_spec(node, step));
+        let operands = operands(&spec, |role| match role {
+            Role::Output => Operand::Value(step.out.expect("an output")),
+            role => self.heads_operand(node, step, role),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+    }
+
+    fn heads_spec(&self, node: &FusedNode, step: &HeadsStep) -> HeadsSpec {
+        let rope = step.rope.map(|index| &self.config.ropes[index]);
+        HeadsSpec {
+            parts: step.parts.clone(),
+            cache: cache_layout(self.config, self.options.kv),
+            input_stride: self.stride_of(step.input),
+            output_stride: step.out.map_or(0, |out| self.stride_of(out)),
+            eps: Number::new(self.config.rms_norm_eps),
+            rotary_dim: rope.map_or(0, |rope| 2 * rope.inv_freq.len()),
+            rope_coarse: rope_coarse(self.config.max_positions),
+            kv_group: self.cache_of(node).0,
+            subgroup_size: self.target.subgroup_size,
+        }
+    }
+
+    fn heads_operand(&self, node: &FusedNode, step: &HeadsStep, role: Role) -> Operand {
+        let (group, layer) = self.cache_of(node);
+        match role {
+            Role::Input => Operand::Value(step.input),
+            Role::QueryNorm => Operand::Weight(self.weights.vector(step.query_norm.expect("query norm"))),
+            Role::KeyNorm => Operand::Weight(self.weights.vector(step.key_norm.expect("key norm"))),
+            Role::RopeTable => Operand::Weight(self.weights.rope(step.rope.expect("rope"))),
+            Role::Keys => Operand::Keys { group, layer },
+            Role::Values => Operand::Values { group, layer },
+            other => unreachable!("heads have no {other:?}"),
+        }
+    }
+
+    /// Whether each row of a step is the only one of its sequence.
+    fn rows_are_alone(&self) -> bool {
+        self.kind.rows == 1 || self.kind.batch
+    }
+
+    /// Whether attention does this step as its prologue: in a program whose rows are alone, where q, k and v come together
+    /// and there is an attention. (The last layer of a program without logits only fills its cache.)
+    pub(super) fn folds_into_attention(&self, step: &HeadsStep) -> bool {
+        let reads = |node: &&FusedNode| matches!(node.op, FusedOp::Attention { query, .. } if Some(query) == step.out);
+        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.rows_are_alone())
+        else {
+            return false;
+        };
+        let FusedOp::Attention { query, out } = node.op else { unreachable!("just matched") };
+        let live = self.graph.nodes.iter().zip(self.live_nodes()).any(|(one, live)| live && std::ptr::eq(one, node));
+        let fits = |spec: AttentionSpec| spec.shared_bytes() <= self.target.shared_memory_bytes;
+        live && self.heads_spec(node, step).is_qkv() && fits(self.attention_spec(node, query, out, Some(step)))
+    }
+
+    fn heads_before(&self, query: ValueId) -> Option<&HeadsStep> {
+        self.graph.nodes.iter().find_map(|node| match &node.op {
+            FusedOp::Heads(step) if step.out == Some(query) && self.folds_into_attention(step) => Some(step),
+            _ => None,
+        })
+    }
+
+    pub(super) fn attention(&mut self, node: &FusedNode, query: ValueId, out: ValueId) {
+        if let Some(spec) = self.flash_spec(node, query, out) {
+            return self.flash(node, spec, query, out);
+        }
+        let (group, layer) = self.cache_of(node);
+        let heads = self.heads_before(query).cloned();
+        let spec = self.attention_spec(node, query, out, heads.as_ref());
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.splits);
+        let partials = Operand::Partials { of: out, len };
+        let combine = CombineSpec {
+            n_heads: self.config.n_heads,
+            head_dim: self.config.head_dim,
+            split: spec.split,
+            output_stride: spec.output_stride,
+            output: spec.output,
+            subgroup_size: spec.subgroup_size,
+        };
+        let spec = KernelSpec::Attention(spec);
+        let operands = operands(&spec, |role| match (role, &heads) {
+            (Role::Output, _) => Operand::Value(out),
+            (Role::Encoded, _) => Operand::Encoded(out),
+            (Role::Partials, _) => partials,
+            (Role::Keys, _) => Operand::Keys { group, layer },
+            (Role::Values, _) => Operand::Values { group, layer },
+            (role, Some(step)) => self.heads_operand(node, step, role),
+            (_, None) => Operand::Value(query),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        if combine.split.splits > 1 {
+            self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
+                Role::Partials => partials,
+                Role::Encoded => Operand::Encoded(out),
+                _ => Operand::Value(out),
+            });
+        }
+        if self.attention_format(out) == ActivationFormat::F32 {
+            self.quantize(node, out);
+        }
+    }
+
+    /// Attention on matrix units, where the target has them: in programs of many rows of one sequence, over a cache that
+    /// suits them.
+    fn flash_spec(&self, node: &FusedNode, query: ValueId, out: ValueId) -> Option<FlashSpec> {
+        let tile = self.target.matrix?.flash;
+        let cache = cache_layout(self.config, self.options.kv);
+        let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
+        let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
+        if !(many && fits && self.attention_format(out) == ActivationFormat::F32) {
+            return None;
+        }
+        let (group, _) = self.cache_of(node);
+        let gqa = self.config.n_heads / self.config.n_kv_heads;
+        let most = gqa.min(tile.queries(&cache));
+        Some(FlashSpec {
+            gqa,
+            cache,
+            kv_group: group,
+            window: self.groups[group].window,
+            heads_per_group: (1..=most).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1),
+            input_stride: self.stride_of(query),
+            output_stride: self.stride_of(out),
+            softcap: self.config.attention_softcap.map(Number::new),
+            tile,
+            subgroup_size: self.target.subgroup_size,
+        })
+    }
+
+    fn flash(&mut self, node: &FusedNode, spec: FlashSpec, query: ValueId, out: ValueId) {
+        let (group, layer) = self.cache_of(node);
+        self.push(node, KernelSpec::Flash(spec), self.kind.rows, 0, |role| match role {
+            Role::Keys => Operand::Keys { group, layer },
+            Role::Values => Operand::Values { group, layer },
+            Role::OutputQuads => Operand::Value(out),
+            _ => Operand::Value(query),
+        });
+        self.quantize(node, out);
+    }
+
+    fn attention_spec(
+        &self,
+        node: &FusedNode,
+        query: ValueId,
+        out: ValueId,
+        heads: Option<&HeadsStep>,
+    ) -> AttentionSpec {
+        let (group, _) = self.cache_of(node);
+        let (config, rows) = (self.config, self.kind.rows);
+        let gqa = config.n_heads / config.n_kv_heads;
+        let heads_per_group = (1..=gqa.min(ATTENTION_QUERIES)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
+        let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
+        let window = self.groups[group].window;
+        let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
+        AttentionSpec {
+            gqa,
+            cache: cache_layout(config, self.options.kv),
+            kv_group: group,
+            split: Split { rows_per_group, window, splits: self.splits(alone, window), newest_apart: heads.is_some() },
+            heads_per_group,
+            input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
+            prologue: heads.map(|step| self.heads_spec(node, step)),
+            softcap: config.attention_softcap.map(Number::new),
+            output_stride: self.stride_of(out),
+            output: self.attention_format(out),
+            subgroup_size: self.target.subgroup_size,
+        }
+    }
+
+    /// The format in which attention or its combine writes: integers, if they are wanted and their groups lie within heads.
+    fn attention_format(&self, out: ValueId) -> ActivationFormat {
+        let wanted = self.stored_format(out);
+        let whole = self.config.head_dim.is_multiple_of(ACTIVATION_GROUP);
+        if whole && wanted == ActivationFormat::Codes(Precision::Int8) { wanted } else { ActivationFormat::F32 }
+    }
+
+    /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
+    /// more parts than there can be tiles.
+    fn splits(&self, alone: usize, window: Option<usize>) -> usize {
+        if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
+            return 1;
+        }
+        // A window that begins and ends within a tile reaches over one more.
+        let tokens = window.map_or(self.config.max_positions, |window| window + TILE).min(self.config.max_positions);
+        (self.target.attention_workgroups / alone).clamp(1, tokens.div_ceil(TILE))
+    }
+}

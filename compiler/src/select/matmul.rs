@@ -1,0 +1,261 @@
+//! Norms, matmuls and what lies between them: which norm a matmul takes over, in which format activations pass from one
+//! kernel to the next, and how a matmul is cut.
+
+use artifacts::LogitsRows;
+use kernels::activations::ACTIVATION_GROUP;
+use kernels::gemm::{GemmSpec, GemmTile};
+use kernels::layout::TILE_ROWS;
+use kernels::matmul::{MatMulSpec, MatMulTile};
+use kernels::norm::NormSpec;
+use kernels::quantize::QuantizeSpec;
+use kernels::spec::Number;
+use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use shaders_gen::Target;
+
+use super::{Operand, Selector, operands, stride};
+use crate::fuse::{FusedNode, FusedOp, NormStep};
+use crate::graph::ValueId;
+use crate::weights::PackedId;
+
+impl Selector<'_> {
+    fn norm_spec(&self, step: &NormStep) -> NormSpec {
+        let width = self.config.hidden_size;
+        NormSpec {
+            width,
+            stride: stride(width),
+            eps: Number::new(self.config.rms_norm_eps),
+            add: step.residual.is_some(),
+            post_norm: step.post_weight.is_some(),
+            format: self.stored_format(step.out),
+            lanes: self.target.norm.lanes,
+            subgroup_size: self.target.subgroup_size,
+        }
+    }
+
+    fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
+        let vector = |id| Operand::Weight(self.weights.vector(id));
+        match role {
+            Role::InputQuads => Some(Operand::Value(step.input)),
+            Role::Residual => step.residual.map(Operand::Value),
+            Role::Sum => step.sum.map(Operand::Value),
+            Role::NormWeight => Some(vector(step.weight)),
+            Role::PostNormWeight => step.post_weight.map(vector),
+            _ => None,
+        }
+    }
+
+    pub(super) fn norm(&mut self, node: &FusedNode, step: &NormStep) {
+        let spec = KernelSpec::Norm(self.norm_spec(step));
+        let operands = operands(&spec, |role| match role {
+            Role::OutputQuads => Operand::Value(step.out),
+            Role::Encoded => Operand::Encoded(step.out),
+            role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+    }
+
+    /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
+    /// one row, if a workgroup has room for the row.
+    pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
+        let mut readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&step.out));
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
+        let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
+        // A matrix that is cut would do the norm again with each part, and write its sum more than once.
+        let [only] = self.weights.matrix(*matrix) else { return None };
+        let one_row = self.kind.rows == 1 || self.row_from_step(reader);
+        let spec = self.matmul_spec(reader, *only, Some(step));
+        let fold = self.options.fold && self.target.norm.fold;
+        (fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
+    }
+
+    fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
+        self.graph.nodes.iter().find_map(|node| match &node.op {
+            FusedOp::Norm(step) if step.out == input && self.folds_into(step).is_some() => Some(step),
+            _ => None,
+        })
+    }
+
+    /// Whether a matmul makes logits for one row of several.
+    fn row_from_step(&self, node: &FusedNode) -> bool {
+        let FusedOp::MatMul { matrix, .. } = node.op else { return false };
+        self.kind.logits == LogitsRows::One && self.graph.matrices[matrix.0].is_head
+    }
+
+    pub(super) fn matmul(&mut self, node: &FusedNode) {
+        let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
+        let norm = self.norm_before(input).cloned();
+        let result = self.value(out);
+        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
+            let bytes = self.weights.get(id).len_bytes;
+            if let (ActivationFormat::Half(_), Some(tuning)) = (self.stored_format(input), self.target.matrix) {
+                self.gemm(node, id, tuning.tile(rows), bytes);
+                self.mark_part(part);
+                continue;
+            }
+            let spec = KernelSpec::MatMul(self.matmul_spec(node, id, norm.as_ref()));
+            let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
+            let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
+            let operands = operands(&spec, |role| match role {
+                Role::Weights => Operand::Weight(id),
+                Role::Codes => Operand::Encoded(input),
+                Role::Bias => bias.expect("biased"),
+                Role::Output => result,
+                Role::Encoded => Operand::Encoded(out),
+                Role::InputQuads if norm.is_none() => Operand::Value(input),
+                role => of_norm(role).expect("every other role is the prologue's"),
+            });
+            self.push(node, spec, rows, bytes, |role| operands[&role]);
+            self.mark_part(part);
+        }
+        if !self.encodes_output(node) {
+            self.quantize(node, out);
+        }
+    }
+
+    /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
+    pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
+        let readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value));
+        let mut formats = readers.map(|node| self.matmul_input(node));
+        let first = formats.next().flatten();
+        first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
+    }
+
+    /// The format that a matmul reads best; `None`: no matmul.
+    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
+        let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
+        // Quads of the norms before.
+        let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
+        if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
+            return Some(ActivationFormat::F32);
+        }
+        let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
+        let is_head = self.graph.matrices[matrix.0].is_head;
+        let rows = if is_head { self.logits_rows() } else { self.kind.rows };
+        // What a GEMM cannot do, and where its tiles would be mostly empty.
+        let matrices = self.target.matrix.is_some() && softcap.is_none() && rows > self.target.matmul.columns;
+        Some(if matrices { ActivationFormat::Half(precision) } else { ActivationFormat::Codes(precision) })
+    }
+
+    /// A matmul of many rows on matrix units.
+    fn gemm(&mut self, node: &FusedNode, id: PackedId, tile: GemmTile, bytes: u64) {
+        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
+            unreachable!("called for matmuls")
+        };
+        let (layout, first_row) = self.matrix(id);
+        let spec = GemmSpec {
+            layout,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            bias: bias.is_some(),
+            act_mul,
+            tile,
+            subgroup_size: self.target.subgroup_size,
+        };
+        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
+        let result = self.value(out);
+        self.push(node, KernelSpec::Gemm(spec), rows, bytes, |role| match role {
+            Role::Weights => Operand::Weight(id),
+            Role::Halves => Operand::Encoded(input),
+            Role::Bias => bias.expect("biased"),
+            _ => result,
+        });
+    }
+
+    /// Whether a value is q, k or v.
+    fn becomes_heads(&self, value: ValueId) -> bool {
+        self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value)).any(|node| match &node.op {
+            FusedOp::Heads(_) => true,
+            FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
+            _ => false,
+        })
+    }
+
+    /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
+    fn encodes_output(&self, node: &FusedNode) -> bool {
+        let FusedOp::MatMul { matrix, act_mul, out, .. } = node.op else { return false };
+        let whole = self.weights.matrix(matrix).len() == 1;
+        let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
+        act_mul.is_some() && whole && codes
+    }
+
+    /// Makes the integers that a value is wanted in, from f32.
+    pub(super) fn quantize(&mut self, node: &FusedNode, value: ValueId) {
+        let format = self.stored_format(value);
+        if format == ActivationFormat::F32 {
+            return;
+        }
+        let width = self.graph.values[value.0].width;
+        let spec = QuantizeSpec { width, stride: stride(width), format, subgroup_size: self.target.subgroup_size };
+        self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
+            Role::InputQuads => Operand::Value(value),
+            _ => Operand::Encoded(value),
+        });
+        self.steps.last_mut().expect("pushed above").label += " to integers";
+    }
+
+    fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {
+        let FusedOp::MatMul { input, matrix, bias, act_mul, softcap, out } = node.op else {
+            unreachable!("called for matmuls")
+        };
+        let (layout, first_row) = self.matrix(id);
+        let row_from_step = self.row_from_step(node);
+        let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let mut spec = MatMulSpec {
+            layout,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            input: self.stored_format(input),
+            output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
+            prologue: norm.map(|step| self.norm_spec(step)),
+            bias: bias.is_some(),
+            act_mul,
+            softcap: softcap.map(Number::new),
+            row_from_step,
+            tile: MatMulTile::default(),
+            subgroup_size: self.target.subgroup_size,
+        };
+        spec.tile = tile(self.target, &spec, head_rows);
+        spec
+    }
+}
+
+/// The target's tuning fitted to a shape.
+fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
+    let tuning = target.matmul;
+    let columns = tuning.columns.min(rows.next_power_of_two());
+    let one = columns == 1;
+    let tiles_per_lane = if one { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
+    let tiles_per_lane = if spec.act_mul.is_some() { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
+    let (lanes, shared_tiles) = match spec.prologue {
+        Some(_) => {
+            let tiles_per_unit = spec.layout.tiles() / target.compute_units;
+            (tuning.prologue_workgroup, tuning.prologue_tiles.min(tiles_per_unit.next_power_of_two()))
+        }
+        None => (tuning.workgroup, 1),
+    };
+    let least_tiles = match spec.output {
+        ActivationFormat::F32 => shared_tiles.max(1),
+        // 32 rows of gate and as many of up.
+        _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
+    };
+    // A lane without columns to read only waits.
+    let runs = match spec.input {
+        ActivationFormat::F32 => spec.layout.blocks_per_tile(),
+        _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
+    };
+    let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
+    let lane_groups = lanes / TILE_ROWS;
+    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
+    MatMulTile {
+        columns,
+        tiles_per_lane,
+        k_slices,
+        broadcast: tuning.broadcast,
+        unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
+        group_tiles: (lane_groups / k_slices).max(1),
+    }
+}

@@ -1,0 +1,94 @@
+//! What one process has of a GPU, from its DRM file descriptors: `/proc/PID/fdinfo`, the keys that begin with `drm-`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::cli::doctor::machine::{names, text};
+
+/// Sums over a process's DRM clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    pub vram_bytes: u64,
+    pub gtt_bytes: u64,
+    /// Time that engines have worked for it since it began.
+    pub engine_nanoseconds: u64,
+}
+
+/// Of process `pid` below `root`; `None`: it has no GPU open, or is not ours to look at.
+pub fn read(root: &Path, pid: u32) -> Option<Client> {
+    let folder = root.join(format!("proc/{pid}/fdinfo"));
+    // Descriptors that were duplicated are one client.
+    let mut clients: BTreeMap<(String, String), Client> = BTreeMap::new();
+    for file in names(&folder) {
+        let info = text(&folder.join(&file)).unwrap_or_default();
+        let value = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let Some(id) = value("drm-client-id:") else { continue };
+        let device = value("drm-pdev:").unwrap_or_default();
+        clients.insert((device.to_owned(), id.to_owned()), client(&info));
+    }
+    let sum = |all: Client, one: &Client| Client {
+        vram_bytes: all.vram_bytes.saturating_add(one.vram_bytes),
+        gtt_bytes: all.gtt_bytes.saturating_add(one.gtt_bytes),
+        engine_nanoseconds: all.engine_nanoseconds.saturating_add(one.engine_nanoseconds),
+    };
+    (!clients.is_empty()).then(|| clients.values().fold(Client::default(), sum))
+}
+
+fn client(info: &str) -> Client {
+    let mut client = Client::default();
+    for (key, value) in info.lines().filter_map(|line| line.split_once(':')) {
+        // Older kernels say memory, newer ones resident as well: the same figure.
+        match key {
+            "drm-memory-vram" | "drm-resident-vram" => client.vram_bytes = client.vram_bytes.max(bytes(value)),
+            "drm-memory-gtt" | "drm-resident-gtt" => client.gtt_bytes = client.gtt_bytes.max(bytes(value)),
+            _ if key.starts_with("drm-engine-") && !key.starts_with("drm-engine-capacity-") => {
+                let time = value.trim().strip_suffix("ns").and_then(|time| time.trim().parse().ok()).unwrap_or(0);
+                client.engine_nanoseconds = client.engine_nanoseconds.saturating_add(time);
+            }
+            _ => {}
+        }
+    }
+    client
+}
+
+/// As in `123 KiB`; without a unit, bytes.
+fn bytes(value: &str) -> u64 {
+    let mut words = value.split_whitespace();
+    let number: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    let unit = match words.next() {
+        Some("KiB") => 1 << 10,
+        Some("MiB") => 1 << 20,
+        Some("GiB") => 1 << 30,
+        _ => 1,
+    };
+    number.saturating_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gpus::tests::write;
+    use super::*;
+
+    const INFO: &str = "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t12\ndrm-pdev:\t0000:c5:00.0\n\
+        drm-memory-vram:\t1024 KiB\ndrm-resident-vram:\t1024 KiB\ndrm-memory-gtt:\t3 MiB\n\
+        drm-engine-gfx:\t1000 ns\ndrm-engine-compute:\t500 ns\ndrm-engine-capacity-compute:\t4\n";
+
+    #[test]
+    fn clients_are_summed_once_each() {
+        let root = tempfile::tempdir().unwrap();
+        let other = INFO.replace("client-id:\t12", "client-id:\t13");
+        write(root.path(), &[("proc/5/fdinfo/3", INFO), ("proc/5/fdinfo/4", INFO), ("proc/5/fdinfo/5", &other)]);
+        write(root.path(), &[("proc/5/fdinfo/0", "pos: 0\nflags: 02\n")]);
+        let expected = Client { vram_bytes: 2 << 20, gtt_bytes: 6 << 20, engine_nanoseconds: 3000 };
+        assert_eq!(read(root.path(), 5), Some(expected));
+        assert_eq!(read(root.path(), 6), None);
+    }
+
+    #[test]
+    fn garbage_counts_nothing() {
+        let garbage = "drm-client-id: x\ndrm-memory-vram: lots\ndrm-engine-gfx: -3 ns\ndrm-engine-: \n::::\n";
+        assert_eq!(client(garbage), Client::default());
+        assert_eq!(bytes("99999999999999999999 KiB"), 0);
+        assert_eq!(bytes("18446744073709551615 GiB"), u64::MAX);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a sequence was fed, step by step: enough to make its KV cache anew, bit for bit.
+
+/// The tokens of a sequence and the steps that put them into the cache. Other steps would add up in another order, and a
+/// last bit that differs can turn a later draw: the journal remembers which program computed what.
+pub struct Journal {
+    tokens: Vec<u32>,
+    steps: Vec<FedStep>,
+}
+
+#[derive(Clone, Copy)]
+struct FedStep {
+    program: usize,
+    n_tokens: u32,
+    rope_variant: u32,
+}
+
+/// A step to run again.
+pub struct Entry<'j> {
+    pub program: usize,
+    /// Of the first token.
+    pub position: u32,
+    pub tokens: &'j [u32],
+    pub rope_variant: u32,
+}
+
+impl Journal {
+    /// Empty, with room for `context_tokens`: appending allocates nothing.
+    pub fn new(context_tokens: u32) -> Journal {
+        let room = context_tokens as usize;
+        Journal { tokens: Vec::with_capacity(room), steps: Vec::with_capacity(room) }
+    }
+
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub fn len_tokens(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// A step of `program` that appends `tokens`.
+    pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
+        self.tokens.extend_from_slice(tokens);
+        self.steps.push(FedStep { program, n_tokens: tokens.len() as u32, rope_variant });
+    }
+
+    /// Forgets tokens from `len_tokens` on. A step that loses some of its tokens gives the others what it gave them: no
+    /// row looks at a later one.
+    pub fn truncate(&mut self, len_tokens: u32) {
+        while self.len_tokens() > len_tokens {
+            let last = self.steps.last_mut().expect("every token belongs to a step");
+            let cut = last.n_tokens.min(self.tokens.len() as u32 - len_tokens);
+            last.n_tokens -= cut;
+            if last.n_tokens == 0 {
+                self.steps.pop();
+            }
+            self.tokens.truncate(self.tokens.len() - cut as usize);
+        }
+    }
+
+    /// The steps in their order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut position = 0;
+        self.steps.iter().map(move |&FedStep { program, n_tokens, rope_variant }| {
+            let tokens = &self.tokens[position as usize..(position + n_tokens) as usize];
+            let entry = Entry { program, position, tokens, rope_variant };
+            position += n_tokens;
+            entry
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(journal: &Journal) -> Vec<(usize, u32, Vec<u32>)> {
+        journal.entries().map(|entry| (entry.program, entry.position, entry.tokens.to_vec())).collect()
+    }
+
+    #[test]
+    fn steps_come_back_in_order_and_cut() {
+        let mut journal = Journal::new(8);
+        journal.append(&[1, 2, 3], 7, 0);
+        journal.append(&[4], 5, 0);
+        journal.append(&[5], 5, 1);
+        assert_eq!(entries(&journal), [(7, 0, vec![1, 2, 3]), (5, 3, vec![4]), (5, 4, vec![5])]);
+        journal.truncate(9);
+        assert_eq!(journal.len_tokens(), 5);
+        journal.truncate(2);
+        assert_eq!(entries(&journal), [(7, 0, vec![1, 2])]);
+        journal.append(&[9], 5, 0);
+        assert_eq!((journal.tokens(), entries(&journal).len()), ([1, 2, 9].as_slice(), 2));
+        journal.truncate(0);
+        assert!(entries(&journal).is_empty());
+    }
+}

@@ -1,0 +1,163 @@
+//! A lost device is no end: the model is made resident again, sequences are computed again from their journals, and whoever
+//! was waiting gets what they would have got. Only a submission that neither ends nor fails keeps the memory of its device:
+//! then there may be no room for the model a second time, which is said.
+//!
+//! ```text
+//! persist ─► engine there? ─ no ─► Model::revive ──► engine, of a new generation
+//!    ▲           │ yes
+//!    │       sessions of this generation? ─ no ─► each runs the steps of its journal again
+//!    │           │ yes
+//!    └─ failed ─ work ─► done
+//! ```
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{LoadError, RunError};
+use crate::model::Model;
+use crate::session::Session;
+use crate::vk::Failure;
+
+/// What the sessions of a model share. They take turns.
+pub struct Shared {
+    /// `None`: it went with its device, and nobody has needed it since.
+    engine: Option<Engine>,
+    /// Grows whenever an engine is lost: what a session knows of the cache is true for one generation.
+    generation: u64,
+    pub free_slots: Vec<u32>,
+    recoveries: Vec<Recovery>,
+    /// The failure that took the last engine.
+    lost_to: Option<Failure>,
+}
+
+/// A device that was lost and had back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovery {
+    /// The Vulkan call that failed, and how.
+    pub cause: String,
+    /// Until the model was resident again.
+    pub seconds: f64,
+}
+
+/// Why work stopped.
+pub enum Stop {
+    /// The device failed; work may be tried again on another.
+    Device(Failure),
+    /// Trying again would not help.
+    Caller(RunError),
+}
+
+/// Failures in a row, without a token between them, after which a caller hears of it.
+const MAX_FAILURES_IN_A_ROW: u32 = 3;
+/// Pause before the second try in a row, doubled before the next: a driver that resets a GPU takes a while.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Runs `work` on a live engine whose cache holds what the sessions were fed; again if the device fails under it. `work`
+/// leaves its sessions as it found them, or further, when it fails.
+///
+/// # Errors
+/// What `work` says to its caller, or that the device cannot be had back. The next call tries again.
+pub fn persist<'m, T>(
+    model: &Model,
+    sessions: &mut [&mut Session<'m>],
+    mut work: impl FnMut(&mut Engine, &mut [&mut Session<'m>]) -> Result<T, Stop>,
+) -> Result<T, RunError> {
+    let mut shared = model.shared();
+    let mut failures = 0;
+    let mut reached = 0;
+    loop {
+        let (generation, engine) = shared.ready(model)?;
+        let mut attempt = || {
+            sessions.iter_mut().try_for_each(|session| session.catch_up(engine, generation))?;
+            work(engine, sessions)
+        };
+        let failure = match attempt() {
+            Ok(done) => return Ok(done),
+            Err(Stop::Caller(error)) => return Err(error),
+            Err(Stop::Device(failure)) => failure,
+        };
+        shared.lose(failure);
+        let progress = sessions.iter().map(|session| u64::from(session.len_tokens())).sum();
+        failures = if progress > reached { 1 } else { failures + 1 };
+        reached = progress;
+        if failures >= MAX_FAILURES_IN_A_ROW || !failure.may_pass() {
+            return Err(failure.into());
+        }
+    }
+}
+
+impl Shared {
+    pub fn new(engine: Engine, slots: u32) -> Shared {
+        Shared {
+            engine: Some(engine),
+            generation: 0,
+            free_slots: (0..slots).rev().collect(),
+            recoveries: Vec::new(),
+            lost_to: None,
+        }
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The engine if it is there, and of that generation.
+    pub fn engine_of(&mut self, generation: u64) -> Option<&mut Engine> {
+        self.engine.as_mut().filter(|_| generation == self.generation)
+    }
+
+    /// The engine, made anew if it was lost, and its generation.
+    ///
+    /// # Errors
+    /// When the device cannot be had back.
+    pub fn ready(&mut self, model: &Model) -> Result<(u64, &mut Engine), RunError> {
+        if self.engine.is_none() {
+            let begin = Instant::now();
+            let cause = self.lost_to.map(|failure| failure.to_string()).unwrap_or_default();
+            let revived = revive(model)
+                .map_err(|error| RunError::NotRecovered { cause: cause.clone(), source: Box::new(error) })?;
+            self.engine = Some(revived);
+            self.recoveries.push(Recovery { cause, seconds: begin.elapsed().as_secs_f64() });
+        }
+        Ok((self.generation, self.engine.as_mut().expect("it was just made")))
+    }
+
+    pub fn take_recoveries(&mut self) -> Vec<Recovery> {
+        std::mem::take(&mut self.recoveries)
+    }
+
+    /// Drops the engine with all that is on its device, so that there is room for the next.
+    fn lose(&mut self, failure: Failure) {
+        self.engine = None;
+        self.generation += 1;
+        self.lost_to = Some(failure);
+    }
+}
+
+fn revive(model: &Model) -> Result<Engine, LoadError> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..MAX_FAILURES_IN_A_ROW {
+        match model.revive() {
+            // A device that is being reset is lost, has no memory, or is not there at all.
+            Err(LoadError::DeviceLost { .. } | LoadError::OutOfMemory { .. } | LoadError::NoDevice { .. }) => {}
+            Err(LoadError::Vulkan { .. }) => {}
+            done => return done,
+        }
+        thread::sleep(pause);
+        pause *= 2;
+    }
+    model.revive()
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Device(failure)
+    }
+}
+
+impl From<RunError> for Stop {
+    fn from(error: RunError) -> Stop {
+        Stop::Caller(error)
+    }
+}

@@ -1,0 +1,15 @@
+//! Stands for `faults.rs` where nothing is failed on purpose.
+
+use crate::vk::Failure;
+
+pub fn of_instance(raw: ash::Instance) -> ash::Instance {
+    raw
+}
+
+pub fn of_device(raw: ash::Device) -> ash::Device {
+    raw
+}
+
+pub fn before(_call: &'static str) -> Result<(), Failure> {
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Host memory that becomes device memory in place (VK_EXT_external_memory_host).
+
+use std::io;
+use std::sync::Arc;
+
+use artifacts::MappedFile;
+use ash::{ext, vk};
+use memmap2::{Advice, MmapMut};
+
+use crate::vk::instance::Instance;
+
+/// Memory that a buffer is made of, and keeps.
+pub enum HostMemory {
+    /// Pages of a mapped file from `offset_bytes` on. Nobody writes them.
+    File { file: Arc<MappedFile>, offset_bytes: u64 },
+    /// Pages of this process alone, which the buffer's mapping writes.
+    Anonymous(MmapMut),
+}
+
+/// What a device needs to take host memory.
+pub struct HostImport {
+    pub(super) functions: ext::external_memory_host::Device,
+    /// Of addresses and lengths.
+    pub(super) align_bytes: u64,
+}
+
+impl HostMemory {
+    /// Fresh pages of zeros for at least `len_bytes`, large ones where the system has them.
+    pub fn anonymous(len_bytes: u64) -> io::Result<HostMemory> {
+        let map = MmapMut::map_anon(len_bytes.next_multiple_of(HUGE_PAGE_BYTES) as usize)?;
+        // Small pages do as well.
+        let _ = map.advise(Advice::HugePage);
+        Ok(HostMemory::Anonymous(map))
+    }
+
+    /// Where it begins, and how many bytes of whole pages there are from there on.
+    pub(super) fn start(&mut self) -> (*mut u8, u64) {
+        match self {
+            HostMemory::File { file, offset_bytes } => {
+                let bytes = &file.bytes()[*offset_bytes as usize..];
+                // The system maps a file to the end of its last page.
+                (bytes.as_ptr().cast_mut(), (bytes.len() as u64).next_multiple_of(PAGE_BYTES))
+            }
+            HostMemory::Anonymous(map) => (map.as_mut_ptr(), map.len() as u64),
+        }
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        matches!(self, HostMemory::Anonymous(_))
+    }
+}
+
+/// A multiple of what any system maps at once, except with pages larger than this, which the address will not suit.
+const PAGE_BYTES: u64 = 4 << 10;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+impl HostImport {
+    /// For a device that was opened with the extension.
+    pub(super) fn of(instance: &Instance, physical: vk::PhysicalDevice, device: &ash::Device) -> HostImport {
+        let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+        let mut chain = vk::PhysicalDeviceProperties2::default().push_next(&mut host);
+        // SAFETY: the device has Vulkan 1.1 and the struct's extension.
+        unsafe { instance.raw.get_physical_device_properties2(physical, &mut chain) };
+        HostImport {
+            functions: ext::external_memory_host::Device::new(&instance.raw, device),
+            align_bytes: host.min_imported_host_pointer_alignment,
+        }
+    }
+}

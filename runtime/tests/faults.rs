@@ -1,0 +1,172 @@
+//! Every Vulkan call of a short run is failed once, in each of the ways in which calls fail: loading then ends with a clear
+//! error and works the next time; running goes on with the same tokens.
+//!
+//! `cargo test -p runtime --features fault-injection --test faults`
+
+use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling};
+use runtime::{inject, injected};
+use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
+
+mod toy_artifact;
+
+/// Faults are counted for the whole process: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Everything that a run gives to its caller.
+#[derive(Debug, PartialEq)]
+struct Stream {
+    logits: Vec<f32>,
+    drawn: Vec<Sampled>,
+    /// Of two sequences side by side.
+    batch: Vec<Vec<Sampled>>,
+    tokens: Vec<u32>,
+}
+
+/// Prefill with and without logits, a sequence that is cut back, decoding ahead, and a batch.
+fn run(model: &Model) -> Result<Stream, RunError> {
+    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let mut session = model.session()?;
+    session.feed(&prompt(90))?;
+    let mut logits = Vec::new();
+    session.feed_with_logits(&prompt(12), &mut |_, row| logits.extend_from_slice(row))?;
+    session.truncate(100)?;
+    let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
+    let mut drawn = vec![first];
+    session.generate(first.token, &sampling, 9, &mut |sampled| {
+        drawn.push(sampled);
+        if drawn.len() == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let mut other = model.session()?;
+    other.feed(&prompt(20))?;
+    let mut batch = Vec::new();
+    for token in 0..3 {
+        let rows = [&mut session, &mut other].map(|session| BatchRow { session, token, sampling: &sampling });
+        batch.push(model.decode_batch(&mut { rows })?);
+    }
+    Ok(Stream { logits, drawn, batch, tokens: session.tokens().to_vec() })
+}
+
+#[test]
+fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    // Short submissions are measured at load, on a software device as well.
+    let options = LoadOptions { slots: 2, submission: Some(Duration::from_millis(1)), ..options };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let options = LoadOptions { cache_folder: Some(folder.path().join("caches")), ..options };
+    let load = || Model::load(&path, &options, &mut |_, _| ());
+
+    inject(None);
+    let model = load().unwrap();
+    let (calls_of_load, _) = injected();
+    let expected = run(&model).unwrap();
+    let (calls, _) = injected();
+    drop(model);
+    let fed = [prompt(90), prompt(12)].concat();
+    assert_eq!(expected.logits, twin(&fed)[90..].concat(), "{VOCAB} logits a row");
+    assert!(calls_of_load > 100 && calls > calls_of_load + 50, "{calls_of_load} calls, then {calls}");
+
+    let kinds = [FaultKind::DeviceLost, FaultKind::OutOfDeviceMemory, FaultKind::OutOfHostMemory];
+    let mut refused = 0;
+    let mut recovered = 0;
+    for call in 0..calls {
+        for kind in kinds {
+            let fault = Fault { call, kind };
+            inject(Some(fault));
+            match load() {
+                Err(error) => {
+                    let (_, struck) = injected();
+                    let struck = struck.unwrap_or_else(|| panic!("{fault:?}: {error} without a fault"));
+                    assert!(call < calls_of_load + 10, "{fault:?}: {struck}: {error}");
+                    let text = error.to_string();
+                    let clear = match kind {
+                        // Some calls may fail without harm; then it is the next that tells of the loss.
+                        FaultKind::DeviceLost => text.contains("device was lost") || text.contains(struck),
+                        _ => text.contains(struck) || matches!(error, LoadError::OutOfMemory { .. }),
+                    };
+                    assert!(clear, "{fault:?}: {struck}: {text}");
+                    refused += 1;
+                }
+                Ok(model) => {
+                    let found = run(&model).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+                    assert_eq!(found, expected, "{fault:?}");
+                    recovered += model.take_recoveries().len();
+                    // Nothing of the fault is left behind.
+                    assert_eq!(run(&model).unwrap(), expected, "{fault:?}, once more");
+                }
+            }
+        }
+    }
+    // What was refused can be had now.
+    inject(None);
+    assert_eq!(run(&load().unwrap()).unwrap(), expected);
+    assert!(refused > 100 && recovered > 100, "{refused} loads refused, {recovered} devices had back");
+    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+}
+
+#[test]
+fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let sound = std::fs::read(&path).unwrap();
+    inject(None);
+    let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    let mut session = model.session().unwrap();
+    let mut rows = Vec::new();
+    session.feed(&prompt(50)).unwrap();
+
+    let lose_device = || inject(Some(Fault { call: 0, kind: FaultKind::DeviceLost }));
+    let changed = {
+        let mut bytes = sound.clone();
+        bytes[4 * FIRST_SLICE_WORDS / 2] ^= 1;
+        bytes
+    };
+    for (bytes, expected) in [(&sound[..sound.len() / 4], "was cut while it was in use"), (&changed[..], "hash")] {
+        // In place, as a careless copy does it.
+        std::fs::write(&path, bytes).unwrap();
+        lose_device();
+        let error = session.feed(&[1]).unwrap_err();
+        assert!(matches!(error, RunError::NotRecovered { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(expected) && text.contains("toy.unicorn"), "{text}");
+        assert_eq!(session.len_tokens(), 50);
+    }
+    std::fs::write(&path, &sound).unwrap();
+    session.feed_with_logits(&[1], &mut |_, row| rows.extend_from_slice(row)).unwrap();
+    assert_eq!(rows, twin(&[prompt(50), vec![1]].concat())[50]);
+    assert_eq!(model.take_recoveries().len(), 1);
+}
+
+#[test]
+fn a_device_that_is_gone_is_an_error_until_it_is_back() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    inject(None);
+    let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    let mut session = model.session().unwrap();
+    session.feed(&prompt(CONTEXT - 1)).unwrap();
+    inject(Some(Fault { call: 0, kind: FaultKind::DeviceRemoved }));
+    for _ in 0..2 {
+        let error = session.feed_and_sample(&[3], &Sampling::default()).unwrap_err();
+        assert!(error.to_string().starts_with("device was lost (vkQueueSubmit failed with "), "{error}");
+        assert_eq!(session.len_tokens(), CONTEXT - 1);
+    }
+    inject(None);
+    let mut rows = Vec::new();
+    session.feed_with_logits(&[3], &mut |_, row| rows.extend_from_slice(row)).unwrap();
+    assert_eq!(rows, twin(&[prompt(CONTEXT - 1), vec![3]].concat())[CONTEXT as usize - 1]);
+    assert_eq!(model.batch_rows(), LOGITS_ROWS);
+}

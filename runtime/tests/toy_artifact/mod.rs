@@ -1,0 +1,293 @@
+//! An artifact made by hand: four kernels that use every kind of buffer, and the same sums on the CPU.
+//!
+//! It "attends" by adding up the cached values of what a row sees: one KV group keeps everything, the other a window.
+
+use std::path::{Path, PathBuf};
+
+use artifacts::{
+    ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
+    ModelMeta, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection,
+    WeightPlan, step,
+};
+use runtime::{DeviceChoice, LoadOptions};
+
+pub const VOCAB: u32 = 97;
+pub const CONTEXT: u32 = 200;
+const PAGE_TOKENS: u32 = 4;
+const WINDOW: u32 = 10;
+/// Two slices, the first longer than one piece of reading.
+pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;
+
+/// `None` skips: a machine without a device is a failure unless it says that it has none.
+pub fn options() -> Option<LoadOptions> {
+    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
+        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
+        return None;
+    }
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let device: DeviceChoice = device.parse().unwrap();
+    Some(LoadOptions { device, ..LoadOptions::default() })
+}
+
+/// Tokens without a short period.
+pub fn prompt(n_tokens: u32) -> Vec<u32> {
+    (0..n_tokens).map(|i| (i * i + 3 * i + 1) % VOCAB).collect()
+}
+
+/// What the kernels below compute, one row a token.
+pub fn twin(tokens: &[u32]) -> Vec<Vec<f32>> {
+    let cached: Vec<u32> = tokens.iter().zip(1..).map(|(token, position)| (token + 1) * position).collect();
+    let row = |end: usize| {
+        let all: u32 = cached[..end].iter().sum();
+        let window: u32 = cached[end.saturating_sub(WINDOW as usize)..end].iter().map(|value| value + 1).sum();
+        (0..VOCAB).map(|v| ((all + 2 * window + weight(v) * 7) % VOCAB) as f32).collect()
+    };
+    (1..=tokens.len()).map(row).collect()
+}
+
+fn weight(index: u32) -> u32 {
+    index * 13 + 5000
+}
+
+const APPEND: &str = "
+@group(0) @binding(0) var<storage, read> step: Step;
+@group(0) @binding(1) var<storage, read_write> keys: array<u32>;
+@group(0) @binding(2) var<storage, read_write> values: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {
+    if id.x >= step.header.n_rows { return; }
+    let row = step.rows[id.x];
+    let table = (GROUP * step.header.table_slots + row.sequence) * step.header.table_stride;
+    let page = step.tables[table + row.position / PAGE_TOKENS];
+    let at = page * PAGE_TOKENS + row.position % PAGE_TOKENS;
+    keys[at] = (row.token + 1u) * (row.position + 1u);
+    values[at] = keys[at] + 1u;
+}";
+
+const ATTEND: &str = "
+@group(0) @binding(0) var<storage, read> step: Step;
+@group(0) @binding(1) var<storage, read> cached: array<u32>;
+@group(0) @binding(2) var<storage, read_write> sums: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {
+    if id.x >= step.header.n_rows { return; }
+    let row = step.rows[id.x];
+    let table = (GROUP * step.header.table_slots + row.sequence) * step.header.table_stride;
+    var sum = 0u;
+    for (var at = select(row.position + 1u - WINDOW, 0u, row.position < WINDOW); at <= row.position; at++) {
+        sum += cached[step.tables[table + at / PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS];
+    }
+    sums[id.x] = sum;
+}";
+
+const LOGITS: &str = "
+@group(0) @binding(0) var<storage, read> step: Step;
+@group(0) @binding(1) var<storage, read> all: array<u32>;
+@group(0) @binding(2) var<storage, read> window: array<u32>;
+@group(0) @binding(3) var<storage, read> weights: array<u32>;
+@group(0) @binding(4) var<storage, read_write> logits: array<f32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {
+    if id.x >= VOCAB { return; }
+    for (var out = 0u; out < ROWS; out++) {
+        let row = select(out, step.header.logits_row, ROWS == 1u);
+        let logit = (all[row] + 2u * window[row] + weights[id.x] * 7u) % VOCAB;
+        logits[out * STRIDE + id.x] = f32(logit);
+    }
+}";
+
+const SAMPLE: &str = "
+@group(0) @binding(0) var<storage, read_write> step: Step;
+@group(0) @binding(1) var<storage, read> logits: array<f32>;
+@group(0) @binding(2) var<storage, read_write> output: array<Output>;
+@compute @workgroup_size(1) fn main(@builtin(workgroup_id) group: vec3u) {
+    let s = group.x;
+    if s >= step.header.n_samplers { return; }
+    var best = 0u;
+    for (var v = 1u; v < VOCAB; v++) {
+        best = select(best, v, logits[s * STRIDE + v] >= logits[s * STRIDE + best]);
+    }
+    let sampler = step.samplers[s];
+    let candidates = sampler.draw + sampler.n_history + 1000u * step.rows[s].rope_variant;
+    output[(sampler.draw & 1u) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
+    if sampler.feeds == 1u {
+        let position = step.rows[s].position + 1u;
+        let long = select(0u, 1u, position + 1u > step.header.long_rope_above);
+        step.rows[s] = Row(best, position, step.rows[s].sequence, long);
+        step.samplers[s].draw += 1u;
+        step.samplers[s].n_history = min(sampler.n_history + 1u, sampler.history_capacity);
+    }
+}";
+
+const ARENA_PART_BYTES: u64 = 4 * step::MAX_ROWS as u64;
+pub const LOGITS_ROWS: u32 = 8;
+const STRIDE: u32 = 128;
+
+fn spirv(source: &str, constants: &[(&str, u32)]) -> Vec<u32> {
+    let constants: String = constants.iter().map(|(name, value)| format!("const {name} = {value}u;\n")).collect();
+    let text = format!(
+        "{}const PAGE_TOKENS = {PAGE_TOKENS}u;\nconst VOCAB = {VOCAB}u;\nconst STRIDE = {STRIDE}u;\n{constants}{source}",
+        step::wgsl()
+    );
+    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(&text)));
+    let info = naga::valid::Validator::new(Default::default(), Default::default()).validate(&module).unwrap();
+    naga::back::spv::write_vec(&module, &info, &Default::default(), None).unwrap()
+}
+
+fn kernels() -> Kernels {
+    let names = ["append 0", "append 1", "attend 0", "attend 1", "logits one", "logits all", "sample"];
+    let modules = vec![
+        spirv(APPEND, &[("GROUP", 0)]),
+        spirv(APPEND, &[("GROUP", 1)]),
+        spirv(ATTEND, &[("GROUP", 0), ("WINDOW", 1 << 20)]),
+        spirv(ATTEND, &[("GROUP", 1), ("WINDOW", WINDOW)]),
+        spirv(LOGITS, &[("ROWS", 1)]),
+        spirv(LOGITS, &[("ROWS", LOGITS_ROWS)]),
+        spirv(SAMPLE, &[]),
+    ];
+    let bindings = [3, 3, 3, 3, 5, 5, 3];
+    let pipelines = names
+        .iter()
+        .zip(0..)
+        .map(|(name, module)| {
+            let bindings = bindings[module as usize];
+            Pipeline { name: name.to_string(), module, bindings, alternatives: Vec::new() }
+        })
+        .collect();
+    let shapes = [
+        (64, LogitsRows::None, false),
+        (8, LogitsRows::None, false),
+        (8, LogitsRows::One, false),
+        (1, LogitsRows::One, true),
+        (LOGITS_ROWS, LogitsRows::All, false),
+        (LOGITS_ROWS, LogitsRows::All, true),
+    ];
+    let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
+    let matches = TargetMatch::default();
+    Kernels {
+        modules,
+        targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs, checksum: None }],
+    }
+}
+
+fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
+    let samples = batch || logits == LogitsRows::One;
+    let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
+    let step = whole(BufferRef::Step, false);
+    let keys = |group| BufferRef::Keys { group, layer: 1 };
+    let values = |group| BufferRef::Values { group, layer: 1 };
+    let sums = |part, writes| Binding {
+        buffer: BufferRef::Arena,
+        offset_bytes: part * ARENA_PART_BYTES,
+        len_bytes: ARENA_PART_BYTES,
+        writes,
+    };
+    let weights = Binding {
+        buffer: BufferRef::Weights { slice: 1 },
+        offset_bytes: 0,
+        len_bytes: 4 * u64::from(VOCAB),
+        writes: false,
+    };
+    let dispatch = |pipeline, workgroups, barrier_before, bindings| Dispatch {
+        pipeline,
+        workgroups: [workgroups, 1, 1],
+        alternatives: Vec::new(),
+        bindings,
+        barrier_before,
+        label: String::new(),
+        // So much that programs of 64 rows are cut into several submissions.
+        weight_bytes: 1 << 30,
+    };
+    let row_groups = rows.div_ceil(64);
+    let mut dispatches = vec![
+        dispatch(0, row_groups, false, vec![step, whole(keys(0), true), whole(values(0), true)]),
+        dispatch(1, row_groups, false, vec![step, whole(keys(1), true), whole(values(1), true)]),
+        dispatch(2, row_groups, true, vec![step, whole(keys(0), false), sums(0, true)]),
+        dispatch(3, row_groups, false, vec![step, whole(values(1), false), sums(1, true)]),
+    ];
+    if logits != LogitsRows::None {
+        let pipeline = if logits == LogitsRows::One { 4 } else { 5 };
+        let out = whole(BufferRef::Logits, true);
+        dispatches.push(dispatch(pipeline, 2, true, vec![step, sums(0, false), sums(1, false), weights, out]));
+    }
+    if samples {
+        let state = whole(BufferRef::Step, true);
+        let bindings = vec![state, whole(BufferRef::Logits, false), whole(BufferRef::Output, true)];
+        let samplers = if logits == LogitsRows::One { 1 } else { rows };
+        dispatches.push(dispatch(6, samplers, true, bindings));
+    }
+    Program { rows, logits, samples, batch, dispatches }
+}
+
+fn plan() -> Plan {
+    let group = |window_tokens| KvGroupPlan {
+        window_tokens,
+        n_layers: 2,
+        page_tokens: PAGE_TOKENS,
+        page_bytes: 4 * u64::from(PAGE_TOKENS),
+        tier: Tier::Vram,
+        reason: "toy".into(),
+    };
+    let sums = |name: &str, part: u64| ActivationPlan {
+        name: name.into(),
+        offset_bytes: part * ARENA_PART_BYTES,
+        len_bytes: ARENA_PART_BYTES,
+        first_use: 2,
+        last_use: 4,
+        reason: "toy".into(),
+    };
+    Plan {
+        machine: MachinePlan::default(),
+        slices: vec![
+            SlicePlan { bytes: 4 * FIRST_SLICE_WORDS as u64, tier: Tier::Vram },
+            SlicePlan { bytes: 4 * u64::from(VOCAB), tier: Tier::Gtt },
+        ],
+        weights: vec![WeightPlan {
+            name: "toy".into(),
+            slice: 1,
+            offset_bytes: 0,
+            len_bytes: 4 * u64::from(VOCAB),
+            layer: None,
+            bytes_read_per_token: 4 * u64::from(VOCAB),
+            reason: "toy".into(),
+        }],
+        kv_groups: vec![group(None), group(Some(WINDOW))],
+        activations: vec![sums("all", 0), sums("window", 1)],
+        arena_bytes: 2 * ARENA_PART_BYTES,
+        arena_tier: Tier::Vram,
+        logits_rows: LOGITS_ROWS,
+        logits_stride: STRIDE,
+        buffers: vec![],
+        planned_context_tokens: CONTEXT,
+        planned_chunk_tokens: 8,
+    }
+}
+
+fn meta() -> Meta {
+    Meta {
+        model: ModelMeta {
+            name: "toy".into(),
+            architecture: "toy".into(),
+            vocab_size: VOCAB,
+            hidden_size: 1,
+            n_layers: 2,
+            max_positions: CONTEXT,
+            long_rope_above_tokens: Some(100),
+            parameters: u64::from(VOCAB),
+            weight_bytes_per_token: 4 * u64::from(VOCAB),
+            synthetic: true,
+        },
+        provenance: Provenance { compiler_version: "toy".into(), options: vec![], source_hash: [0; 32] },
+        tensors: vec![],
+    }
+}
+
+pub fn write_toy(folder: &Path) -> PathBuf {
+    let path = folder.join("toy.unicorn");
+    let mut writer = ArtifactWriter::create(&path, 2).unwrap();
+    writer.begin_slice().unwrap();
+    writer.weight_bytes(&vec![7; 4 * FIRST_SLICE_WORDS]).unwrap();
+    writer.begin_slice().unwrap();
+    let weights: Vec<u8> = (0..VOCAB).flat_map(|index| weight(index).to_le_bytes()).collect();
+    writer.weight_bytes(&weights).unwrap();
+    let kernels = kernels();
+    writer.finish(&meta(), &plan(), &kernels, &TokenizerSection::default()).unwrap();
+    path
+}

@@ -1,0 +1,162 @@
+//! The table: each test's floor, ours, llama.cpp's, as Markdown and as JSON.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::checks::Check;
+
+#[derive(Default, Serialize)]
+pub struct Report {
+    pub device: String,
+    pub target: String,
+    /// Of copies, as the last shape's run measured it.
+    pub bandwidth_gb_per_s: Option<f64>,
+    pub checks: Vec<Check>,
+    pub lines: Vec<Line>,
+    pub problems: Vec<Problem>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "test", rename_all = "lowercase")]
+pub enum Test {
+    Prefill { tokens: u64 },
+    Decode { depth: u64 },
+    Batch { sequences: u64 },
+}
+
+/// Tokens per second of one test. Each figure may be missing.
+#[derive(Serialize)]
+pub struct Line {
+    pub shape: String,
+    #[serde(flatten)]
+    pub test: Test,
+    pub floor_tokens_per_s: Option<f64>,
+    pub ours_tokens_per_s: Option<f64>,
+    /// By the device's clock.
+    pub ours_gpu_tokens_per_s: Option<f64>,
+    pub llama_tokens_per_s: Option<f64>,
+    /// Ours over llama.cpp's.
+    pub ratio: Option<f64>,
+    pub percent_of_floor: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub struct Problem {
+    pub shape: String,
+    pub program: &'static str,
+    pub what: String,
+}
+
+impl Report {
+    /// The line of a test, made if it is not there yet.
+    pub fn line(&mut self, shape: &str, test: Test) -> &mut Line {
+        let found = self.lines.iter().position(|line| line.shape == shape && line.test == test);
+        let index = found.unwrap_or_else(|| {
+            self.lines.push(Line {
+                shape: shape.into(),
+                test,
+                floor_tokens_per_s: None,
+                ours_tokens_per_s: None,
+                ours_gpu_tokens_per_s: None,
+                llama_tokens_per_s: None,
+                ratio: None,
+                percent_of_floor: None,
+            });
+            self.lines.len() - 1
+        });
+        &mut self.lines[index]
+    }
+
+    /// The greatest depth at which a shape was measured: less than was asked for where the model is not made for it.
+    pub fn deepest(&self, shape: &str) -> Option<u64> {
+        let lines = self.lines.iter().filter(|line| line.shape == shape);
+        lines.filter_map(|line| if let Test::Decode { depth } = line.test { Some(depth) } else { None }).max()
+    }
+
+    pub fn problem(&mut self, shape: &str, program: &'static str, what: String) {
+        eprintln!("{shape}, {program}: {what}");
+        self.problems.push(Problem { shape: shape.into(), program, what });
+    }
+
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty() && self.checks.iter().all(|check| check.passed)
+    }
+
+    /// Writes `bench-gpu.md` and `bench-gpu.json`.
+    ///
+    /// # Errors
+    /// In words, which file could not be written.
+    pub fn write(&mut self, folder: &Path) -> Result<(), String> {
+        for line in &mut self.lines {
+            line.ratio = line.ours_tokens_per_s.zip(line.llama_tokens_per_s).map(|(ours, llama)| ours / llama);
+        }
+        let json = serde_json::to_string_pretty(self).expect("reports are plain data with text keys");
+        for (name, text) in [("bench-gpu.md", self.markdown()), ("bench-gpu.json", json)] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    pub fn markdown(&self) -> String {
+        let mut text = format!("device {}, target {}", self.device, self.target);
+        if let Some(bandwidth) = self.bandwidth_gb_per_s {
+            // Writing to a String does not fail, here and below.
+            let _ = write!(text, ", copies {bandwidth:.1} GB/s");
+        }
+        text += "\n\n";
+        for Check { name, passed, seconds, words } in &self.checks {
+            let verdict = if *passed { "passed" } else { "FAILED" };
+            let _ = writeln!(text, "{name}: {verdict} in {seconds:.1} s: {words}");
+        }
+        text +=
+            "\n| shape | test | floor, tokens/s | ours | by the device's clock | llama.cpp | ratio | % of floor |\n";
+        text += "|---|---|---|---|---|---|---|---|\n";
+        let cell = |value: Option<f64>, digits: usize| value.map_or("–".into(), |value| format!("{value:.digits$}"));
+        for line in &self.lines {
+            let test = match line.test {
+                Test::Prefill { tokens } => format!("prefill {tokens}"),
+                Test::Decode { depth } => format!("decode at {depth}"),
+                Test::Batch { sequences } => format!("{sequences} sequences"),
+            };
+            let _ = writeln!(
+                text,
+                "| {} | {test} | {} | {} | {} | {} | {} | {} |",
+                line.shape,
+                cell(line.floor_tokens_per_s, 0),
+                cell(line.ours_tokens_per_s, 1),
+                cell(line.ours_gpu_tokens_per_s, 1),
+                cell(line.llama_tokens_per_s, 1),
+                cell(line.ratio, 2),
+                cell(line.percent_of_floor, 1)
+            );
+        }
+        for Problem { shape, program, what } in &self.problems {
+            let _ = writeln!(text, "\n{shape}, {program}: {what}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_of_a_test_meet_in_one_line() {
+        let mut report = Report::default();
+        report.line("a", Test::Decode { depth: 0 }).ours_tokens_per_s = Some(300.0);
+        report.line("b", Test::Decode { depth: 0 }).ours_tokens_per_s = Some(1.0);
+        report.line("a", Test::Decode { depth: 0 }).llama_tokens_per_s = Some(100.0);
+        let folder = tempfile::tempdir().unwrap();
+        report.write(folder.path()).unwrap();
+        assert_eq!((report.lines.len(), report.lines[0].ratio), (2, Some(3.0)));
+        assert!(report.markdown().contains("| a | decode at 0 | – | 300.0 | – | 100.0 | 3.00 | – |"));
+        assert!(report.is_sound());
+        assert_eq!((report.deepest("b"), report.deepest("c")), (Some(0), None));
+        report.problem("a", "ours", "broke".into());
+        assert!(!report.is_sound());
+    }
+}

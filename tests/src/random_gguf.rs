@@ -1,0 +1,290 @@
+//! Random Q4_0 weights of a model's exact shape as a GGUF file: what llama.cpp is timed on beside an artifact made with
+//! `unicorn-compile --synthetic` from the same config.json. Good for nothing but timing.
+//!
+//! ```text
+//! "GGUF" · version 3 · counts · metadata (key, type, value) · tensors (name, shape, type, offset) · padding · data
+//! ```
+
+use std::io::{self, Write};
+
+use half::f16;
+use serde_json::Value;
+
+use crate::tiny_model::random::Random;
+
+/// The sizes that a GGUF file names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    architecture: &'static str,
+    layers: u32,
+    hidden: u32,
+    feed_forward: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    vocab: u32,
+    context: u32,
+    window: Option<u32>,
+    rope_theta: f32,
+    eps: f32,
+    tied_head: bool,
+    /// Norms of q and k.
+    head_norms: bool,
+    /// Norms after attention and feed-forward.
+    post_norms: bool,
+}
+
+impl Shape {
+    /// Of a Llama, Gemma 3 or Qwen 3 as its config.json describes it.
+    ///
+    /// # Errors
+    /// For another family, and for a size that is missing or does not divide into Q4_0's blocks.
+    pub fn of_config(config: &Value) -> Result<Shape, String> {
+        let model_type = config["model_type"].as_str().ok_or("model_type is missing")?;
+        let (architecture, head_norms, post_norms) = match model_type {
+            "llama" => ("llama", false, false),
+            "gemma3_text" => ("gemma3", true, true),
+            "qwen3" => ("qwen3", true, false),
+            other => return Err(format!("model_type must be llama, gemma3_text or qwen3, found {other}")),
+        };
+        let size = |key: &str| {
+            let size = config[key].as_u64().and_then(|size| u32::try_from(size).ok());
+            size.filter(|&size| size > 0).ok_or(format!("{key} is missing or no size"))
+        };
+        let (hidden, heads) = (size("hidden_size")?, size("num_attention_heads")?);
+        let head_dim = size("head_dim").unwrap_or(hidden / heads);
+        let feed_forward = size("intermediate_size")?;
+        for (name, width) in [("hidden_size", hidden), ("intermediate_size", feed_forward), ("heads", heads * head_dim)]
+        {
+            if width % BLOCK_WEIGHTS != 0 {
+                return Err(format!("{name} must be a multiple of {BLOCK_WEIGHTS}, found {width}"));
+            }
+        }
+        Ok(Shape {
+            architecture,
+            layers: size("num_hidden_layers")?,
+            hidden,
+            feed_forward,
+            heads,
+            kv_heads: size("num_key_value_heads")?,
+            head_dim,
+            vocab: size("vocab_size")?,
+            context: size("max_position_embeddings")?,
+            window: size("sliding_window").ok(),
+            rope_theta: config["rope_theta"].as_f64().ok_or("rope_theta is missing")? as f32,
+            eps: config["rms_norm_eps"].as_f64().ok_or("rms_norm_eps is missing")? as f32,
+            tied_head: config["tie_word_embeddings"] == true,
+            head_norms,
+            post_norms,
+        })
+    }
+
+    /// Writes the file. The same shape gives the same bytes.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let (tensors, metadata) = (self.tensors(), self.metadata());
+        let mut head = Vec::new();
+        head.extend(b"GGUF");
+        head.extend(3u32.to_le_bytes());
+        head.extend((tensors.len() as u64).to_le_bytes());
+        head.extend((metadata.len() as u64).to_le_bytes());
+        for (key, value) in &metadata {
+            put_text(&mut head, key);
+            value.put(&mut head);
+        }
+        let mut offset = 0u64;
+        for tensor in &tensors {
+            put_text(&mut head, &tensor.name);
+            let shape: Vec<u64> = [tensor.cols, tensor.rows].into_iter().take(tensor.dimensions()).collect();
+            head.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().for_each(|size| head.extend(size.to_le_bytes()));
+            head.extend((if tensor.is_matrix() { TYPE_Q4_0 } else { TYPE_F32 }).to_le_bytes());
+            head.extend(offset.to_le_bytes());
+            offset += tensor.bytes().next_multiple_of(ALIGN);
+        }
+        head.resize(head.len().next_multiple_of(ALIGN as usize), 0);
+        out.write_all(&head)?;
+        tensors.iter().enumerate().try_for_each(|(index, tensor)| tensor.write(index as u64, out))
+    }
+
+    fn metadata(&self) -> Vec<(String, Metadata)> {
+        let own = |key: &str| format!("{}.{key}", self.architecture);
+        let mut metadata = vec![
+            ("general.architecture".into(), Metadata::Text(self.architecture)),
+            ("general.file_type".into(), Metadata::Number(TYPE_Q4_0)),
+            ("tokenizer.ggml.model".into(), Metadata::Text("no_vocab")),
+            (own("attention.layer_norm_rms_epsilon"), Metadata::Float(self.eps)),
+            (own("rope.freq_base"), Metadata::Float(self.rope_theta)),
+        ];
+        let numbers = [
+            ("block_count", Some(self.layers)),
+            ("context_length", Some(self.context)),
+            ("embedding_length", Some(self.hidden)),
+            ("feed_forward_length", Some(self.feed_forward)),
+            ("attention.head_count", Some(self.heads)),
+            ("attention.head_count_kv", Some(self.kv_heads)),
+            ("attention.key_length", Some(self.head_dim)),
+            ("attention.value_length", Some(self.head_dim)),
+            ("attention.sliding_window", self.window),
+            ("rope.dimension_count", Some(self.head_dim)),
+            ("vocab_size", Some(self.vocab)),
+        ];
+        metadata.extend(numbers.into_iter().filter_map(|(key, value)| Some((own(key), Metadata::Number(value?)))));
+        metadata
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut tensors = vec![
+            Tensor::matrix("token_embd.weight", self.vocab, self.hidden),
+            Tensor::vector("output_norm.weight", self.hidden),
+        ];
+        if !self.tied_head {
+            tensors.push(Tensor::matrix("output.weight", self.vocab, self.hidden));
+        }
+        for layer in 0..self.layers {
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            tensors.extend([
+                Tensor::vector(name("attn_norm"), self.hidden),
+                Tensor::matrix(name("attn_q"), queries, self.hidden),
+                Tensor::matrix(name("attn_k"), keys, self.hidden),
+                Tensor::matrix(name("attn_v"), keys, self.hidden),
+                Tensor::matrix(name("attn_output"), self.hidden, queries),
+                Tensor::vector(name("ffn_norm"), self.hidden),
+                Tensor::matrix(name("ffn_gate"), self.feed_forward, self.hidden),
+                Tensor::matrix(name("ffn_up"), self.feed_forward, self.hidden),
+                Tensor::matrix(name("ffn_down"), self.hidden, self.feed_forward),
+            ]);
+            if self.head_norms {
+                tensors.extend(["attn_q_norm", "attn_k_norm"].map(|part| Tensor::vector(name(part), self.head_dim)));
+            }
+            if self.post_norms {
+                let parts = ["post_attention_norm", "post_ffw_norm"];
+                tensors.extend(parts.map(|part| Tensor::vector(name(part), self.hidden)));
+            }
+        }
+        tensors
+    }
+}
+
+/// Of tensor data, in bytes.
+const ALIGN: u64 = 32;
+/// Q4_0: an f16 scale and 32 codes of 4 bits.
+const BLOCK_WEIGHTS: u32 = 32;
+const BLOCK_BYTES: u64 = 18;
+const TYPE_F32: u32 = 0;
+const TYPE_Q4_0: u32 = 2;
+/// Random blocks that a tensor repeats: more than caches hold, and quickly made.
+const POOL_BLOCKS: usize = 1 << 16;
+
+enum Metadata {
+    Number(u32),
+    Float(f32),
+    Text(&'static str),
+}
+
+impl Metadata {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Metadata::Number(value) => out.extend([4u32, *value].iter().flat_map(|word| word.to_le_bytes())),
+            Metadata::Float(value) => out.extend([6u32, value.to_bits()].iter().flat_map(|word| word.to_le_bytes())),
+            Metadata::Text(text) => {
+                out.extend(8u32.to_le_bytes());
+                put_text(out, text);
+            }
+        }
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+struct Tensor {
+    name: String,
+    /// 0: a vector of `cols` ones.
+    rows: u64,
+    cols: u64,
+}
+
+impl Tensor {
+    fn matrix(name: impl Into<String>, rows: u32, cols: u32) -> Tensor {
+        Tensor { name: name.into(), rows: u64::from(rows), cols: u64::from(cols) }
+    }
+
+    fn vector(name: impl Into<String>, cols: u32) -> Tensor {
+        Tensor { name: name.into(), rows: 0, cols: u64::from(cols) }
+    }
+
+    fn is_matrix(&self) -> bool {
+        self.rows > 0
+    }
+
+    fn dimensions(&self) -> usize {
+        if self.is_matrix() { 2 } else { 1 }
+    }
+
+    fn bytes(&self) -> u64 {
+        if self.is_matrix() { self.rows * self.cols / u64::from(BLOCK_WEIGHTS) * BLOCK_BYTES } else { 4 * self.cols }
+    }
+
+    fn write(&self, seed: u64, out: &mut impl Write) -> io::Result<()> {
+        if !self.is_matrix() {
+            out.write_all(&1f32.to_le_bytes().repeat(self.cols as usize))?;
+        } else {
+            let pool = random_blocks(seed, self.cols);
+            let mut left = self.bytes() as usize;
+            while left > 0 {
+                let now = left.min(pool.len());
+                out.write_all(&pool[..now])?;
+                left -= now;
+            }
+        }
+        let padding = self.bytes().next_multiple_of(ALIGN) - self.bytes();
+        out.write_all(&[0; ALIGN as usize][..padding as usize])
+    }
+}
+
+/// Codes at random, and a scale with which activations keep about their size.
+fn random_blocks(seed: u64, cols: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let scale = f16::from_f64(1.0 / (8.0 * (cols as f64).sqrt())).to_le_bytes();
+    let mut blocks = Vec::with_capacity(POOL_BLOCKS * BLOCK_BYTES as usize);
+    for _ in 0..POOL_BLOCKS {
+        blocks.extend(scale);
+        blocks.extend([random.word(), random.word()].iter().flat_map(|codes| codes.to_le_bytes()));
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_as_long_as_its_tensors_and_reads_as_a_model() {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": false
+        });
+        let shape = Shape::of_config(&config).unwrap();
+        let mut file = Vec::new();
+        shape.write(&mut file).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("random.gguf");
+        std::fs::write(&path, &file).unwrap();
+        compiler::import::Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::write(&path, &file[..file.len() - ALIGN as usize]).unwrap();
+        assert!(compiler::import::Checkpoint::open(&path).is_err(), "the last tensor ends with the file");
+    }
+
+    #[test]
+    fn a_shape_that_does_not_fit_is_named() {
+        let error = Shape::of_config(&serde_json::json!({ "model_type": "phi3" })).unwrap_err();
+        assert!(error.contains("found phi3"), "{error}");
+    }
+}

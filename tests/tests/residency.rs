@@ -1,0 +1,210 @@
+//! What is resident: every way of getting there, and whether a wrong bit is found.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use artifacts::ArtifactView;
+use artifacts::hash::HashedRange;
+use compiler::{Source, compile};
+use kernels::KernelSpec;
+use kernels::checksum::{self, ChecksumSpec};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Verified, Way};
+use shaders_gen::target;
+use tests::compiled::{Compiled, Silent, options};
+use tests::launch::{Launch, Operand};
+use tests::programs::program;
+use tests::tiny_model::TinyModel;
+
+const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
+
+#[test]
+fn every_way_is_verified_on_the_device() {
+    let artifact = artifact();
+    for way in Way::ALL {
+        let Some(model) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
+        let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
+        assert!(matches!(model.report().verified, Verified::OnDevice { .. }), "{way}");
+        assert!(!model.report().held.is_empty());
+    }
+}
+
+/// The file is changed while it is read and mended before anyone looks: only what is resident is wrong.
+#[test]
+fn one_wrong_bit_in_device_memory_is_found() {
+    let artifact = artifact();
+    let wrong_at = 3 * (64 << 10) + 12_345;
+    for way in COPYING {
+        let mut progress = |done, total| {
+            if done == 0 || done == total {
+                artifact.flip(wrong_at, 0x10);
+            }
+        };
+        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        match &error {
+            LoadError::WrongBytes { slice: 0, range, wrong: 1, .. } => {
+                assert!(range.contains(&wrong_at) && range.end - range.start == 64 << 10, "{way}: {range:?}")
+            }
+            other => panic!("{way}: {other}"),
+        }
+        assert!(
+            error.to_string().starts_with("weight slice 0 is not resident as the artifact holds it: bytes 196608 to")
+        );
+    }
+    // The file itself was mended each time.
+    assert!(load(&artifact.path(), Way::Staging, &mut |_, _| ()).expect("every device has this one").is_ok());
+}
+
+#[test]
+fn a_damaged_file_is_not_taken_for_damaged_memory() {
+    let artifact = artifact();
+    artifact.flip(5, 1);
+    for way in Way::ALL {
+        let Some(loaded) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        assert!(matches!(error, LoadError::Artifact { .. }), "{way}: {error}");
+    }
+}
+
+/// A file that someone cuts while it is read is an error, not the end of the process.
+#[test]
+fn a_file_that_is_cut_while_it_loads_is_an_error() {
+    for way in Way::ALL {
+        let artifact = artifact();
+        let mut progress = |done, _| {
+            if done == 0 {
+                let file = OpenOptions::new().write(true).open(artifact.path()).unwrap();
+                file.set_len(artifact.weights_at).unwrap();
+            }
+        };
+        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        assert!(matches!(error, LoadError::File { .. }), "{way}: {error}");
+    }
+}
+
+/// The kernel against its twin: every length from part of a word to several subtrees, and a range in the middle of its section.
+#[test]
+fn checksum_of_any_range() {
+    let mut rng = StdRng::seed_from_u64(14);
+    let lengths = [1, 17, 64, 65, 1000, 1024, 1025, 5000, 65_535, 65_536, 65_537, 3 << 16, 200_001];
+    for len in lengths {
+        let target = target::by_name("generic").expect("a preset");
+        let mut bytes = vec![0u8; len];
+        rng.fill_bytes(&mut bytes);
+        let first_chunk = if len == 200_001 { 64 * 7 } else { 0 };
+        let range = HashedRange { first_chunk, len_bytes: len as u32, is_root: len <= 1 << 16 };
+        let expected = checksum::hashes(range, &bytes);
+        // What lies behind the range does not count.
+        bytes.resize(len.next_multiple_of(64), 0xa5);
+        let hashes = Operand::Out { id: 0, words: 8 * expected.len() };
+        let operands = vec![Operand::Bytes(bytes), Operand::words(&range.to_words()), hashes];
+        let steps = vec![(KernelSpec::Checksum(ChecksumSpec {}), operands)];
+        let (rows, none) = (expected.len(), Vec::new());
+        let tokens = vec![1; rows];
+        let launch = Launch { target, steps, kv: None, rows, other: none.clone(), before: none, tokens };
+        assert_eq!(launch.run()[&0], expected.concat(), "{len} bytes");
+    }
+}
+
+/// A process that may have 512 MiB beside the weights: no way makes a second copy, not even for a moment. On llvmpipe the
+/// weights themselves are this process's memory, except where they are imported from the file.
+#[test]
+fn loading_takes_no_second_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, artifact) = (folder.path().join("config.json"), folder.path().join("large.unicorn"));
+    fs::write(&config, LARGE_CONFIG).unwrap();
+    let targets = vec![target::by_name("generic").expect("a preset")];
+    compile(Source::Synthetic(&config), &artifact, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
+    let weight_bytes = fs::metadata(&artifact).unwrap().len();
+    assert!(weight_bytes > 256 << 20, "{weight_bytes} bytes: a second copy would go unseen");
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    for way in Way::ALL {
+        let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
+        let limit_kib = (beside_bytes + (512 << 20)) >> 10;
+        let run = program("unicorn-run");
+        let output = Command::new("sh")
+            .args(["-c", &format!("ulimit -d {limit_kib} && exec \"$0\" \"$@\"")])
+            .arg(run.get_program())
+            .arg("bench")
+            .arg(&artifact)
+            .args([
+                "--device",
+                &device,
+                "--residency",
+                way.name(),
+                "-p",
+                "1",
+                "-n",
+                "1",
+                "-r",
+                "1",
+                "--json",
+                "--no-cache",
+            ])
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        if complaint.contains("weights cannot reach") && device != "llvmpipe" {
+            eprintln!("skipped: {complaint}");
+            continue;
+        }
+        assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
+    }
+}
+
+/// 302 million bytes of INT4.
+const LARGE_CONFIG: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192, "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
+    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
+}"#;
+
+struct Artifact {
+    compiled: Compiled,
+    /// First byte of the first weight section.
+    weights_at: u64,
+}
+
+impl Artifact {
+    fn path(&self) -> PathBuf {
+        self.compiled.artifact_path()
+    }
+
+    /// Changes bits of the byte at `offset` of the first slice; twice changes nothing.
+    fn flip(&self, offset: u64, bits: u8) {
+        let file = OpenOptions::new().read(true).write(true).open(self.path()).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, self.weights_at + offset).unwrap();
+        file.write_all_at(&[byte[0] ^ bits], self.weights_at + offset).unwrap();
+    }
+}
+
+/// A slice of a few hundred KiB.
+fn artifact() -> Artifact {
+    let model = TinyModel { hidden: 256, intermediate: 512, ..TinyModel::default() };
+    let targets = vec![target::by_name("generic").expect("a preset")];
+    let compiled = Compiled::of(&model, &options(targets, Vec::new()));
+    let bytes = fs::read(compiled.artifact_path()).unwrap();
+    let weights = ArtifactView::parse(&bytes).unwrap().weights()[0];
+    assert!(weights.bytes.len() > 4 * (64 << 10), "{} bytes", weights.bytes.len());
+    Artifact { compiled, weights_at: weights.offset_bytes }
+}
+
+/// `None` if the device has no such way.
+fn load(path: &Path, way: Way, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let options = LoadOptions { device: DeviceChoice::Name(device), residency: Some(way), ..LoadOptions::default() };
+    match Model::load(path, &options, progress) {
+        Err(LoadError::Residency { refusals, .. }) => {
+            eprintln!("skipped: {}", refusals.join("; "));
+            None
+        }
+        loaded => Some(loaded),
+    }
+}
