@@ -20,7 +20,18 @@ struct State {
     d: vec4<u32>,
 }
 
-var<workgroup> values: array<Value, LANES>;
+// Not of structs: those of workgroup memory must not carry the layout that naga gives them.
+var<workgroup> lows: array<vec4<u32>, LANES>;
+var<workgroup> highs: array<vec4<u32>, LANES>;
+
+fn kept(lane: u32) -> Value {
+    return Value(lows[lane], highs[lane]);
+}
+
+fn keep(lane: u32, value: Value) {
+    lows[lane] = value.low;
+    highs[lane] = value.high;
+}
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -32,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let chunk = group.x * LANES + lane;
     if (lane < count) {
         let flags = select(0u, ROOT, is_root && count == 1u);
-        values[lane] = hash_chunk(chunk * CHUNK_BYTES, len_bytes, first_chunk + chunk, flags);
+        keep(lane, hash_chunk(chunk * CHUNK_BYTES, len_bytes, first_chunk + chunk, flags));
     }
     workgroupBarrier();
     // Neighbours join; one without a neighbour waits for one further up.
@@ -40,24 +51,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let pairs = count / 2u;
         var joined: Value;
         if (lane < pairs) {
-            let left = values[2u * lane];
-            let right = values[2u * lane + 1u];
+            let left = kept(2u * lane);
+            let right = kept(2u * lane + 1u);
             let flags = PARENT | select(0u, ROOT, is_root && count == 2u);
             let message = Message(left.low, left.high, right.low, right.high);
             joined = compress(Value(${IV_LOW}, ${IV_HIGH}), message, 0u, BLOCK_BYTES, flags);
         } else if (lane == pairs && count % 2u == 1u) {
-            joined = values[count - 1u];
+            joined = kept(count - 1u);
         }
         workgroupBarrier();
         count = (count + 1u) / 2u;
         if (lane < count) {
-            values[lane] = joined;
+            keep(lane, joined);
         }
         workgroupBarrier();
     }
     if (lane == 0u) {
-        hashes[2u * group.x] = values[0].low;
-        hashes[2u * group.x + 1u] = values[0].high;
+        hashes[2u * group.x] = lows[0];
+        hashes[2u * group.x + 1u] = highs[0];
     }
 }
 
