@@ -6,8 +6,8 @@ pub enum ParseError {
     #[error("file is not a Unicorn artifact: expected the magic bytes \"UNICORN\\0\" at offset 0, found {found:02x?}")]
     Magic { found: Vec<u8> },
     #[error(
-        "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use a newer \
-         unicorn-run or compile the model again"
+        "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use a \
+         unicorn-run of that version or compile the model again"
     )]
     Version { found_major: u16, found_minor: u16, supported_major: u16 },
     #[error("artifact is cut: expected {expected} bytes of {what} at offset {offset}, found {found}")]
