@@ -2,7 +2,7 @@
 //! own numbers are those of another.
 
 use kernels::activations::ACTIVATION_GROUP;
-use kernels::matmul::{MatMulSpec, MatMulTile};
+use kernels::matmul::{MatMulSpec, MatMulTile, Sharing};
 use kernels::{ActivationFormat, KernelSpec};
 use shaders_gen::Target;
 
@@ -12,7 +12,7 @@ use crate::kernel_set::pipeline_name;
 /// which read all the weights of a step. None where lanes hand activations round, as on a CPU.
 pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let KernelSpec::MatMul(matmul) = spec else { return Vec::new() };
-    if matmul.tile.columns > 1 || matmul.tile.broadcast {
+    if matmul.tile.columns > 1 || matmul.tile.sharing != Sharing::Own {
         return Vec::new();
     }
     let mut found: Vec<KernelSpec> = Vec::new();

@@ -17,6 +17,7 @@ use crate::norm::{NormSpec, norm_row};
 use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
 
+mod across;
 mod body;
 
 /// Parameters of one matmul pipeline.
@@ -57,9 +58,21 @@ pub struct MatMulTile {
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane loads before it multiplies them, where the input is integers.
     pub unroll: usize,
-    /// Subgroups have 8 lanes, and a lane loads one of every eight activations and gets the others from its neighbours:
-    /// where a load costs each lane by itself, as on a CPU. Needs `k_slices` of 1.
-    pub broadcast: bool,
+    pub sharing: Sharing,
+}
+
+/// How the lanes of a subgroup share what they load, where activations are f32. All but `Own` need subgroups of 8 lanes and
+/// `k_slices` of 1, and are for devices that are a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Sharing {
+    /// Not at all.
+    #[default]
+    Own,
+    /// A lane loads one of every eight activations and gets the others from its neighbours: where each lane pays for its load.
+    Broadcast,
+    /// Lanes take eight columns of a row, the rows of a tile follow one another: where what is the same for all lanes is
+    /// loaded once, and other loads are dear. Needs `columns` of 1.
+    Across,
 }
 
 impl MatMulTile {
@@ -160,7 +173,7 @@ impl MatMulSpec {
             .flag("CODES", self.input != ActivationFormat::F32)
             .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
             .flag("TAIL", layout.cols != layout.padded_cols())
-            .flag("BROADCAST", self.tile.broadcast)
+            .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.k_slices > 1)
             .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
@@ -182,7 +195,8 @@ impl MatMulSpec {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
         assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
-        assert!(!tile.broadcast || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(tile.sharing == Sharing::Own || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(tile.sharing != Sharing::Across || tile.columns == 1, "lanes across columns have one row of the step");
         assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
         assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
         match self.input {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use artifacts::TargetMatch;
 use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
+use kernels::matmul::Sharing;
 use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
@@ -50,8 +51,9 @@ pub struct MatMulTuning {
     /// only).
     pub unroll_one: usize,
     pub unroll_many: usize,
-    /// Activations are handed round subgroups of 8 lanes.
-    pub broadcast: bool,
+    /// With one column and with many.
+    pub sharing_one: Sharing,
+    pub sharing_many: Sharing,
 }
 
 /// How norms are made on a device.
@@ -149,7 +151,8 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 unroll_one: 2,
                 unroll_many: 2,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: Some(MatrixTuning {
@@ -195,7 +198,8 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 unroll_one: 4,
                 unroll_many: 2,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 256 },
             matrix: Some(MatrixTuning {
@@ -222,31 +226,14 @@ pub fn presets() -> Vec<Target> {
             attention_workgroups: 512,
         },
         Target {
-            name: "llvmpipe",
-            about: "Mesa's software Vulkan device",
-            subgroup_size: 8,
-            shared_memory_bytes: 32 << 10,
-            workgroup_invocations: 128,
-            compute_units: 1,
-            vendor_id: Some(0x1_0005),
-            name_contains: &["llvmpipe"],
-            integer_dot: false,
-            matmul: MatMulTuning {
-                columns: 16,
-                tiles_per_lane_one: 2,
-                tiles_per_lane_many: 2,
-                k_slices: 1,
-                workgroup: 64,
-                prologue_workgroup: 64,
-                prologue_tiles: 1,
-                unroll_one: 1,
-                unroll_many: 1,
-                broadcast: true,
-            },
-            norm: NormTuning { fold: false, lanes: 8 },
-            matrix: None,
-            attention_workgroups: 1,
+            name: "llvmpipe-mesa26",
+            about: "the same from Mesa 26 on, which loads once what all lanes want",
+            // Versions of Mesa are not in a device's name, those of LLVM are.
+            name_contains: &["llvmpipe (LLVM 22", "llvmpipe (LLVM 23", "llvmpipe (LLVM 24"],
+            matmul: MatMulTuning { sharing_one: Sharing::Across, ..llvmpipe().matmul },
+            ..llvmpipe()
         },
+        llvmpipe(),
         Target {
             name: "generic",
             about: "any Vulkan 1.2 device, within the limits that the specification guarantees",
@@ -267,13 +254,45 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 1,
                 unroll_one: 1,
                 unroll_many: 1,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
             attention_workgroups: 64,
         },
     ]
+}
+
+/// Mesa's software device, whatever its version.
+fn llvmpipe() -> Target {
+    Target {
+        name: "llvmpipe",
+        about: "Mesa's software Vulkan device",
+        subgroup_size: 8,
+        shared_memory_bytes: 32 << 10,
+        workgroup_invocations: 128,
+        compute_units: 1,
+        vendor_id: Some(0x1_0005),
+        name_contains: &["llvmpipe"],
+        integer_dot: false,
+        matmul: MatMulTuning {
+            columns: 16,
+            tiles_per_lane_one: 2,
+            tiles_per_lane_many: 2,
+            k_slices: 1,
+            workgroup: 64,
+            prologue_workgroup: 64,
+            prologue_tiles: 1,
+            unroll_one: 1,
+            unroll_many: 1,
+            sharing_one: Sharing::Broadcast,
+            sharing_many: Sharing::Broadcast,
+        },
+        norm: NormTuning { fold: false, lanes: 8 },
+        matrix: None,
+        attention_workgroups: 1,
+    }
 }
 
 #[cfg(test)]

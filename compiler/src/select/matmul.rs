@@ -254,7 +254,7 @@ fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         columns,
         tiles_per_lane,
         k_slices,
-        broadcast: tuning.broadcast,
+        sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
         unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
         group_tiles: (lane_groups / k_slices).max(1),
     }

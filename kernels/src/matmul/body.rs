@@ -1,41 +1,52 @@
 //! The loop of a matmul in WGSL, every accumulator a named variable, so that no driver has to find out that an array of
 //! them can live in registers.
 
+use std::ops::Range;
+
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
 use crate::layout::{TILE_ROWS, WeightFormat};
-use crate::matmul::MatMulSpec;
+use crate::matmul::{MatMulSpec, Sharing};
 
 /// From the first block to the stored result, inside `main` of `matmul.wgsl`.
 pub fn wgsl(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
-    body.accumulators();
-    match (spec.input, spec.tile.broadcast) {
-        (ActivationFormat::F32, broadcast) => body.blocks(broadcast),
-        _ => body.groups(),
+    if spec.tile.sharing == Sharing::Across {
+        body.across();
+    } else {
+        body.accumulators();
+        match spec.input {
+            ActivationFormat::F32 => body.blocks(),
+            _ => body.groups(),
+        }
+        body.sums();
     }
-    body.sums();
     body.store();
     body.text
 }
 
-struct Body<'a> {
-    spec: &'a MatMulSpec,
+pub(super) struct Body<'a> {
+    pub(super) spec: &'a MatMulSpec,
     text: String,
 }
 
 impl Body<'_> {
-    fn line(&mut self, indent: usize, code: String) {
+    pub(super) fn line(&mut self, indent: usize, code: String) {
         self.text += &format!("{}{code}\n", "    ".repeat(indent));
+    }
+
+    /// Of a lane.
+    pub(super) fn tiles(&self) -> Range<usize> {
+        0..self.spec.tile.tiles_per_lane
     }
 
     /// (tile of a lane, column) of every accumulator.
     fn cells(&self) -> Vec<(usize, usize)> {
         let columns = self.spec.tile.columns;
-        (0..self.spec.tile.tiles_per_lane).flat_map(|tile| (0..columns).map(move |column| (tile, column))).collect()
+        self.tiles().flat_map(|tile| (0..columns).map(move |column| (tile, column))).collect()
     }
 
     fn accumulators(&mut self) {
-        for tile in 0..self.spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             // A lane past the last tile computes the last one again and stores nothing.
             self.line(1, format!("let base_{tile} = min(first_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
         }
@@ -81,7 +92,7 @@ impl Body<'_> {
         } else {
             format!("(group_{part} / {groups_per_block}u)")
         };
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
             self.line(2, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
             self.line(2, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
@@ -100,7 +111,7 @@ impl Body<'_> {
         let spec = self.spec;
         let planes = spec.input.precision().expect("codes").planes();
         let int8 = spec.layout.format == WeightFormat::Int8;
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             let name = format!("{part}_{tile}");
             self.line(2, format!("let param_{name} = row_param(pair_{name}, row);"));
             if int8 {
@@ -125,7 +136,7 @@ impl Body<'_> {
                 let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
                 self.line(2, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
             }
-            for tile in 0..spec.tile.tiles_per_lane {
+            for tile in self.tiles() {
                 let name = format!("{part}_{tile}");
                 let sum = match planes {
                     1 => dot(int8, &name, &format!("x_{x}"), 0),
@@ -143,32 +154,36 @@ impl Body<'_> {
     }
 
     /// f32 activations: blocks of weights.
-    fn blocks(&mut self, broadcast: bool) {
-        let tiles = self.spec.tile.tiles_per_lane;
+    fn blocks(&mut self) {
         self.line(1, "for (var block = slice; block < BLOCKS; block += K_SLICES) {".into());
-        for tile in 0..tiles {
+        for tile in self.tiles() {
             self.line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));
-            if self.spec.layout.format.has_params() {
-                let params_at = self.spec.layout.format.block_words() - 1;
-                self.line(
-                    2,
-                    format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"),
-                );
-                match self.spec.layout.format {
-                    WeightFormat::Int4 { .. } => {
-                        self.line(2, format!("let scale_{tile} = vec4<f32>(int4_scale(param_{tile}));"));
-                        self.line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
-                    }
-                    _ => self.line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
-                }
-            }
         }
-        if broadcast {
-            self.octets()
-        } else {
-            self.quads()
+        self.block_params();
+        match self.spec.tile.sharing {
+            Sharing::Broadcast => self.octets(),
+            _ => self.quads(),
         }
         self.line(1, "}".into());
+    }
+
+    /// Scale, and what to add for the zero point, of this lane's row in the block at `at_{tile}`.
+    pub(super) fn block_params(&mut self) {
+        let format = self.spec.layout.format;
+        if !format.has_params() {
+            return;
+        }
+        let params_at = format.block_words() - 1;
+        for tile in self.tiles() {
+            self.line(2, format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"));
+            match format {
+                WeightFormat::Int4 { .. } => {
+                    self.line(2, format!("let scale_{tile} = int4_scale(param_{tile});"));
+                    self.line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
+                }
+                _ => self.line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
+            }
+        }
     }
 
     /// One block, four activations of every column at a time, each lane loading its own.
@@ -179,11 +194,11 @@ impl Body<'_> {
         self.line(2, format!("let quad = block * {}u;", format.block_cols() / 4));
         for chunk in 0..format.chunks_per_block() {
             self.line(2, "{".into());
-            for tile in 0..spec.tile.tiles_per_lane {
+            for tile in self.tiles() {
                 self.line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
             }
             for part in 0..quads_per_chunk {
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     self.line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
                 }
                 for column in 0..spec.tile.columns {
@@ -192,7 +207,7 @@ impl Body<'_> {
                         3,
                         format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"),
                     );
-                    for tile in 0..spec.tile.tiles_per_lane {
+                    for tile in self.tiles() {
                         self.line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
                     }
                 }
@@ -207,11 +222,11 @@ impl Body<'_> {
         let format = spec.layout.format;
         let octets_per_chunk = format.chunk_cols() / 8;
         self.line(2, format!("for (var chunk = 0u; chunk < {}u; chunk++) {{", format.chunks_per_block()));
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(3, format!("let chunk_{tile} = weights[at_{tile} + chunk * {TILE_ROWS}u + row];"));
         }
         self.line(3, format!("for (var octet = 0u; octet < {octets_per_chunk}u; octet++) {{"));
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(4, format!("let word_{tile} = {};", self.octet_words(tile)));
             for part in 0..2 {
                 self.line(4, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
@@ -223,7 +238,7 @@ impl Body<'_> {
             self.line(4, format!("let x_{column} = activation(input_row + {column}u, at);"));
             for i in 0..8 {
                 self.line(4, format!("let x_{column}_{i} = subgroupBroadcast(x_{column}, {i}u);"));
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     let weight = format!("w_{}_{tile}.{}", i / 4, component(i % 4));
                     self.line(4, format!("acc_{tile}_{column} = fma({weight}, x_{column}_{i}, acc_{tile}_{column});"));
                 }
@@ -247,7 +262,8 @@ impl Body<'_> {
         match self.spec.layout.format {
             WeightFormat::Int4 { .. } => {
                 let half = ["int4_low", "int4_high"][part % 2];
-                format!("fma({half}(word_{tile}.{}), scale_{tile}, shift_{tile})", component(part / 2))
+                let (word, params) = (component(part / 2), format!("vec4(scale_{tile}), vec4(shift_{tile})"));
+                format!("fma({half}(word_{tile}.{word}), {params})")
             }
             WeightFormat::Int8 => format!("int8_codes(word_{tile}.{}) * scale_{tile}", component(part)),
             WeightFormat::F16 => {
@@ -290,7 +306,7 @@ impl Body<'_> {
     fn store(&mut self) {
         let spec = self.spec;
         self.line(1, "if (slice == 0u) {".into());
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(2, format!("let row_{tile} = (first_tile + {tile}u) * {TILE_ROWS}u + row;"));
             if spec.bias {
                 self.line(2, format!("let bias_{tile} = bias[min(row_{tile}, {}u)];", spec.layout.rows - 1));
@@ -308,7 +324,7 @@ impl Body<'_> {
                     self.line(2, format!("store({column}u, output_row, {matrix_row}, {value});"));
                 }
             } else {
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     self.line(2, format!("store({column}u, output_row, row_{tile}, acc_{tile}_{column});"));
                 }
             }
@@ -331,6 +347,6 @@ fn dot(int8: bool, weights: &str, x: &str, first: usize) -> String {
     (0..8).map(product).collect::<Vec<_>>().join(" + ")
 }
 
-fn component(index: usize) -> &'static str {
+pub(super) fn component(index: usize) -> &'static str {
     ["x", "y", "z", "w"][index]
 }

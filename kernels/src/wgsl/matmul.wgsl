@@ -78,7 +78,7 @@ fn group_word_of(row: u32, group: u32) -> u32 {
 //#endif
 }
 //#else
-//#if BROADCAST
+//#if !OWN_LOADS
 // The activation of row `row` of the step in column `column`.
 fn activation(row: u32, column: u32) -> f32 {
 //#if PROLOGUE

@@ -8,7 +8,7 @@ use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
-use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
+use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
 use kernels::sample::{self, SampleSpec};
@@ -35,8 +35,9 @@ fn targets() -> Vec<Target> {
     let device = device();
     let mut subgroups = generic.clone();
     subgroups.subgroup_size = device.subgroup_size;
-    let llvmpipe = target::by_name("llvmpipe").filter(|target| target.subgroup_size == device.subgroup_size);
-    llvmpipe.into_iter().chain([generic, subgroups]).collect()
+    let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
+    let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
+    llvmpipe.chain([generic, subgroups]).collect()
 }
 
 /// The same with integer activations, with and without subgroups.
@@ -46,7 +47,7 @@ fn integer_targets() -> Vec<Target> {
         target.integer_dot = true;
         target
     };
-    targets().iter().filter(|target| !target.matmul.broadcast).map(with_dot).collect()
+    targets().iter().filter(|target| target.matmul.sharing_many == Sharing::Own).map(with_dot).collect()
 }
 
 /// A target with matrix units as the device has them, if it has any.
@@ -195,7 +196,7 @@ fn matmul_of_every_format_and_folding() {
                 k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
                 group_tiles: 2,
                 unroll: 1,
-                broadcast: target.matmul.broadcast,
+                sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },
             },
             subgroup_size: target.subgroup_size,
         };
@@ -255,7 +256,7 @@ fn matmul_of_integer_activations() {
                 k_slices: [1, 2, 4][index / 3 % 3],
                 group_tiles: 4,
                 unroll: 1 + index % 3,
-                broadcast: false,
+                sharing: Sharing::Own,
             },
             subgroup_size: target.subgroup_size,
         };
