@@ -1,5 +1,6 @@
 //! The command line of `unicorn-compile`.
 
+mod interrupt;
 mod progress;
 
 use std::fmt::Display;
@@ -15,7 +16,7 @@ use compiler::machine::{Budget, Machine};
 use compiler::replan::{ReplanOptions, replan};
 use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileError, CompileOptions, Source, compile, export, plan};
+use compiler::{CompileError, CompileOptions, Source, compile, export, outputs, plan};
 use kernels::KvFormat;
 use progress::Bars;
 use serde::Serialize;
@@ -147,12 +148,17 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);
     };
-    let report = compile(source, output, &options, &mut bars)?;
-    bars.finish();
-    if let (Some(folder), Some(model)) = (&args.export_dequantized, &args.model) {
-        let checkpoint = Checkpoint::open(model)?;
-        export::export(&checkpoint, output, policy, options.fuse, folder)?;
+    outputs::check_artifact(source, output)?;
+    let export_to = args.export_dequantized.as_ref().zip(args.model.as_ref());
+    if let Some((folder, model)) = export_to {
+        outputs::check_export(model, folder)?;
     }
+    let report = compile(source, output, &options, &mut bars)?;
+    if let Some((folder, model)) = export_to {
+        let checkpoint = Checkpoint::open(model)?;
+        export::export(&checkpoint, output, policy, options.fuse, folder, &mut bars)?;
+    }
+    bars.finish();
     print(args.json, args.quiet, &report)
 }
 
@@ -161,6 +167,9 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     // The same command without --plan-only may have made it.
     if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
         return Err(CompileError::malformed(output, "file is an artifact, expected a name for the plan"));
+    }
+    if let Some(output) = &args.output {
+        outputs::check_replaced(source, output)?;
     }
     let planned = plan(source, options, bars)?;
     let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
