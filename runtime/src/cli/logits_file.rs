@@ -10,6 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use tempfile::NamedTempFile;
 
 use super::error::CliError;
+use super::interrupt;
 
 /// Writes row by row beside the final name: all rows at once can be larger than memory. What goes wrong on the way is
 /// told at the end, because rows come from a callback that cannot fail.
@@ -30,7 +31,9 @@ impl LogitsWriter {
         // The format asks for data that begins on a multiple of 8.
         header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
 
-        let mut file = BufWriter::new(beside(path).map_err(|error| CliError::at(path, error))?);
+        let partial = beside(path).map_err(|error| CliError::at(path, error))?;
+        interrupt::remove_partial(partial.path().to_owned());
+        let mut file = BufWriter::new(partial);
         let length = (header.len() as u64).to_le_bytes();
         let written = file.write_all(&length).and_then(|()| file.write_all(header.as_bytes()));
         Ok(LogitsWriter { path: path.to_owned(), file, written })

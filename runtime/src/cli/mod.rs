@@ -38,6 +38,7 @@ mod top;
 mod error;
 mod interrupt;
 mod output;
+mod output_file;
 mod table;
 
 use std::process::ExitCode;

@@ -19,10 +19,15 @@ use super::likelihood::{Divergence, Score};
 use super::load::load;
 use super::logits_file::{LogitsFile, LogitsWriter};
 use super::output::{print, print_json};
+use super::output_file::check_replaced;
 use super::text::Text;
 use crate::Session;
 
 pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.save_logits {
+        let inputs: Vec<&Path> = args.kl_base.iter().chain([&args.file]).map(AsRef::as_ref).collect();
+        check_replaced(path, "the logits", &inputs)?;
+    }
     let file = std::fs::read_to_string(&args.file).map_err(|error| CliError::at(&args.file, error))?;
     let model = load(&args.artifact, &args.load, Some(args.ctx))?;
     let text = Text::open(model.tokenizer_section())?;

@@ -84,6 +84,32 @@ fn an_export_to_a_name_that_a_file_has() {
     assert_refused(&mut compile, out.path(), &["exported", "not a folder"]);
 }
 
+/// What `unicorn-run` writes must not take the place of what it reads, either.
+#[test]
+fn a_name_that_an_artifact_or_an_input_has() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    assert!(compile_command(model.path(), &artifact).status().unwrap().success());
+    let text = out.path().join("text");
+    std::fs::write(&text, "a text, or tokens").unwrap();
+    let run = |command: &str, options: &[(&str, &Path)]| {
+        let mut run = program("unicorn-run");
+        run.arg(command).arg(&artifact).args(options.iter().flat_map(|(name, path)| [Path::new(name), *path]));
+        run
+    };
+    let missing = out.path().join("missing/file");
+    for (output, expected) in [
+        (artifact.as_path(), "file is an artifact"),
+        (&text, "file is read by this command"),
+        (out.path(), "not a regular file"),
+        (&missing, "No such file or directory"),
+    ] {
+        assert_refused(&mut run("logits", &[("--tokens", &text), ("-o", output)]), out.path(), &[expected]);
+        assert_refused(&mut run("perplexity", &[("-f", &text), ("--save-logits", output)]), out.path(), &[expected]);
+    }
+    assert_refused(&mut run("profile", &[("--trace", &artifact)]), out.path(), &["file is an artifact"]);
+}
+
 /// Ctrl-C, `kill` and a closed terminal.
 #[test]
 fn an_interrupt_leaves_nothing_half_written() {

@@ -1,0 +1,39 @@
+//! Names that the user gives for files to be written, checked before the work that comes first.
+
+use std::fs;
+use std::path::Path;
+
+use artifacts::view::is_artifact;
+
+use super::error::CliError;
+
+/// Checks that writing `what` (a page, a trace, logits) to `path` destroys neither an artifact nor one of `inputs`.
+///
+/// # Errors
+/// When it would, or when there is no such folder.
+pub fn check_output(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), CliError> {
+    if is_artifact(path) {
+        return Err(CliError::at(path, format!("file is an artifact, expected a name for {what}")));
+    }
+    let found = fs::canonicalize(path).ok();
+    if found.is_some() && inputs.iter().any(|input| fs::canonicalize(input).ok() == found) {
+        return Err(CliError::at(path, format!("file is read by this command, expected another name for {what}")));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(CliError::at(path, format!("{} is not a folder", folder.display()))),
+        Err(error) => Err(CliError::at(path, error)),
+    }
+}
+
+/// Checks the same of a file that will be renamed to `path`: a device or a pipe would be taken away from everybody.
+///
+/// # Errors
+/// As of [`check_output`], or when something else than a file has the name.
+pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), CliError> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(CliError::at(path, format!("not a regular file, expected a name for {what}")));
+    }
+    check_output(path, what, inputs)
+}
