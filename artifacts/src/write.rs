@@ -171,6 +171,17 @@ impl ArtifactWriter {
 /// Metadata, plan, kernels and tokenizer.
 const STRUCTURED_SECTIONS: usize = 4;
 
+/// Writes a small file beside an artifact, such as its plan as text, under its own name only when it is whole. A link
+/// stays one: what it leads to is replaced.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = path.canonicalize().unwrap_or(path.to_owned());
+    let mut file = partial_beside(&path)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
 /// A temporary file that may be renamed to `path`.
 fn replacement_of(path: &Path) -> io::Result<NamedTempFile> {
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {

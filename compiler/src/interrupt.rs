@@ -1,5 +1,7 @@
 //! What an interrupt removes: Ctrl-C, a closed terminal and `kill` end a compile, and its half-written files with it.
 
+use std::fmt::Arguments;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +21,7 @@ impl Partial {
         // Without a handler an interrupt would leave the temporary file; failing to set one changes nothing else.
         match Signals::new(heeded) {
             Ok(signals) => partial.watch(signals),
-            Err(error) => eprintln!("warning: an interrupt may leave a temporary file: {error}"),
+            Err(error) => tell(format_args!("warning: an interrupt may leave a temporary file: {error}")),
         }
         partial
     }
@@ -40,10 +42,15 @@ impl Partial {
             if let Ok(Some(path)) = path.as_deref() {
                 let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
             }
-            eprintln!("error: interrupted");
+            tell(format_args!("error: interrupted"));
             std::process::exit(SIGNALLED + signal);
         });
     }
+}
+
+/// A line on stderr, if it takes one.
+fn tell(line: Arguments) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// What shells add to a signal's number for the status of a process that it ended.

@@ -121,7 +121,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // A stderr that takes nothing (a log on a full disk) must not end in a panic.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -178,14 +179,14 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
         let text = if args.json { report.json() } else { Form::Plan.text(&planned, None) };
-        std::fs::write(output, text).map_err(CompileError::io(output))?;
+        outputs::write_text(output, &text)?;
     }
     for form in &options.emit {
         let text = form.text(&planned, kernels.as_ref());
         match &args.output {
             Some(output) => {
                 let path = compiler::beside(output, form.name());
-                std::fs::write(&path, text).map_err(CompileError::io(&path))?;
+                outputs::write_text(&path, &text)?;
             }
             None => say(&text)?,
         }

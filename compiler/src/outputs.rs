@@ -55,6 +55,19 @@ pub fn check_export(model: &Path, folder: &Path) -> Result<()> {
     }
 }
 
+/// Writes `text` to `path`, where nothing new is if that fails half-way.
+///
+/// # Errors
+/// As of the file system.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    let named = match std::fs::metadata(path) {
+        // A device or a pipe is written to; there is no other way.
+        Ok(found) if !found.is_file() => std::fs::write(path, text),
+        _ => artifacts::write::write_whole(path, text.as_bytes()),
+    };
+    named.map_err(CompileError::io(path))
+}
+
 fn in_the_way(what: &str, output: &Path, model: &Path) -> CompileError {
     let same = format!("{what} belongs to the model {}, expected another name for the output", model.display());
     CompileError::malformed(output, same)

@@ -1,6 +1,6 @@
 //! A progress bar per stage on a terminal, a plain line per stage otherwise.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use compiler::Progress;
@@ -35,7 +35,8 @@ impl Progress for Bars {
             return;
         }
         if !std::io::stderr().is_terminal() {
-            eprintln!("{name}");
+            // Progress that cannot be shown is no reason to stop.
+            let _ = writeln!(std::io::stderr(), "{name}");
             return;
         }
         let template = if total > u64::from(u16::MAX) {

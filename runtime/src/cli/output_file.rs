@@ -1,9 +1,12 @@
-//! Names that the user gives for files to be written, checked before the work that comes first.
+//! Files that the user names to be written: checked before the work that comes first, and written whole or not at all.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use artifacts::view::is_artifact;
+use tempfile::NamedTempFile;
 
 use super::error::CliError;
 
@@ -36,4 +39,30 @@ pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), C
         return Err(CliError::at(path, format!("not a regular file, expected a name for {what}")));
     }
     check_output(path, what, inputs)
+}
+
+/// Writes `text` to `path`, where nothing new is if that fails half-way.
+///
+/// # Errors
+/// As of the file system.
+pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
+    let named = match fs::metadata(path) {
+        // A device or a pipe is written to; there is no other way.
+        Ok(found) if !found.is_file() => fs::write(path, text),
+        _ => {
+            // A link stays one: what it leads to is replaced.
+            let path = fs::canonicalize(path).unwrap_or(path.to_owned());
+            partial_beside(&path).and_then(|mut file| {
+                file.write_all(text.as_bytes())?;
+                file.persist(path).map(drop).map_err(|error| error.error)
+            })
+        }
+    };
+    named.map_err(|error| CliError::at(path, error))
+}
+
+/// A temporary file in the folder of `path`, as readable as any file that a user makes.
+pub fn partial_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
 }

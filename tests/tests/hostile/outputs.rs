@@ -198,6 +198,42 @@ fn a_full_disk() {
     assert_refused(&mut command, out.path(), &["model.unicorn", "No space left on device"]);
 }
 
+/// Text beside the artifact, and a page: whole or not at all, as the artifact is.
+#[test]
+fn a_text_that_does_not_fit() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    assert!(compile_command(model.path(), &artifact).status().unwrap().success());
+    let mut plan = compile_command(model.path(), &out.path().join("planned"));
+    plan.args(["--plan-only", "--emit", "kernels"]);
+    let mut inspect = program("unicorn-run");
+    inspect.arg("inspect").arg(&artifact).arg("--html").arg(out.path().join("page.html"));
+    for command in [&plan, &inspect] {
+        let before = names(out.path());
+        let output = with_file_limit(command).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), stderr.contains("File too large")), (Some(1), true), "{stderr}");
+        let half: Vec<String> = names(out.path()).into_iter().filter(|name| !before.contains(name)).collect();
+        assert!(half.is_empty() || half == ["planned"], "left: {half:?}");
+    }
+}
+
+/// A log on a full disk: what would be told there stops nobody.
+#[test]
+fn a_stderr_that_takes_nothing() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut compile = program("unicorn-compile");
+    compile.arg(model.path()).arg("-o").arg(&artifact).args(["--target", "generic"]);
+    assert_eq!(compile.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(0));
+    let mut missing = program("unicorn-run");
+    assert_eq!(missing.args(["inspect", "missing"]).stderr(full()).status().unwrap().code(), Some(1));
+    let mut run = program("unicorn-run");
+    run.arg(&artifact).args(["-p", "a", "-n", "2", "--device", "llvmpipe"]);
+    assert_eq!(run.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(0));
+}
+
 /// The same command with files of at most 32 KiB (64 blocks of 512 bytes in POSIX shells, 64 KiB in others).
 fn with_file_limit(command: &Command) -> Command {
     let mut limited = Command::new("sh");

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::args::InspectArgs;
 use super::error::CliError;
 use super::output::{print, print_json};
-use super::output_file::check_output;
+use super::output_file::{check_output, write_whole};
 use diff::Diff;
 use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, SectionRow, TargetRow, WeightRow};
 
@@ -43,7 +43,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
 
 fn write_page(path: &Path, page: &str) -> Result<(), CliError> {
     check_output(path, "the page", &[])?;
-    std::fs::write(path, page).map_err(|error| CliError::at(path, error))
+    write_whole(path, page)
 }
 
 fn open(path: &Path) -> Result<MappedFile, CliError> {
