@@ -38,6 +38,7 @@ pub mod synthesize;
 
 pub mod emit;
 pub mod export;
+pub mod outputs;
 pub mod report;
 
 use std::path::{Path, PathBuf};

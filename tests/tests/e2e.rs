@@ -105,7 +105,7 @@ impl Built {
         let checkpoint = Checkpoint::open(&self.source).expect("it compiled");
         let folder = self.folder.path().join("exported");
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        export(&checkpoint, &self.artifact(), policy, self.ask.fuse, &folder).expect("it exports");
+        export(&checkpoint, &self.artifact(), policy, self.ask.fuse, &folder, &mut Silent).expect("it exports");
         Reference::open(&folder).logits(tokens)
     }
 }

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::figures::Figures;
 use super::interrupt;
 use super::load::load;
-use super::output::print_json;
+use super::output::{note, print_json};
 use super::status::{self, StatusWriter};
 use super::template::{ChatTemplate, Message};
 use super::text::Text;
@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     if stdout.is_terminal() {
         writeln!(stdout).map_err(CliError::output)?;
     }
-    eprintln!("{}\nseed     {}\nstopped  {}", report.figures, report.seed, report.stop_reason);
+    note(format_args!("{}\nseed     {}\nstopped  {}", report.figures, report.seed, report.stop_reason));
     Ok(())
 }
 

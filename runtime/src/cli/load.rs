@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
 use super::error::CliError;
+use super::output::note;
 use super::tuning_file;
 use crate::{DeviceKind, LoadOptions, Model, Recovery};
 
@@ -55,16 +56,16 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     bar.finish_and_clear();
     let model = loaded?;
     if is_software(&model) {
-        eprintln!("software device: {}: every figure is that of a CPU", model.device().name);
+        note(format_args!("software device: {}: every figure is that of a CPU", model.device().name));
     }
-    if let Some(note) = &model.report().pipelines.note {
-        eprintln!("pipeline cache: {note}");
+    if let Some(why) = &model.report().pipelines.note {
+        note(format_args!("pipeline cache: {why}"));
     }
-    if let Some(note) = &model.report().tuning.note {
-        eprintln!("tuning is not used: {}: {note}", tuning_file::path_for(artifact).display());
+    if let Some(why) = &model.report().tuning.note {
+        note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
     }
     if model.meta().model.synthetic {
-        eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
+        note(format_args!("synthetic weights: {} is good for timing, not for text", model.meta().model.name));
     }
     Ok(model)
 }
@@ -80,9 +81,9 @@ fn user_cache_folder() -> Option<PathBuf> {
 pub fn tell_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
         let Recovery { cause, seconds } = recovery;
-        eprintln!(
+        note(format_args!(
             "device was lost ({cause}); the model was made resident again in {seconds:.2} s, and the text went on"
-        );
+        ));
     }
 }
 

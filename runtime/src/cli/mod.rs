@@ -38,6 +38,7 @@ mod top;
 mod error;
 mod interrupt;
 mod output;
+mod output_file;
 mod table;
 
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ use clap::Parser;
 
 use args::{Args, Command};
 use error::CliError;
+use output::note;
 
 /// Runs the command line: exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it does not
 /// understand. A closed stdout (`| head`) ends quietly.
@@ -53,7 +55,7 @@ pub fn main() -> ExitCode {
     match dispatch(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {
-            eprintln!("error: {message}");
+            note(format_args!("error: {message}"));
             ExitCode::FAILURE
         }
     }

@@ -9,6 +9,7 @@ use artifacts::header::hex;
 use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
+use super::output::note;
 use crate::Tuning;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub fn read(artifact: &Path) -> Option<Tuning> {
         Ok(tuning) => Some(tuning),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
-            eprintln!("tuning is not used: {}: {error}", path.display());
+            note(format_args!("tuning is not used: {}: {error}", path.display()));
             None
         }
     }
