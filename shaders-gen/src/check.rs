@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kernels::KernelSpec;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Module, Operand};
-use rspirv::spirv::{Capability, Decoration, ExecutionMode, Op, StorageClass};
+use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, Op, StorageClass};
 
 use crate::error::EmitError;
 use crate::target::Target;
@@ -15,12 +15,13 @@ pub fn parse(words: &[u32]) -> Result<Module, EmitError> {
     rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))
 }
 
-/// Drops debug names and checks entry point, capabilities, workgroup size and bindings.
+/// Drops debug names and checks entry point, capabilities, workgroup size, grid and bindings.
 pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
     module.debug_string_source.clear();
     module.debug_names.clear();
     check_capabilities(&module, target)?;
     check_workgroup(&module, target)?;
+    check_grid(&module)?;
     check_bindings(&module, spec)?;
     Ok(module.assemble())
 }
@@ -63,6 +64,15 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
             format!("at most {} lanes", target.workgroup_invocations),
             format!("{found:?}"),
         )),
+    }
+}
+
+/// The runtime may submit a grid in bands: then the number of workgroups is that of the band.
+fn check_grid(module: &Module) -> Result<(), EmitError> {
+    let asks = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
+    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(asks)) {
+        false => Ok(()),
+        true => Err(mismatch("grid", "a kernel that does not ask for the number of workgroups", "NumWorkgroups")),
     }
 }
 
