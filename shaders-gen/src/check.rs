@@ -97,3 +97,23 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
 fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
     EmitError::Check { what: what.into(), expected: expected.to_string(), found: found.to_string() }
 }
+
+#[cfg(test)]
+mod tests {
+    use rspirv::dr::Instruction;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_knows_where_it_is_but_not_how_many_there_are() {
+        let with = |builtin| {
+            let operands = vec![Operand::IdRef(1), Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(builtin)];
+            let mut module = Module::new();
+            module.annotations.push(Instruction::new(Op::Decorate, None, None, operands));
+            check_grid(&module)
+        };
+        assert!(with(BuiltIn::WorkgroupId).is_ok());
+        let error = with(BuiltIn::NumWorkgroups).unwrap_err().to_string();
+        assert!(error.contains("NumWorkgroups"), "{error}");
+    }
+}
