@@ -7,7 +7,7 @@
 //!                           ├─ held         whether the driver and the kernel agree that they are there
 //!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
-//!                           │               cut by pace into submissions that stay short
+//!                           │               cut by pace into submissions that stay short, a long dispatch into bands
 //!                           ├─ model        holds what was loaded, for sessions to share
 //!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
@@ -22,6 +22,7 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
+mod bands;
 mod bandwidth;
 pub mod batch;
 mod buffers;

@@ -164,6 +164,9 @@ pub struct TopArgs {
     /// Print a line of JSON each time
     #[arg(long)]
     pub json: bool,
+    /// Serve the figures to Prometheus at http://ADDR:PORT/metrics (port 0: any that is free), to whoever can reach it
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<String>,
     /// Pause between two looks, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
     pub interval_ms: u32,

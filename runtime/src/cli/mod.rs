@@ -4,7 +4,8 @@
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
 //!                      └────► bench, profile, tune, perplexity, logits
-//!          devices, doctor, inspect, top                     (no model is loaded; top reads what status writes)
+//!          devices, doctor, inspect, top                     (no model is loaded)
+//!          status ──► watch ──► top, metrics
 //! ```
 
 mod args;
@@ -31,9 +32,11 @@ mod tune;
 mod devices;
 mod doctor;
 mod inspect;
+mod metrics;
 mod replan;
 mod status;
 mod top;
+mod watch;
 
 mod error;
 mod interrupt;
