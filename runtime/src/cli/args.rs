@@ -254,7 +254,7 @@ pub struct TuneArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub steps: u32,
     /// Cached tokens that decode attends to meanwhile
-    #[arg(short, long, value_name = "TOKENS", default_value_t = 1024)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     pub depth: u32,
     /// Most sequences of a step [default: as many as a step takes and memory holds, with --quick 1]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]

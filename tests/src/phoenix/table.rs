@@ -1,6 +1,6 @@
 //! The report's table: a line for all kernels of a model that came out alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernels::KernelSpec;
 
@@ -26,7 +26,6 @@ const COLUMNS: [(&str, usize); 14] = [
 ];
 const ROWS_WIDTH: usize = 22;
 const NAME_WIDTH: usize = 40;
-const OTHER_NAME_WIDTH: usize = 96;
 
 /// What the columns mean.
 pub const LEGEND: &str = "\
@@ -61,29 +60,36 @@ pub fn table(models: &[CompiledModel]) -> String {
 
 /// What the second table is.
 const OTHERS: &str = "\
-Alternatives, of which unicorn-run tune chooses on the device. One line for those that came out alike; code, scalar registers
-and instructions are left out, and none spills. Where rows are missing, only a version of decode with norms by themselves uses it.
+Alternatives, of which unicorn-run tune chooses on the device: VGPRs/waves/inverse of the compiler's choice and, behind the colon, of
+each other way in the order of compiler/src/alternatives. None spills. A kernel without rows is that of a version of decode.
 ";
 
-/// Kernels that the compiler did not choose: a line a kernel's name, ways and figures.
+/// Kernels that the compiler did not choose: a line for each that they could take the place of.
 pub fn alternatives_table(models: &[CompiledModel]) -> String {
     let mut text = OTHERS.to_owned();
     for model in models {
         text += &format!("\n{}\n", model.name);
-        let mut lines: Vec<String> = Vec::new();
-        let unused = |kernel: &&Kernel| kernel.rows.is_empty() && !matches!(kernel.spec, KernelSpec::Checksum(_));
-        for kernel in model.kernels.iter().filter(unused).chain(&model.alternatives) {
-            let rows = kernel.rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-            let figures = ["VGPRs", "LDS size", "Subgroups per SIMD", "Latency", "Inverse Throughput"];
-            let figures = figures.map(|name| format!("{:>7}", kernel.statistic(name))).join("");
-            let line = format!("{rows:<ROWS_WIDTH$}{:<OTHER_NAME_WIDTH$}{figures}\n", kernel.name);
-            if !lines.contains(&line) {
-                lines.push(line);
+        let mut alternatives = model.alternatives.iter();
+        let mut lines: BTreeSet<(Vec<u32>, &str, String)> = BTreeSet::new();
+        for (kernel, pipeline) in model.kernels.iter().zip(&model.set.kernels.targets[0].pipelines) {
+            let others: Vec<String> = alternatives.by_ref().take(pipeline.alternatives.len()).map(figures).collect();
+            let is_version = kernel.rows.is_empty() && !matches!(kernel.spec, KernelSpec::Checksum(_));
+            if is_version || !others.is_empty() {
+                let figures = format!("{:>11}: {}", figures(kernel), others.join(" "));
+                lines.insert((kernel.rows.iter().copied().collect(), &kernel.name, figures));
             }
         }
-        text += &lines.concat();
+        for (rows, name, figures) in lines {
+            let rows = rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            text += format!("{rows:<ROWS_WIDTH$}{name:<NAME_WIDTH$}{figures}").trim_end();
+            text.push('\n');
+        }
     }
     text
+}
+
+fn figures(kernel: &Kernel) -> String {
+    ["VGPRs", "Subgroups per SIMD", "Inverse Throughput"].map(|name| kernel.statistic(name).to_string()).join("/")
 }
 
 fn heading() -> String {

@@ -9,6 +9,7 @@ use kernels::split::Split;
 use kernels::{ActivationFormat, KernelSpec};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use shaders_gen::target::MatrixTuning;
 use shaders_gen::{Target, target};
 use tests::compiled::{Silent, options};
 use tests::launch::{CONTEXT, device, device_matrices};
@@ -44,10 +45,14 @@ fn check_all(name: &str) {
     if target.matmul.broadcast && target.subgroup_size != device().subgroup_size {
         return eprintln!("alternatives of {name} did not run: its lanes hand activations round subgroups of 8");
     }
+    let own_lanes = target.subgroup_size == device().subgroup_size;
     if target.subgroup_size > 0 {
         target = target.for_any_device(device().subgroup_size);
     }
-    target.matrix = target.matrix.and(device_matrices());
+    // The target's own tiles, where the device is like it.
+    let alike = |own: &MatrixTuning, small: &MatrixTuning| own_lanes && own.many.fragment == small.many.fragment;
+    let both = target.matrix.zip(device_matrices());
+    target.matrix = both.map(|(own, small)| if alike(&own, &small) { own } else { small });
     let specs = specs(&target);
     let mut checked: Vec<(&str, KernelSpec)> = Vec::new();
     let mut rng = StdRng::seed_from_u64(20);
