@@ -65,14 +65,16 @@ impl GemmTile {
         buffers * (self.matrix_rows + self.step_rows) * padded_row_bytes + results
     }
 
+    /// Whether every subgroup owns the same whole blocks.
+    pub fn is_whole(&self) -> bool {
+        let whole = |rows: usize, subgroups: usize| subgroups > 0 && rows > 0 && rows.is_multiple_of(subgroups * BLOCK);
+        whole(self.step_rows, self.subgroups_down) && whole(self.matrix_rows, self.subgroups_across)
+    }
+
     /// Rows of the step and matrix rows of one subgroup.
     fn subgroup_rows(&self) -> (usize, usize) {
-        let rows = (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across);
-        assert!(
-            rows.0.is_multiple_of(BLOCK) && rows.1.is_multiple_of(BLOCK),
-            "subgroups own whole blocks of {BLOCK} rows, found {self:?}"
-        );
-        rows
+        assert!(self.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {self:?}");
+        (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across)
     }
 }
 
@@ -233,18 +235,31 @@ impl GemmSpec {
 
     /// What each lane brings from memory into workgroup memory in a stage.
     fn loads(&self) -> Vec<Load> {
-        let (lanes, chunk_cols) = (self.lanes(), self.layout.format.chunk_cols());
-        let activations = self.tile.step_rows * self.tile.k / HALVES_PER_WORD;
-        let words = self.tile.matrix_rows * self.tile.k / chunk_cols;
-        // Where there are fewer words of weights than lanes, neighbours read one together and unpack a part each.
-        let parts = (lanes / words).max(1);
-        let splits = (chunk_cols / HALVES_PER_WORD).is_multiple_of(parts);
+        let (lanes, (words, activations), parts) = (self.lanes(), self.stage_words(), self.word_parts());
         assert!(
-            splits && (words * parts).is_multiple_of(lanes) && activations.is_multiple_of(lanes),
+            self.shares_out(),
             "{words} words of weights and {activations} of activations do not share out among {lanes} lanes"
         );
         let weights = (0..words * parts / lanes).map(|index| self.weight_load(index, parts));
         weights.chain((0..activations / lanes).map(|index| self.activation_load(index))).collect()
+    }
+
+    /// Words of weights and of activations that a workgroup brings in a stage.
+    fn stage_words(&self) -> (usize, usize) {
+        let GemmTile { matrix_rows, step_rows, k, .. } = self.tile;
+        (matrix_rows * k / self.layout.format.chunk_cols(), step_rows * k / HALVES_PER_WORD)
+    }
+
+    /// Where there are fewer words of weights than lanes, neighbours read one together and unpack a part each.
+    fn word_parts(&self) -> usize {
+        (self.lanes() / self.stage_words().0).max(1)
+    }
+
+    /// Whether every lane brings as much of a stage as the others.
+    pub fn shares_out(&self) -> bool {
+        let (lanes, (words, activations), parts) = (self.lanes(), self.stage_words(), self.word_parts());
+        let unpacked = (self.layout.format.chunk_cols() / HALVES_PER_WORD).is_multiple_of(parts);
+        unpacked && (words * parts).is_multiple_of(lanes) && activations.is_multiple_of(lanes)
     }
 
     /// One word of weights: lanes count the rows of a tile, then parts of a word, chunks of a stage, tiles.

@@ -21,7 +21,7 @@ use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
-use crate::tune::Candidates;
+use crate::tune::Workbench;
 use crate::tuning;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
@@ -50,8 +50,8 @@ pub struct Decided {
 pub struct Resident {
     pub engine: Engine,
     pub report: LoadReport,
-    /// Empty unless they were asked for.
-    pub candidates: Candidates,
+    /// If candidates were asked for.
+    pub workbench: Option<Workbench>,
 }
 
 /// No submission to a healthy GPU takes this long.
@@ -154,11 +154,8 @@ pub fn make_resident(
         held,
         submissions: engine.programs.submissions(),
     };
-    let candidates = match options.candidates {
-        true => Candidates::record(&device, plan, artifact.kernels(), untuned, &buffers, context_tokens, bound)?,
-        false => Candidates::default(),
-    };
-    Ok(Resident { engine, report, candidates })
+    let workbench = options.candidates.then_some(Workbench { device, buffers, bound_seconds: bound });
+    Ok(Resident { engine, report, workbench })
 }
 
 impl ArtifactFile {
