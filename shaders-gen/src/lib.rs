@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod error;
+pub mod integers;
 pub mod matrices;
 pub mod mend;
 pub mod target;
@@ -34,7 +35,7 @@ pub struct KernelBinary {
 /// shape that no kernel can be made for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
-    mend::mend(&mut module);
+    mend::mend(&mut module, spec.integer_depth());
     let words = check::strip_and_check(module, spec, target)?;
     Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }
