@@ -80,11 +80,21 @@ impl GemmTile {
         buffers * (rows * self.row_words() * self.word_bytes() + scales) + results
     }
 
-    /// The same tile on int8 matrices of this depth, where all lanes have something to bring.
+    /// The same tile on int8 matrices of this depth. Where a stage has less than a word of integers for each lane, one of twice
+    /// the columns takes the place of two buffers.
     pub fn on_integers(self, depth: usize, subgroup_size: u32) -> GemmTile {
         let lanes = self.subgroups() * subgroup_size as usize;
-        let k = if self.step_rows.min(self.matrix_rows / 2) * self.k / 16 < lanes { 64 } else { self.k };
-        GemmTile { k, integer_depth: Some(depth), ..self }
+        let integers = GemmTile { integer_depth: Some(depth), ..self };
+        if self.step_rows.min(self.matrix_rows / 2) * self.k / WORD_BYTES >= lanes {
+            return integers;
+        }
+        GemmTile { k: 64, double_buffered: false, ..integers }
+    }
+
+    /// Whether every subgroup owns the same whole blocks.
+    pub fn is_whole(&self) -> bool {
+        let whole = |rows: usize, subgroups: usize| subgroups > 0 && rows > 0 && rows.is_multiple_of(subgroups * BLOCK);
+        whole(self.step_rows, self.subgroups_down) && whole(self.matrix_rows, self.subgroups_across)
     }
 
     /// Columns that one cooperative matrix is deep.
@@ -114,12 +124,8 @@ impl GemmTile {
 
     /// Rows of the step and matrix rows of one subgroup.
     fn subgroup_rows(&self) -> (usize, usize) {
-        let rows = (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across);
-        assert!(
-            rows.0.is_multiple_of(BLOCK) && rows.1.is_multiple_of(BLOCK),
-            "subgroups own whole blocks of {BLOCK} rows, found {self:?}"
-        );
-        rows
+        assert!(self.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {self:?}");
+        (self.step_rows / self.subgroups_down, self.matrix_rows / self.subgroups_across)
     }
 }
 
@@ -131,6 +137,11 @@ impl GemmSpec {
 
     pub fn lanes(&self) -> usize {
         self.tile.subgroups() * self.subgroup_size as usize
+    }
+
+    /// Whether every lane brings as much of a stage as the others.
+    pub fn shares_out(&self) -> bool {
+        loads::share_out(self).is_some()
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {

@@ -28,20 +28,27 @@ const CODES_PER_WORD: usize = 16;
 
 /// A lane's loads.
 pub(super) fn loads(spec: &GemmSpec) -> Vec<Load> {
-    let (tile, lanes, chunk_cols) = (&spec.tile, spec.lanes(), spec.layout.format.chunk_cols());
-    let weights = Share::of(tile.matrix_rows * tile.k / chunk_cols, lanes);
-    let activations = Share::of(tile.step_rows * tile.k / CODES_PER_WORD, lanes);
-    let words = |cols: usize| cols / tile.word_elements();
-    assert!(
-        words(chunk_cols).is_multiple_of(weights.parts) && words(CODES_PER_WORD).is_multiple_of(activations.parts),
-        "words of a stage do not share out among {lanes} lanes: {tile:?}"
-    );
+    let shares = share_out(spec);
+    let Some((weights, activations)) = shares else {
+        panic!("words of a stage do not share out among {} lanes: {:?}", spec.lanes(), spec.tile)
+    };
     let of_weights = (0..weights.each).map(|index| weight_load(spec, index, weights.parts));
     of_weights.chain((0..activations.each).map(|index| activation_load(spec, index, activations.parts))).collect()
 }
 
+/// How lanes share out the words of weights and of activations of a stage; `None`: not evenly.
+pub(super) fn share_out(spec: &GemmSpec) -> Option<(Share, Share)> {
+    let (tile, lanes, chunk_cols) = (&spec.tile, spec.lanes(), spec.layout.format.chunk_cols());
+    let share = |rows: usize, cols: usize| {
+        // Integers go to their place as whole words, with the scale of their group.
+        let parts = if tile.integer_depth.is_some() { 1 } else { cols / tile.word_elements() };
+        Share::of(rows * tile.k / cols, lanes).filter(|share| parts.is_multiple_of(share.parts))
+    };
+    Some((share(tile.matrix_rows, chunk_cols)?, share(tile.step_rows, CODES_PER_WORD)?))
+}
+
 /// How words are shared out among lanes.
-struct Share {
+pub(super) struct Share {
     /// Loads of a lane.
     each: usize,
     /// Where there are fewer words than lanes, so many neighbours read one together and unpack a part each.
@@ -49,10 +56,10 @@ struct Share {
 }
 
 impl Share {
-    fn of(words: usize, lanes: usize) -> Share {
-        let parts = (lanes / words).max(1);
-        assert!((words * parts).is_multiple_of(lanes), "{words} words do not share out among {lanes} lanes");
-        Share { each: words * parts / lanes, parts }
+    fn of(words: usize, lanes: usize) -> Option<Share> {
+        let parts = (lanes / words.max(1)).max(1);
+        let whole = words > 0 && (words * parts).is_multiple_of(lanes);
+        whole.then_some(Share { each: words * parts / lanes, parts })
     }
 }
 
@@ -94,7 +101,7 @@ fn weight_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
         let group_chunks = ACTIVATION_GROUP / format.chunk_cols();
         let group = format!("($buffer) * STAGE_GROUPS + chunk_{i} / {group_chunks}u");
         put.push(scale(
-            &format!("chunk_{i} % {group_chunks}u == 0u && part_{i} == 0u"),
+            &format!("chunk_{i} % {group_chunks}u == 0u"),
             &format!("weight_scales[({group}) * MATRIX_ROWS + matrix_row_{i}]"),
             &format!("weight_scale(param_{i})"),
         ));
@@ -176,7 +183,6 @@ fn activation_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
     load.setup.push(format!("var group_{i}: u32;"));
     load.fetch.push(format!("group_{i} = code_word(from_{i} + GROUP_WORDS_AT + sixteen_{i} / 2u);"));
     load.put = if spec.tile.integer_depth.is_some() {
-        assert!(parts == 1, "lanes put whole words of integers: {:?}", spec.tile);
         integer_activations(spec, i, words)
     } else {
         load.setup.push(format!("let given_part_{i} = given_{i} % {parts}u;"));
@@ -188,10 +194,8 @@ fn activation_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
 
 /// A part of sixteen activations as words of eight f16.
 fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Vec<String> {
-    let stage_words = spec.tile.k / spec.tile.word_elements();
     let row = format!("activation_tile[(($buffer) * ACTIVATION_ROWS + row_{i}) * ROW_WORDS");
     let at = format!("{row} + (place_{i} * {parts}u + given_part_{i}) * {words}u");
-    assert!(words * parts * spec.tile.k / CODES_PER_WORD == stage_words, "rows of the step are whole");
     let two = |plane: usize, index: usize| match parts {
         1 => format!("codes_{plane}_{i}.{}", ["xy", "zw"][index]),
         _ => format!("select(codes_{plane}_{i}.xy, codes_{plane}_{i}.zw, given_part_{i} == 1u)"),
