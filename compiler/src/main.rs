@@ -62,6 +62,9 @@ struct Args {
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     no_fuse: bool,
+    /// Leave out the other ways to run each kernel, from which unicorn-run tune chooses.
+    #[arg(long)]
+    no_alternatives: bool,
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Form>,
@@ -133,6 +136,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
         policy,
         targets: target::presets().into_iter().filter(|target| wanted(target.name)).collect(),
         fuse: !args.no_fuse,
+        alternatives: !args.no_alternatives,
         kv: if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 },
         emit: args.emit.clone(),
         machine: Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?,

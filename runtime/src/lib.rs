@@ -67,8 +67,8 @@ pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use recovery::Recovery;
 pub use residency::TierBytes;
 pub use session::{LogitsSink, Sampled, Sampling, Session};
-pub use tune::{TimedCandidate, TimedPipeline};
-pub use tuning::{Tuning, TuningReport};
+pub use tune::{Effort, TimedCandidate, TimedPipeline, TuneError};
+pub use tuning::{Choice, StepShape, Tuning, TuningReport};
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected};
 pub use vk::instance::{validation_errors, validation_messages};

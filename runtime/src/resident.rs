@@ -22,7 +22,7 @@ use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
 use crate::runnable;
-use crate::tune::Candidates;
+use crate::tune::Workbench;
 use crate::tuning;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
@@ -51,8 +51,8 @@ pub struct Decided {
 pub struct Resident {
     pub engine: Engine,
     pub report: LoadReport,
-    /// Empty unless they were asked for.
-    pub candidates: Candidates,
+    /// If candidates were asked for.
+    pub workbench: Option<Workbench>,
 }
 
 /// No submission to a healthy GPU takes this long.
@@ -155,11 +155,8 @@ pub fn make_resident(
         held,
         submissions: engine.programs.submissions(),
     };
-    let candidates = match options.candidates {
-        true => Candidates::record(&device, plan, artifact.kernels(), untuned, &buffers, context_tokens, bound)?,
-        false => Candidates::default(),
-    };
-    Ok(Resident { engine, report, candidates })
+    let workbench = options.candidates.then_some(Workbench { device, buffers, bound_seconds: bound });
+    Ok(Resident { engine, report, workbench })
 }
 
 impl ArtifactFile {

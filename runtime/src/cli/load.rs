@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::args::LoadArgs;
 use super::error::CliError;
 use super::tuning_file;
-use crate::{DeviceKind, LoadOptions, Model, Recovery};
+use crate::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -26,13 +26,25 @@ pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> R
     load_with(artifact, args, options)
 }
 
-/// For one sequence, with every alternative of the kernels that decode.
-pub fn load_candidates(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
-    let options = LoadOptions { context_tokens: Some(context_tokens), candidates: true, ..LoadOptions::default() };
-    load_with(artifact, args, options)
+/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: there is no room for as many.
+pub fn load_candidates(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: u32,
+    slots: u32,
+) -> Result<Option<Model>, CliError> {
+    let context_tokens = Some(context_tokens);
+    match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
+        Err(LoadError::Context { .. } | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
+        loaded => Ok(Some(loaded?)),
+    }
 }
 
 fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
+    Ok(try_load(artifact, args, options)?)
+}
+
+fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, LoadError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
     let options = LoadOptions {
         device,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use kernels::KernelSpec;
+
 use super::instructions::Class;
 use super::{CompiledModel, Kernel};
 
@@ -24,6 +26,7 @@ const COLUMNS: [(&str, usize); 14] = [
 ];
 const ROWS_WIDTH: usize = 22;
 const NAME_WIDTH: usize = 40;
+const OTHER_NAME_WIDTH: usize = 96;
 
 /// What the columns mean.
 pub const LEGEND: &str = "\
@@ -39,7 +42,9 @@ pub fn table(models: &[CompiledModel]) -> String {
     let mut text = String::new();
     for model in models {
         let mut alike: BTreeMap<(Vec<u32>, &str, [u64; COLUMNS.len() - 1]), u64> = BTreeMap::new();
-        for kernel in &model.kernels {
+        // What only other versions of a program use is with the alternatives; what hashes is in no program.
+        let is_own = |kernel: &&Kernel| !kernel.rows.is_empty() || matches!(kernel.spec, KernelSpec::Checksum(_));
+        for kernel in model.kernels.iter().filter(is_own) {
             let rows = kernel.rows.iter().copied().collect();
             *alike.entry((rows, &kernel.name, values(kernel))).or_default() += 1;
         }
@@ -50,6 +55,33 @@ pub fn table(models: &[CompiledModel]) -> String {
             let cells: String = cells.map(|(value, (_, width))| format!(" {value:>width$}")).collect();
             text += &format!("{rows:<ROWS_WIDTH$}{name:<NAME_WIDTH$}{cells}\n");
         }
+    }
+    text
+}
+
+/// What the second table is.
+const OTHERS: &str = "\
+Alternatives, of which unicorn-run tune chooses on the device. One line for those that came out alike; code, scalar registers
+and instructions are left out, and none spills. Where rows are missing, only a version of decode with norms by themselves uses it.
+";
+
+/// Kernels that the compiler did not choose: a line a kernel's name, ways and figures.
+pub fn alternatives_table(models: &[CompiledModel]) -> String {
+    let mut text = OTHERS.to_owned();
+    for model in models {
+        text += &format!("\n{}\n", model.name);
+        let mut lines: Vec<String> = Vec::new();
+        let unused = |kernel: &&Kernel| kernel.rows.is_empty() && !matches!(kernel.spec, KernelSpec::Checksum(_));
+        for kernel in model.kernels.iter().filter(unused).chain(&model.alternatives) {
+            let rows = kernel.rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            let figures = ["VGPRs", "LDS size", "Subgroups per SIMD", "Latency", "Inverse Throughput"];
+            let figures = figures.map(|name| format!("{:>7}", kernel.statistic(name))).join("");
+            let line = format!("{rows:<ROWS_WIDTH$}{:<OTHER_NAME_WIDTH$}{figures}\n", kernel.name);
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        text += &lines.concat();
     }
     text
 }

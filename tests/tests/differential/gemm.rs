@@ -61,7 +61,7 @@ fn every_format_tile_and_folding() {
     }
 }
 
-fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
+pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
     let bias = normals(rng, spec.layout.rows);
     // The program has room for more rows than the step; what lies behind a row is no number.

@@ -1,6 +1,7 @@
 //! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
 //! `UNICORN_DEVICE` names another.
 
+mod alternatives;
 mod attention;
 mod gemm;
 
@@ -377,39 +378,44 @@ fn norm_alone_and_with_sums() {
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
         };
-        let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
-        let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
-        let kernel = KernelSpec::Norm(spec.clone());
-        let operand = |role| match role {
-            Role::Step => Operand::Step,
-            Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
-            Role::InputQuads => Operand::floats(&input),
-            Role::Residual => Operand::floats(&residual),
-            Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
-            Role::NormWeight => Operand::quads(&weight),
-            Role::PostNormWeight => Operand::quads(&post_weight),
-            other => panic!("a norm has no {other:?}"),
-        };
-        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-        let found = launch(target, kernel, operands, n_rows).run();
-        let (mut sums, mut normed) = (Vec::new(), Vec::new());
-        for at in (0..n_rows).map(|row| row * stride) {
-            let row = at..at + width;
-            let (mut sum, out) = norm_row(&spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
-            sum.resize(stride, POISON);
-            sums.extend(padded_quads(&sum, width));
-            let mut words = encode_row(format, &out);
-            if format == ActivationFormat::F32 {
-                words.resize(width.next_multiple_of(4), 0);
-            }
-            words.resize(stride, POISON.to_bits());
-            normed.extend(words);
+        check_norm(target, &spec, n_rows, &mut rng);
+    }
+}
+
+fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng) {
+    let &NormSpec { width, stride, format, add, .. } = spec;
+    let (input, residual) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
+    let (weight, post_weight) = (normals(rng, width), normals(rng, width));
+    let kernel = KernelSpec::Norm(spec.clone());
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
+        Role::InputQuads => Operand::floats(&input),
+        Role::Residual => Operand::floats(&residual),
+        Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
+        Role::NormWeight => Operand::quads(&weight),
+        Role::PostNormWeight => Operand::quads(&post_weight),
+        other => panic!("a norm has no {other:?}"),
+    };
+    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let found = launch(target, kernel, operands, n_rows).run();
+    let (mut sums, mut normed) = (Vec::new(), Vec::new());
+    for at in (0..n_rows).map(|row| row * stride) {
+        let row = at..at + width;
+        let (mut sum, out) = norm_row(spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
+        sum.resize(stride, POISON);
+        sums.extend(padded_quads(&sum, width));
+        let mut words = encode_row(format, &out);
+        if format == ActivationFormat::F32 {
+            words.resize(width.next_multiple_of(4), 0);
         }
-        let tolerance = if format == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
-        assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
-        if add {
-            assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
-        }
+        words.resize(stride, POISON.to_bits());
+        normed.extend(words);
+    }
+    let tolerance = if format == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
+    assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
+    if add {
+        assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
     }
 }
 
