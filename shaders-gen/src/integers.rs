@@ -44,7 +44,7 @@ pub fn multiply(module: &mut Module, depth: usize) {
             one.operands.push(Operand::CooperativeMatrixOperands(signed()));
             let (taken_for, sum) = (one.result_id.expect("a product has an id"), new_id(&mut header));
             sums.insert(taken_for, sum);
-            let float = std::mem::replace(&mut one.result_type, Some(types.sum));
+            let float = one.result_type.replace(types.sum);
             one.result_id = Some(sum);
             let converted = Instruction::new(Op::ConvertSToF, float, Some(taken_for), vec![Operand::IdRef(sum)]);
             vec![one, converted]

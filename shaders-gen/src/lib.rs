@@ -3,7 +3,7 @@
 //! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
 //! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
-//! vain is mended (`mend`, `matrices`), and a last look drops names and checks that the words ask for what the spec and
+//! vain is mended (`mend`, `matrices`, `integers`), and a last look drops names and checks that the words ask for what the spec and
 //! the target say, and nothing else (`check`).
 
 pub mod check;
