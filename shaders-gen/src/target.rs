@@ -80,6 +80,13 @@ impl MatrixTuning {
     pub fn tile(&self, rows: usize) -> GemmTile {
         if rows > self.few.step_rows { self.many } else { self.few }
     }
+
+    /// Every tile, and the same on int8 matrices where the device has them.
+    pub fn gemm_tiles(&self, subgroup_size: u32) -> Vec<GemmTile> {
+        let halves = [self.many, self.few];
+        let on_integers = |depth| halves.map(|tile| tile.on_integers(depth, subgroup_size));
+        halves.into_iter().chain(self.integer_depth.into_iter().flat_map(on_integers)).collect()
+    }
 }
 
 impl Target {
@@ -308,11 +315,7 @@ mod tests {
     #[test]
     fn gemm_tiles_fit_into_their_device() {
         for target in presets() {
-            let tiles = target.matrix.iter().flat_map(|tuning| {
-                let halves = [tuning.many, tuning.few];
-                let on_integers = |depth| halves.map(|tile| tile.on_integers(depth, target.subgroup_size));
-                halves.into_iter().chain(tuning.integer_depth.into_iter().flat_map(on_integers))
-            });
+            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
             for tile in tiles {
                 let bytes = tile.shared_bytes(Precision::Int11);
                 assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);

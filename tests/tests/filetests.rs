@@ -54,11 +54,7 @@ fn every_gemm_module_is_valid_for_vulkan_1_2() {
     }
     let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
     for target in target::presets() {
-        let tiles = target.matrix.iter().flat_map(|tuning| {
-            let on_integers =
-                |depth| [tuning.many, tuning.few].map(|tile| tile.on_integers(depth, target.subgroup_size));
-            [tuning.many, tuning.few].into_iter().chain(tuning.integer_depth.into_iter().flat_map(on_integers))
-        });
+        let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
         for (tile, format) in tiles.flat_map(|tile| formats.map(|format| (tile, format))) {
             if tile.integer_depth.is_some() && !format.has_params() {
                 continue;
