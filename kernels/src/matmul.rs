@@ -202,7 +202,7 @@ impl MatMulSpec {
         match self.input {
             ActivationFormat::F32 => {}
             ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
-            ActivationFormat::Half(_) => panic!("f16 activations are for matrix units"),
+            ActivationFormat::Factored(_) => panic!("rows with a factor are for matrix units"),
         }
         if self.output != ActivationFormat::F32 {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");

@@ -57,7 +57,7 @@ impl NormSpec {
             ActivationFormat::F32 => {
                 format!("    if (inside_{slot}) {{\n        output[at + quad_{slot}] = x_{slot};\n    }}\n")
             }
-            _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, factor, lane);\n"),
+            _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, lane);\n"),
         };
         let values = Values::default()
             .size("WIDTH", self.width)

@@ -46,6 +46,7 @@ mod reader;
 mod recovery;
 mod residency;
 mod resident;
+mod runnable;
 pub mod session;
 pub mod tune;
 mod tuning;

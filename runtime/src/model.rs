@@ -108,9 +108,10 @@ impl Model {
     /// [`LoadError`] says whether the file, the device or the room on it is to blame.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
         let begin = Instant::now();
-        let artifact = ArtifactFile::open(path)?;
+        let mut artifact = ArtifactFile::open(path)?;
         let instance = Instance::create()?;
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
+        artifact.keep_runnable(&facts.features);
         let targets = &artifact.kernels().targets;
         let target = choose_target(targets, &facts, options.target.as_deref())?;
         let request = ContextRequest {

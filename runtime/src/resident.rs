@@ -10,7 +10,7 @@ use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SliceP
 
 use crate::buffers::{Allocated, Buffers};
 use crate::checksum::Checksum;
-use crate::device_plan::{DeviceFacts, DeviceKind};
+use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind};
 use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::held::Accounts;
@@ -21,6 +21,7 @@ use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
+use crate::runnable;
 use crate::tune::Workbench;
 use crate::tuning;
 use crate::vk::device::Device;
@@ -185,6 +186,11 @@ impl ArtifactFile {
 
     pub fn target(&self, index: usize) -> &TargetKernels {
         &self.view.kernels.targets[index]
+    }
+
+    /// Takes out the alternatives that a device cannot run.
+    pub fn keep_runnable(&mut self, features: &DeviceFeatures) {
+        runnable::keep_runnable(&mut self.view.kernels, features);
     }
 
     /// Where the weights lie in the file, and where they belong.

@@ -71,6 +71,9 @@ pub struct MatrixTuning {
     /// In programs of more rows than `few` has, and of at most as many.
     pub many: GemmTile,
     pub few: GemmTile,
+    /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
+    /// them are alternatives, for `unicorn-run tune` to choose.
+    pub integer_depth: Option<usize>,
     pub flash: FlashTile,
 }
 
@@ -78,6 +81,13 @@ impl MatrixTuning {
     /// The tile for a program of `rows` rows.
     pub fn tile(&self, rows: usize) -> GemmTile {
         if rows > self.few.step_rows { self.many } else { self.few }
+    }
+
+    /// Every tile, and the same on int8 matrices where the device has them.
+    pub fn gemm_tiles(&self, subgroup_size: u32) -> Vec<GemmTile> {
+        let halves = [self.many, self.few];
+        let on_integers = |depth| halves.map(|tile| tile.on_integers(depth, subgroup_size));
+        halves.into_iter().chain(self.integer_depth.into_iter().flat_map(on_integers)).collect()
     }
 }
 
@@ -97,8 +107,9 @@ impl Target {
         if self.integer_dot {
             allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
         }
-        if self.matrix.is_some() {
+        if let Some(matrix) = self.matrix {
             allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+            allowed.extend(matrix.integer_depth.map(|_| Capability::Int8));
         }
         allowed
     }
@@ -161,6 +172,7 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 64,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: false,
@@ -170,10 +182,12 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 32,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 4,
                     subgroups_down: 1,
                     double_buffered: true,
                 },
+                integer_depth: Some(16),
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
@@ -208,6 +222,7 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 128,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: true,
@@ -217,10 +232,12 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 64,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: true,
                 },
+                integer_depth: Some(32),
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 512,
@@ -297,7 +314,7 @@ fn llvmpipe() -> Target {
 
 #[cfg(test)]
 mod tests {
-    use kernels::{CacheLayout, KvFormat};
+    use kernels::{CacheLayout, KvFormat, Precision};
 
     use super::*;
 
@@ -317,9 +334,10 @@ mod tests {
     #[test]
     fn gemm_tiles_fit_into_their_device() {
         for target in presets() {
-            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
             for tile in tiles {
-                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let bytes = tile.shared_bytes(Precision::Int11);
+                assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
                 let lanes = tile.subgroups() * target.subgroup_size as usize;
                 assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
             }

@@ -180,7 +180,7 @@ ${BODY}
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         let row_quad = group.y * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
         // A lane without a quad of its own stores none.
-        store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, 0.0, lane);
+        store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, lane);
     }
 //#endif
 }

@@ -5,6 +5,7 @@ use compiler::{CompileOptions, Source, plan};
 use kernels::attention::AttentionSpec;
 use kernels::flash::FlashSpec;
 use kernels::heads::HeadsSpec;
+use kernels::matmul::Sharing;
 use kernels::split::Split;
 use kernels::{ActivationFormat, KernelSpec};
 use rand::rngs::StdRng;
@@ -42,7 +43,7 @@ fn of_generic() {
 /// The target's kernels, made for the subgroups and matrices of the device at hand.
 fn check_all(name: &str) {
     let mut target = target::by_name(name).expect("a preset");
-    if target.matmul.broadcast && target.subgroup_size != device().subgroup_size {
+    if target.matmul.sharing_many != Sharing::Own && target.subgroup_size != device().subgroup_size {
         return eprintln!("alternatives of {name} did not run: its lanes hand activations round subgroups of 8");
     }
     let own_lanes = target.subgroup_size == device().subgroup_size;

@@ -366,8 +366,8 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::F32,
             ActivationFormat::Codes(Precision::Int8),
             ActivationFormat::Codes(Precision::Int11),
-            ActivationFormat::Half(Precision::Int8),
-            ActivationFormat::Half(Precision::Int11),
+            ActivationFormat::Factored(Precision::Int8),
+            ActivationFormat::Factored(Precision::Int11),
         ][index % 5];
         let spec = NormSpec {
             width,
@@ -423,7 +423,7 @@ fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng)
 #[test]
 fn quantize_to_every_format() {
     let mut rng = StdRng::seed_from_u64(12);
-    let formats = [ActivationFormat::Codes, ActivationFormat::Half];
+    let formats = [ActivationFormat::Codes, ActivationFormat::Factored];
     for (index, target) in targets().iter().cycle().take(12).enumerate() {
         let format = formats[index % 2]([Precision::Int8, Precision::Int11][index / 2 % 2]);
         let (width, n_rows) = (rng.random_range(1..1500usize), rng.random_range(1..5));
