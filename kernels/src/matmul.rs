@@ -58,6 +58,8 @@ pub struct MatMulTile {
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane loads before it multiplies them, where the input is integers.
     pub unroll: usize,
+    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
+    pub passes: usize,
     pub sharing: Sharing,
 }
 
@@ -87,7 +89,7 @@ impl MatMulSpec {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
-    /// Rows of the result that one workgroup makes.
+    /// Rows of the result that one workgroup makes in a pass.
     pub fn group_rows(&self) -> usize {
         let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
         if self.act_mul.is_some() { rows / 2 } else { rows }
@@ -132,7 +134,7 @@ impl MatMulSpec {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
-        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group), 1]
+        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
 
     pub(crate) fn wgsl(&self) -> String {
@@ -158,6 +160,7 @@ impl MatMulSpec {
             .size("COLUMNS", self.tile.columns)
             .size("TILES_PER_LANE", self.tile.tiles_per_lane)
             .size("K_SLICES", self.tile.k_slices)
+            .size("PASSES", self.tile.passes)
             .size("GROUP_TILES", self.tile.group_tiles)
             .size("PARTS", self.parts_per_row())
             .size("PARTIALS", self.partials())
@@ -175,6 +178,7 @@ impl MatMulSpec {
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.k_slices > 1)
+            .flag("MANY_PASSES", self.tile.passes > 1)
             .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))

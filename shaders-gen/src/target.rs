@@ -47,6 +47,9 @@ pub struct MatMulTuning {
     pub prologue_workgroup: usize,
     /// Tiles that share such a prologue, where there are more than one for each of the device's `compute_units`.
     pub prologue_tiles: usize,
+    /// Workgroups with a prologue for each of the `compute_units`: rows beyond theirs are made in passes. 0: in workgroups of
+    /// their own.
+    pub prologue_groups_per_unit: usize,
     /// Groups of 32 columns that a lane loads before it multiplies them, with one column and with many (integer activations
     /// only).
     pub unroll_one: usize,
@@ -160,6 +163,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 prologue_workgroup: 256,
                 prologue_tiles: 8,
+                prologue_groups_per_unit: 8,
                 unroll_one: 2,
                 unroll_many: 2,
                 sharing_one: Sharing::Own,
@@ -210,6 +214,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 prologue_workgroup: 512,
                 prologue_tiles: 8,
+                prologue_groups_per_unit: 2,
                 unroll_one: 4,
                 unroll_many: 2,
                 sharing_one: Sharing::Own,
@@ -269,6 +274,7 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 128,
                 prologue_workgroup: 128,
                 prologue_tiles: 1,
+                prologue_groups_per_unit: 0,
                 unroll_one: 1,
                 unroll_many: 1,
                 sharing_one: Sharing::Own,
@@ -301,6 +307,7 @@ fn llvmpipe() -> Target {
             workgroup: 64,
             prologue_workgroup: 64,
             prologue_tiles: 1,
+            prologue_groups_per_unit: 0,
             unroll_one: 1,
             unroll_many: 1,
             sharing_one: Sharing::Broadcast,

@@ -24,13 +24,14 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
 }
 
 pub fn particular(spec: &MatMulSpec) -> String {
-    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, .. } = spec.tile;
+    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, .. } = spec.tile;
     let lanes = spec.tile.workgroup_size();
     let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
-    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead")
+    let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
+    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
 }
 
-/// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane.
+/// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
 fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
         MatMulTile { unroll: 2 * tile.unroll, ..tile },
@@ -38,6 +39,8 @@ fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
         MatMulTile { k_slices: tile.k_slices / 4, group_tiles: 4 * tile.group_tiles, ..tile },
         MatMulTile { k_slices: tile.k_slices / 2, ..tile },
         MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, ..tile },
+        MatMulTile { passes: tile.passes / 2, ..tile },
+        MatMulTile { passes: 2 * tile.passes, ..tile },
     ]
 }
 
@@ -70,12 +73,13 @@ fn of_neighbours(tile: MatMulTile) -> Vec<MatMulTile> {
 /// Lanes, rows, gate and up come out whole, and integers that a kernel makes in whole groups.
 fn is_sound(spec: &MatMulSpec) -> bool {
     let tile = &spec.tile;
-    let counted = [tile.columns, tile.tiles_per_lane, tile.k_slices, tile.group_tiles, tile.unroll];
+    let counted = [tile.columns, tile.tiles_per_lane, tile.k_slices, tile.group_tiles, tile.unroll, tile.passes];
+    let passes = tile.passes == 1 || spec.prologue.is_some();
     let pairs = spec.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2);
     let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
     let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.k_slices <= groups);
     let shared = tile.sharing != Sharing::Across || tile.columns == 1;
-    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && shared
+    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && shared && passes
 }

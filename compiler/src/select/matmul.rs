@@ -236,7 +236,7 @@ fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let (lanes, shared_tiles) = match spec.prologue {
         Some(_) => {
             let tiles_per_unit = spec.layout.tiles() / target.compute_units;
-            (tuning.prologue_workgroup, tuning.prologue_tiles.min(tiles_per_unit.next_power_of_two()))
+            (tuning.prologue_workgroup, tuning.prologue_tiles.min(1 << tiles_per_unit.max(1).ilog2()))
         }
         None => (tuning.workgroup, 1),
     };
@@ -253,12 +253,18 @@ fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
     let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
+    let group_tiles = (lane_groups / k_slices).max(1);
+    let at_a_time = match spec.prologue {
+        Some(_) => tuning.prologue_groups_per_unit * target.compute_units * group_tiles * tiles_per_lane,
+        None => 0,
+    };
     MatMulTile {
         columns,
         tiles_per_lane,
         k_slices,
         sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
         unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
-        group_tiles: (lane_groups / k_slices).max(1),
+        group_tiles,
+        passes: if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 },
     }
 }

@@ -3,13 +3,16 @@
 
 use std::ops::Range;
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
+use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
 use crate::layout::{TILE_ROWS, WeightFormat};
 use crate::matmul::{MatMulSpec, Sharing};
 
 /// From the first block to the stored result, inside `main` of `matmul.wgsl`.
 pub fn wgsl(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
+    if spec.input == ActivationFormat::F32 {
+        body.prologue();
+    }
     if spec.tile.sharing == Sharing::Across {
         body.across();
     } else {
@@ -55,36 +58,46 @@ impl Body<'_> {
         }
     }
 
-    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied.
+    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied. The first groups are
+    /// on their way while a prologue works.
     fn groups(&mut self) {
-        let unroll = self.spec.tile.unroll;
-        if unroll > 1 {
-            self.line(1, "var k_group = slice;".into());
-            let last = (unroll - 1) * self.spec.tile.k_slices;
-            let step = unroll * self.spec.tile.k_slices;
-            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
-            for part in 0..unroll {
-                self.load_group(part);
-            }
-            for part in 0..unroll {
-                self.multiply_group(part);
-            }
-            self.line(1, "}".into());
-            self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
-        } else {
-            self.line(1, "for (var k_group = slice; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        let (unroll, k_slices) = (self.spec.tile.unroll, self.spec.tile.k_slices);
+        self.line(1, "var k_group = slice;".into());
+        if self.spec.prologue.is_some() {
+            let early = unroll.min(activations::groups(self.spec.layout.cols) / k_slices);
+            (0..early).for_each(|part| self.load_group(1, part));
+            self.prologue();
+            (0..early).for_each(|part| self.multiply_group(1, part));
+            self.line(1, format!("k_group += {}u;", early * k_slices));
         }
-        self.load_group(0);
-        self.multiply_group(0);
+        if unroll > 1 {
+            let (last, step) = ((unroll - 1) * k_slices, unroll * k_slices);
+            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
+            (0..unroll).for_each(|part| self.load_group(2, part));
+            (0..unroll).for_each(|part| self.multiply_group(2, part));
+            self.line(1, "}".into());
+        }
+        self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        self.load_group(2, 0);
+        self.multiply_group(2, 0);
         self.line(1, "}".into());
     }
 
+    /// The norm, once a workgroup.
+    fn prologue(&mut self) {
+        if self.spec.prologue.is_some() {
+            let call = "prologue(lane, group.y == 0u, input_row);";
+            let code = if self.spec.tile.passes > 1 { format!("if (pass == 0u) {{ {call} }}") } else { call.into() };
+            self.line(1, code);
+        }
+    }
+
     /// Words and parameters of every tile for the `part`-th group from `k_group` on.
-    fn load_group(&mut self, part: usize) {
+    fn load_group(&mut self, indent: usize, part: usize) {
         let spec = self.spec;
         let format = spec.layout.format;
         let ahead = part * spec.tile.k_slices;
-        self.line(2, format!("let group_{part} = k_group + {ahead}u;"));
+        self.line(indent, format!("let group_{part} = k_group + {ahead}u;"));
         // Groups of 64 and 128 weights are several groups of activations.
         let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
         let block = if groups_per_block == 1 {
@@ -94,47 +107,47 @@ impl Body<'_> {
         };
         for tile in self.tiles() {
             let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
-            self.line(2, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
-            self.line(2, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
+            self.line(indent, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
+            self.line(indent, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
             if format == WeightFormat::Int8 {
-                self.line(2, format!("let first_{name} = weights[at_{name} + row];"));
-                self.line(2, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
+                self.line(indent, format!("let first_{name} = weights[at_{name} + row];"));
+                self.line(indent, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
             } else {
                 let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
                 let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
-                self.line(2, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
+                self.line(indent, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
             }
         }
     }
 
-    fn multiply_group(&mut self, part: usize) {
+    fn multiply_group(&mut self, indent: usize, part: usize) {
         let spec = self.spec;
         let planes = spec.input.precision().expect("codes").planes();
         let int8 = spec.layout.format == WeightFormat::Int8;
         for tile in self.tiles() {
             let name = format!("{part}_{tile}");
-            self.line(2, format!("let param_{name} = row_param(pair_{name}, row);"));
+            self.line(indent, format!("let param_{name} = row_param(pair_{name}, row);"));
             if int8 {
-                self.line(2, format!("let scale_{name} = int8_scale(param_{name});"));
+                self.line(indent, format!("let scale_{name} = int8_scale(param_{name});"));
                 continue;
             }
-            self.line(2, format!("let scale_{name} = int4_scale(param_{name});"));
-            self.line(2, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
+            self.line(indent, format!("let scale_{name} = int4_scale(param_{name});"));
+            self.line(indent, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
             // Codes 0..4 of each word, and 4..8.
-            self.line(2, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
-            self.line(2, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
+            self.line(indent, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
+            self.line(indent, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
         }
         for column in 0..spec.tile.columns {
             let x = format!("{part}_{column}");
             let row = format!("input_row + {column}u");
-            self.line(2, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
-            self.line(2, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
+            self.line(indent, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
+            self.line(indent, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
             if !int8 {
-                self.line(2, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
+                self.line(indent, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
             }
             for quad in 0..2 * planes {
                 let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
-                self.line(2, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
+                self.line(indent, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
             }
             for tile in self.tiles() {
                 let name = format!("{part}_{tile}");
@@ -148,7 +161,10 @@ impl Body<'_> {
                 };
                 let zero = if int8 { String::new() } else { format!(" - zero_{name} * x_sum_{x}") };
                 let scale = format!("scale_{name} * x_scale_{x}");
-                self.line(2, format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"));
+                self.line(
+                    indent,
+                    format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"),
+                );
             }
         }
     }
