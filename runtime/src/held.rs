@@ -2,13 +2,13 @@
 //! on amdgpu the kernel's (sysfs, of the whole machine). Weights that were allocated and never reached the GPU's memory show here.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use artifacts::{Plan, Tier};
 
 use crate::device_plan::{DeviceFacts, DeviceKind, Heap};
 use crate::error::{LoadError, size};
+use crate::sysfs::{hex, is_numbered, names, number};
 
 /// Two accounts at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Accounts {
             let told_apart = facts.kind != DeviceKind::Integrated || knows_vram(plan);
             let lines = match told_apart {
                 true => vec![line("vram", own(true), vram), line("gtt", own(false), gtt)],
-                false => vec![line("vram and gtt", own(true) + own(false), vram + gtt)],
+                false => vec![line("vram and gtt", own(true) + own(false), vram.saturating_add(gtt))],
             };
             for line in lines {
                 compared.extend(line.check(false)?);
@@ -125,7 +125,7 @@ impl Line {
     fn check(self, of_this_process: bool) -> Result<Option<String>, LoadError> {
         let (least, most) = self.expected;
         let tolerance = TOLERANCE_BYTES.max(most / TOLERANCE_PART);
-        if self.found + tolerance < least || (of_this_process && self.found > most + tolerance) {
+        if self.found.saturating_add(tolerance) < least || (of_this_process && self.found > most + tolerance) {
             let Line { place, account, found, .. } = self;
             return Err(LoadError::NotResident { place, account, expected: most, tolerance, found });
         }
@@ -141,8 +141,8 @@ impl fmt::Display for Line {
 
 impl Amdgpu {
     fn read(folder: &Path) -> Option<Amdgpu> {
-        let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok();
-        Some(Amdgpu { vram: number("mem_info_vram_used")?, gtt: number("mem_info_gtt_used")? })
+        let bytes = |name: &str| number(&folder.join(name));
+        Some(Amdgpu { vram: bytes("mem_info_vram_used")?, gtt: bytes("mem_info_gtt_used")? })
     }
 }
 
@@ -152,18 +152,11 @@ fn amdgpu_folder(facts: &DeviceFacts, sysfs: &Path) -> Option<PathBuf> {
         return None;
     }
     let is_ours = |folder: &PathBuf| {
-        let number = |name: &str| {
-            let text = fs::read_to_string(folder.join(name)).ok()?;
-            u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
-        };
-        number("vendor") == Some(facts.vendor_id) && number("device") == Some(facts.device_id)
+        hex(&folder.join("vendor")) == Some(facts.vendor_id) && hex(&folder.join("device")) == Some(facts.device_id)
     };
-    let cards = fs::read_dir(sysfs).ok()?.flatten().filter(|entry| {
-        // card0, and not its outputs such as card0-HDMI-A-1.
-        let name = entry.file_name();
-        name.to_str().and_then(|name| name.strip_prefix("card")).is_some_and(|number| number.parse::<u32>().is_ok())
-    });
-    let mut folders = cards.map(|entry| entry.path().join("device")).filter(is_ours);
+    // card0, and not its outputs such as card0-HDMI-A-1.
+    let cards = names(sysfs).into_iter().filter(|name| is_numbered(name, "card"));
+    let mut folders = cards.map(|card| sysfs.join(card).join("device")).filter(is_ours);
     let folder = folders.next()?;
     folders.next().is_none().then_some(folder)
 }
@@ -174,6 +167,8 @@ fn knows_vram(plan: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::device_plan::tests::facts;
     use crate::residency::tests::plan;
@@ -252,6 +247,39 @@ mod tests {
             error.starts_with("resident in vram by the kernel's account: 256.00 MiB, expected 8.00 GiB"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_kernel_that_tells_nonsense_is_not_believed_and_nobodys_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("card1/device");
+        fs::create_dir_all(&device).unwrap();
+        let apu = card(DeviceKind::Integrated);
+        let of = |used: &str| {
+            for (file, text) in [("vendor", "0x1002"), ("device", "0x15bf")] {
+                fs::write(device.join(file), text).unwrap();
+            }
+            fs::write(device.join("mem_info_vram_used"), used).unwrap();
+            fs::write(device.join("mem_info_gtt_used"), used).unwrap();
+            Accounts::of(&apu, &[], folder.path())
+        };
+        for garbage in ["", "-1", "0x10", "99999999999999999999", "\u{0}"] {
+            assert_eq!(of(garbage), Accounts::default(), "{garbage:?}");
+        }
+        let (nothing, everything) = (of("0"), of(&u64::MAX.to_string()));
+        let compare = |before: &Accounts, after| before.compare(after, &allocated(GIB, 0), &apu, &plan(None));
+        // Others hold memory, too: too much is no proof.
+        assert!(compare(&nothing, &everything).unwrap().ends_with(" in vram and gtt by the kernel's account"));
+        let error = compare(&everything, &nothing).unwrap_err().to_string();
+        assert!(error.starts_with("resident in vram and gtt by the kernel's account: 0 bytes, "), "{error}");
+
+        // Two alike: nobody knows which is ours.
+        of("0");
+        fs::create_dir_all(folder.path().join("card2/device")).unwrap();
+        for file in ["vendor", "device", "mem_info_vram_used", "mem_info_gtt_used"] {
+            fs::copy(device.join(file), folder.path().join("card2/device").join(file)).unwrap();
+        }
+        assert_eq!(Accounts::of(&apu, &[], folder.path()), Accounts::default());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
-//!                           ├─ held         whether the driver and the kernel agree that they are there
+//!                           ├─ held         whether the driver and the kernel (sysfs) agree that they are there
 //!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
 //!                           │               cut by pace into submissions that stay short, a long dispatch into bands
@@ -48,6 +48,7 @@ mod residency;
 mod resident;
 mod runnable;
 pub mod session;
+mod sysfs;
 pub mod tune;
 mod tuning;
 mod vk;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::cli::doctor::machine::{names, text};
+use crate::sysfs::{names, text};
 
 /// Sums over a process's DRM clients. What none of them tells is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

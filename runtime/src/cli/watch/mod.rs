@@ -16,8 +16,8 @@ mod clients;
 pub mod gpus;
 
 use self::gpus::GpuSample;
-use super::doctor::machine::text;
 use super::status::{self, Status};
+use crate::sysfs::text;
 
 /// What is seen at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
