@@ -201,10 +201,10 @@ fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Ve
         _ => format!("select(codes_{plane}_{i}.xy, codes_{plane}_{i}.zw, given_part_{i} == 1u)"),
     };
     let planes: Vec<usize> = (0..spec.input.planes()).collect();
-    let mut put = vec![format!("let half_scale_{i} = half_scale(group_{i}, inverse_{i});")];
+    let mut put = vec![format!("let scale_{i} = group_scale(group_{i}) * inverse_{i};")];
     put.extend((0..words).map(|index| {
         let codes: Vec<String> = planes.iter().map(|&plane| two(plane, index)).collect();
-        format!("{at} + {index}u] = eight_activations({}, half_scale_{i});", codes.join(", "))
+        format!("{at} + {index}u] = eight_activations({}, scale_{i});", codes.join(", "))
     }));
     put
 }

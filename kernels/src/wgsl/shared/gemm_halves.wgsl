@@ -64,48 +64,44 @@ fn inverse_factor(row_at: u32) -> f32 {
     return bitcast<f32>((254u << 23u) - code_word(row_at + FACTOR_AT));
 }
 
-// Exact, because of the few bits that scales have.
-fn half_scale(group_word: u32, inverse: f32) -> vec2<f16> {
-    return vec2<f16>(f16(group_scale(group_word) * inverse));
-}
-
-const LIFT = vec2<f16>(1152.0h);
-
-// Eight codes of two words as LIFT + code, two a word, in the order of the weights.
-fn lifted(codes: vec2<u32>) -> vec4<u32> {
+// Eight codes of two words as code + 128, two a word and 16 bits apart, in the order of the weights.
+fn pairs_of(codes: vec2<u32>) -> vec4<u32> {
     let flipped = codes ^ vec2<u32>(0x80808080u);
 //#if INTERLEAVED
-    let pairs = vec4<u32>(flipped.x, flipped.x >> 8u, flipped.y, flipped.y >> 8u) & vec4<u32>(0x00ff00ffu);
+    return vec4<u32>(flipped.x, flipped.x >> 8u, flipped.y, flipped.y >> 8u) & vec4<u32>(0x00ff00ffu);
 //#else
     let two = vec4<u32>(flipped.x, flipped.x >> 16u, flipped.y, flipped.y >> 16u);
-    let pairs = (two & vec4<u32>(0xffu)) | ((two & vec4<u32>(0xff00u)) << vec4<u32>(8u));
+    return (two & vec4<u32>(0xffu)) | ((two & vec4<u32>(0xff00u)) << vec4<u32>(8u));
 //#endif
-    return pairs | vec4<u32>(0x64006400u);
 }
 
 //#if INT11
-fn two_activations(high: u32, low: u32, scale: vec2<f16>) -> u32 {
-    return word_of(((halves_of(high) - LIFT) * 16.0h + (halves_of(low) - LIFT)) * scale);
+// Two codes from what is 16 * (high + 128) + low + 128 in either half of a word. In f32, because 1024 + code is no f16, and
+// drivers that reorder sums of f16 lose the low plane.
+fn two_activations(codes: u32, scale: f32) -> u32 {
+    let lifted = vec2<f32>(f32(codes & 0xffffu), f32(codes >> 16u));
+    return pack2x16float((lifted - vec2<f32>(2176.0)) * scale);
 }
 
 // Eight activations of their codes' high and low planes.
-fn eight_activations(high: vec2<u32>, low: vec2<u32>, scale: vec2<f16>) -> vec4<u32> {
-    let h = lifted(high);
-    let l = lifted(low);
+fn eight_activations(high: vec2<u32>, low: vec2<u32>, scale: f32) -> vec4<u32> {
+    let c = (pairs_of(high) << vec4<u32>(4u)) + pairs_of(low);
     return vec4<u32>(
-        two_activations(h.x, l.x, scale),
-        two_activations(h.y, l.y, scale),
-        two_activations(h.z, l.z, scale),
-        two_activations(h.w, l.w, scale),
+        two_activations(c.x, scale),
+        two_activations(c.y, scale),
+        two_activations(c.z, scale),
+        two_activations(c.w, scale),
     );
 }
 //#else
-fn two_activations(code: u32, scale: vec2<f16>) -> u32 {
-    return word_of((halves_of(code) - LIFT) * scale);
+fn two_activations(pair: u32, scale: vec2<f16>) -> u32 {
+    return word_of((halves_of(pair | 0x64006400u) - vec2<f16>(1152.0h)) * scale);
 }
 
-fn eight_activations(codes: vec2<u32>, scale: vec2<f16>) -> vec4<u32> {
-    let c = lifted(codes);
+// Exact, because of the few bits that scales have.
+fn eight_activations(codes: vec2<u32>, factor: f32) -> vec4<u32> {
+    let c = pairs_of(codes);
+    let scale = vec2<f16>(f16(factor));
     return vec4<u32>(
         two_activations(c.x, scale),
         two_activations(c.y, scale),
