@@ -22,18 +22,21 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
+mod amdgpu;
 mod bandwidth;
 pub mod batch;
 mod buffers;
 mod cache_file;
 mod checksum;
 mod chunks;
+mod delivery;
 pub mod device_plan;
 mod engine;
 pub mod error;
 mod held;
 mod journal;
 pub mod kernel_statistics;
+mod loading;
 pub mod model;
 mod pace;
 mod pages;
@@ -45,10 +48,13 @@ mod reader;
 mod recovery;
 mod residency;
 mod resident;
+mod room;
+mod route;
 pub mod session;
 pub mod tune;
 mod tuning;
 mod vk;
+mod waiting;
 mod ways;
 mod weights;
 
@@ -56,20 +62,22 @@ mod weights;
 pub mod cli;
 
 pub use batch::BatchRow;
+pub use delivery::{Delivered, Verified};
 pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
 pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
-pub use model::{LoadOptions, LoadReport, Model, Verified};
+pub use model::{LoadOptions, LoadReport, Model};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use recovery::Recovery;
 pub use residency::TierBytes;
+pub use room::{NoRoom, Room};
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use tune::{TimedCandidate, TimedPipeline};
 pub use tuning::{Tuning, TuningReport};
 #[cfg(feature = "fault-injection")]
-pub use vk::faults::{Fault, FaultKind, inject, injected};
+pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};
 pub use ways::Way;
 

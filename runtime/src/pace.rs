@@ -82,6 +82,7 @@ pub fn measure(
         let count = cut(&program.weight_bytes, *pace, MEASURED_PART * bound_seconds)[0];
         let bytes: u64 = program.weight_bytes[..count].iter().sum();
         let Some((list, timer)) = program.record_first(&device, count)? else { return Ok(()) };
+        engine.wait_for_weights(index, count)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0 }];
         let drawings: [Drawing<'_>; 1] = [Sampling::default().drawing(0, false, &[])];

@@ -115,11 +115,11 @@ impl Prepared {
     ) -> Result<Programs, LoadError> {
         let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
         for (program, pace) in self.programs.iter().zip(paces) {
-            let mut parts = program.parts(*pace, bound_seconds);
+            let mut parts = program.parts(&program.cuts(*pace, bound_seconds));
             let stamps = profile
                 .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
                 .transpose()?;
-            let turns = self.timers[..if program.shape.batch { 2 } else { 1 }]
+            let turns = self.timers[..program.shape.turns()]
                 .iter()
                 .map(|timer| record_turn(device, parts.clone(), timer.clone()))
                 .collect::<Result<_, _>>()?;
@@ -144,14 +144,20 @@ impl PreparedProgram {
         Ok(turn.lists.pop().map(|list| (list, timer)))
     }
 
-    fn parts(&self, pace: Pace, bound_seconds: f64) -> Vec<Vec<Command>> {
+    /// How many dispatches go into each submission.
+    pub fn cuts(&self, pace: Pace, bound_seconds: f64) -> Vec<usize> {
+        cut(&self.bytes, pace, bound_seconds)
+    }
+
+    /// Consecutive runs of dispatches of these lengths.
+    pub fn parts(&self, lengths: &[usize]) -> Vec<Vec<Command>> {
         let mut rest = self.dispatches.as_slice();
-        let part = |length| {
+        let part = |&length| {
             let (now, later) = rest.split_at(length);
             rest = later;
             now.concat()
         };
-        cut(&self.bytes, pace, bound_seconds).into_iter().map(part).collect()
+        lengths.iter().map(part).collect()
     }
 }
 

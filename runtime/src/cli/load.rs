@@ -15,6 +15,16 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
 
+/// The same for text, which may begin before all weights are there.
+pub fn load_to_generate(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    lazy: bool,
+) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, lazy, ..LoadOptions::default() })
+}
+
 /// The same, for `slots` sequences at a time.
 pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
     load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
@@ -37,6 +47,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     let options = LoadOptions {
         device,
         target: args.target.clone(),
+        budget: args.budget.clone().unwrap_or_default(),
         residency: args.residency,
         verify_weights: !args.no_verify,
         tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },

@@ -19,12 +19,13 @@ pub mod facts;
 pub mod faults;
 #[cfg(not(feature = "fault-injection"))]
 #[path = "faults_disabled.rs"]
-mod faults;
+pub mod faults;
 pub mod features;
 pub mod import;
 pub mod instance;
 pub mod memory;
 pub mod pipeline;
+mod queues;
 pub mod record;
 pub mod stamps;
 pub mod statistics;
