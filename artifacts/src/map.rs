@@ -16,16 +16,6 @@ pub struct MappedFile {
     map: memmap2::Mmap,
 }
 
-/// Asks the system to back memory that was not touched yet with large pages: a fault for each small one takes longer than
-/// the copy that fills it. Memory of another kind, such as a device's, stays as it is.
-pub fn prefer_large_pages(bytes: &mut [u8]) {
-    let before = bytes.as_ptr().align_offset(PAGE_BYTES);
-    let start = bytes.as_mut_ptr().wrapping_add(before);
-    let len = bytes.len().saturating_sub(before) / PAGE_BYTES * PAGE_BYTES;
-    // SAFETY: whole pages within the slice, or none; what they hold does not change, only what is behind them.
-    unsafe { libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE) };
-}
-
 /// No system has smaller pages.
 const PAGE_BYTES: usize = 4 << 10;
 /// What is hashed between two releases.

@@ -3,7 +3,10 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
+//!                           ├─ room         whether the device has what the plan asks, and what to do if not (pure)
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
+//!                           ├─ route        in which pieces and in which order (pure)
+//!                           ├─ delivery     the way from end to end; loading: the same beside the first steps
 //!                           ├─ held         whether the driver and the kernel agree that they are there
 //!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::LoadError;
 use crate::pace::Pace;
-use crate::programs::Prepared;
+use crate::programs::{Prepared, PreparedProgram};
 use crate::vk::device::Device;
 use crate::vk::record::CommandList;
 
@@ -27,8 +27,7 @@ pub fn record(
     bound_seconds: f64,
     needs: &[Vec<usize>],
 ) -> Result<Vec<WaitingProgram>, LoadError> {
-    let one = |((program, pace), needs): ((_, &Pace), &Vec<usize>)| {
-        let program: &crate::programs::PreparedProgram = program;
+    let one = |((program, pace), needs): ((&PreparedProgram, &Pace), &Vec<usize>)| {
         let cuts = cut(&program.cuts(*pace, bound_seconds), needs);
         let lengths: Vec<usize> = cuts.iter().map(|cut| cut.0).collect();
         let lists = || program.parts(&lengths).into_iter().map(|commands| CommandList::record(device, commands));

@@ -144,8 +144,8 @@ impl Source<'_> {
                 Ok(fresh)
             }
             Way::Staging => {
-                let fresh = Buffer::create_for_copies(self.device, buffer_bytes, role).map_err(NoBuffer::Failed)?;
-                Ok(Allocation { mapping: None, ..fresh })
+                let fresh = Buffer::create_for_copies(self.device, buffer_bytes, role);
+                Ok(Allocation { mapping: None, ..fresh.map_err(NoBuffer::Failed)? })
             }
         }
     }

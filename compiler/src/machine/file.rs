@@ -42,10 +42,6 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Machine> {
     Ok(machine)
 }
 
-fn tier_named(name: &str) -> Option<Tier> {
-    TIERS.into_iter().find(|tier| tier.name() == name)
-}
-
 fn read_tier(tier: Tier, fields: &Fields) -> Result<MachineTier> {
     only(fields, &["size", "kept_free", "bandwidth", "readers", "sparse_rows"])?;
     let missing = |name, expected: &str| fields.error(name, &format!("is missing, expected {expected}"));
