@@ -70,7 +70,7 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
     }
 }
 
-/// The reader is held back behind the embedding: by then the first step is at work, and the last layers are not there.
+/// The reader is held back behind the first layers: the first step is at work then, and the last layers are not there.
 #[test]
 fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let _turn = turn();
@@ -85,7 +85,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     drop(eager);
     for way in Way::ALL {
         inject(None);
-        limit_reads(Some(EMBEDDING_PIECES));
+        limit_reads(Some(FIRST_PIECES));
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
         let model = match Model::load(&path, &options, &mut |_, _| {}) {
             Err(LoadError::Residency { refusals, .. }) => {
@@ -106,7 +106,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
         }
         let found = std::thread::scope(|scope| {
             let found = scope.spawn(|| text(&model).expect("the steps run"));
-            // Staged pieces travel in larger lots, none of which is full yet: there, the step begins a little later.
+            // Staged pieces travel in lots, and which of them have been copied is told a lot later.
             while way != Way::Staging && injected().0 == before {
                 std::thread::yield_now();
             }
@@ -123,8 +123,8 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     }
 }
 
-/// Of INT8, in pieces of 8 MiB, the last of them shared with the first layer.
-const EMBEDDING_PIECES: u64 = 3;
+/// Of 8 MiB each, of some twenty: the embedding, and a layer or two.
+const FIRST_PIECES: u64 = 8;
 
 /// 150 million bytes.
 const EIGHT_LAYERS: &str = r#"{
