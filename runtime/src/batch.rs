@@ -43,7 +43,7 @@ impl Model {
                     session.pop();
                 }
             }
-            Ok(ran?)
+            ran
         })
     }
 }

@@ -203,7 +203,7 @@ impl<'m> Session<'m> {
                 // Its draw is the one that nobody has heard of.
                 ahead.token = session.pop();
             }
-            Ok(streamed?)
+            streamed
         })
     }
 
