@@ -83,7 +83,8 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let eager = Model::load(&path, &load_options(), &mut |_, _| {}).expect("it loads");
     let expected = text(&eager).expect("the steps run");
     drop(eager);
-    for way in Way::ALL {
+    // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
+    for way in [Way::Map, Way::Staging] {
         inject(None);
         limit_reads(Some(FIRST_PIECES));
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
