@@ -3,13 +3,16 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
 use crate::hash::hash_parts;
-use crate::header::{self, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, Section, SectionKind};
+use crate::header::{
+    self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
+};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
 use crate::plan::Plan;
@@ -58,6 +61,9 @@ impl<'a> ArtifactView<'a> {
     /// For any bytes that are not an artifact of this version, [`ParseError`] says what is wrong and where.
     pub fn parse(bytes: &'a [u8]) -> Result<ArtifactView<'a>, ParseError> {
         let sections = header::decode_header(bytes)?;
+        let between =
+            |gap: Range<u64>| Ok::<_, ParseError>(Cow::Borrowed(&bytes[gap.start as usize..gap.end as usize]));
+        check_gaps(&sections, bytes.len() as u64, between)?;
         let body = |section: &Section| Ok::<_, ParseError>(Cow::Borrowed(section_bytes(bytes, section)));
         ArtifactView::assemble(&sections, body, |section| section_bytes(bytes, section))
     }
@@ -72,6 +78,11 @@ impl<'a> ArtifactView<'a> {
         let mut head = vec![0; len_bytes.min(MAX_HEAD_BYTES as u64) as usize];
         file.read_exact_at(&mut head, 0)?;
         let sections = header::decode_header_of(&head, len_bytes)?;
+        check_gaps(&sections, len_bytes, |gap| {
+            let mut bytes = vec![0; (gap.end - gap.start) as usize];
+            file.read_exact_at(&mut bytes, gap.start)?;
+            Ok::<_, ReadError>(Cow::Owned(bytes))
+        })?;
         let body = |section: &Section| {
             if section.len_bytes > MAX_SECTION_BYTES as u64 {
                 let limit = format!("at most {MAX_SECTION_BYTES}");
@@ -149,6 +160,30 @@ pub fn is_artifact(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     read.is_ok() && start == MAGIC
+}
+
+/// Checks that all between the sections, and behind the last one, is zero: no bit of a file can change unseen. `read` is
+/// asked for at most [`SECTION_ALIGN`] bytes at a time.
+fn check_gaps<'s, E: From<ParseError>>(
+    sections: &[Section],
+    len_bytes: u64,
+    read: impl Fn(Range<u64>) -> Result<Cow<'s, [u8]>, E>,
+) -> Result<(), E> {
+    let mut end = (HEADER_BYTES + sections.len() * ENTRY_BYTES) as u64;
+    let starts = sections.iter().map(|section| section.offset_bytes).chain([len_bytes]);
+    let ends = sections.iter().map(|section| section.offset_bytes + section.len_bytes).chain([len_bytes]);
+    for (next_start, next_end) in starts.zip(ends) {
+        while end < next_start {
+            let bytes = read(end..next_start.min(end + SECTION_ALIGN))?;
+            if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
+                let what = format!("byte between sections, at offset {}", end + at as u64);
+                return Err(ParseError::invalid(what, 0, bytes[at]).into());
+            }
+            end += bytes.len() as u64;
+        }
+        end = next_end;
+    }
+    Ok(())
 }
 
 fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(

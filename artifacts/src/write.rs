@@ -29,16 +29,22 @@ pub struct ArtifactWriter {
 }
 
 impl ArtifactWriter {
+    /// Makes the file of an artifact that will be named `path` and removes it again: what [`ArtifactWriter::create`] would
+    /// say, told before the work that comes first.
+    ///
+    /// # Errors
+    /// As of [`ArtifactWriter::create`].
+    pub fn check(path: &Path) -> io::Result<()> {
+        replacement_of(path).map(drop)
+    }
+
     /// Begins an artifact of `n_slices` weight sections that will be named `path`.
     ///
     /// # Errors
     /// Where no file can be made, or where `path` is something else than a file: renaming over a device or a pipe would
     /// take it away from everybody.
     pub fn create(path: &Path, n_slices: usize) -> io::Result<ArtifactWriter> {
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        let file = partial_beside(path)?;
+        let file = replacement_of(path)?;
         let mut writer = ArtifactWriter {
             path: path.to_owned(),
             file: BufWriter::with_capacity(1 << 20, file),
@@ -164,6 +170,25 @@ impl ArtifactWriter {
 
 /// Metadata, plan, kernels and tokenizer.
 const STRUCTURED_SECTIONS: usize = 4;
+
+/// Writes a small file beside an artifact, such as its plan as text, under its own name only when it is whole. A link
+/// stays one: what it leads to is replaced.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = path.canonicalize().unwrap_or(path.to_owned());
+    let mut file = partial_beside(&path)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// A temporary file that may be renamed to `path`.
+fn replacement_of(path: &Path) -> io::Result<NamedTempFile> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    partial_beside(path)
+}
 
 /// A temporary file in the folder of `path`.
 pub(crate) fn partial_beside(path: &Path) -> io::Result<NamedTempFile> {

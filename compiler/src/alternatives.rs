@@ -1,60 +1,90 @@
-//! Other ways to cut the kernels that decode: what `unicorn-run tune` chooses from on the user's device, where the target's
-//! own numbers are those of another.
+//! Other ways to the same result: what `unicorn-run tune` chooses from on the user's device, where the target's own numbers
+//! are those of another.
+//!
+//! ```text
+//! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads under way
+//!             ├─ matrices    tiles of gemm and flash
+//!             ├─ attention   splits, heads and rows a workgroup; combine's lanes
+//!             └─ norm        lanes
+//! program ────── whether norms are prologues of matmuls
+//! ```
 
-use kernels::activations::ACTIVATION_GROUP;
-use kernels::matmul::{MatMulSpec, MatMulTile};
-use kernels::{ActivationFormat, KernelSpec};
+mod attention;
+mod matmul;
+mod matrices;
+
+use kernels::KernelSpec;
+use kernels::norm::NormSpec;
 use shaders_gen::Target;
 
 use crate::kernel_set::pipeline_name;
+use crate::select::{PROGRAMS, ProgramKind};
 
-/// Kernels with the same bindings and, but for the order of sums, the same results as `spec`, each once: matmuls of one row,
-/// which read all the weights of a step. None where lanes hand activations round, as on a CPU.
+/// Kernels with the same bindings and, but for the order of sums, the same results as `spec`, each once, that the target
+/// has lanes and memory for.
 pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
-    let KernelSpec::MatMul(matmul) = spec else { return Vec::new() };
-    if matmul.tile.columns > 1 || matmul.tile.broadcast {
-        return Vec::new();
-    }
-    let mut found: Vec<KernelSpec> = Vec::new();
-    for tile in tiles(matmul.tile) {
-        let other = MatMulSpec { tile, ..matmul.clone() };
-        let fits = is_sound(&other)
-            && tile.workgroup_size() <= target.workgroup_invocations
-            && tile.workgroup_size().is_multiple_of(target.subgroup_size.max(1) as usize)
-            && other.shared_bytes() <= target.shared_memory_bytes;
-        let other = KernelSpec::MatMul(other);
-        if fits && other != *spec && !found.contains(&other) {
+    let others: Vec<KernelSpec> = match spec {
+        KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),
+        KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
+        KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
+        KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
+        KernelSpec::Combine(spec) => {
+            attention::other_combines(spec, target).into_iter().map(KernelSpec::Combine).collect()
+        }
+        KernelSpec::Norm(spec) => other_norms(spec, target).into_iter().map(KernelSpec::Norm).collect(),
+        _ => Vec::new(),
+    };
+    let mut found = Vec::new();
+    for other in others {
+        if other != *spec && !found.contains(&other) {
             found.push(other);
         }
     }
     found
 }
 
-/// The pipeline's name and what is different.
+/// Every program of a target, and behind the compiler's choice of one, if alternatives are wanted, the same by another list
+/// of kernels: of the step that decodes, norms that are folded into matmuls come by themselves, and the other way round.
+pub fn programs(target: &Target, alternatives: bool) -> Vec<(ProgramKind, Target)> {
+    let mut programs = Vec::new();
+    for kind in PROGRAMS {
+        programs.push((kind, target.clone()));
+        if alternatives && kind.rows == 1 && kind.samples() {
+            let mut other = target.clone();
+            other.norm.fold = !target.norm.fold;
+            programs.push((kind, other));
+        }
+    }
+    programs
+}
+
+/// The pipeline's name and what is particular to this way.
 pub fn alternative_name(spec: &KernelSpec) -> String {
     let name = pipeline_name(spec);
-    let KernelSpec::MatMul(spec) = spec else { return name };
-    let MatMulTile { tiles_per_lane, k_slices, unroll, .. } = spec.tile;
-    format!("{name}, {} lanes, {k_slices} a row, {tiles_per_lane} tiles, {unroll} ahead", spec.tile.workgroup_size())
+    let particular = match spec {
+        KernelSpec::MatMul(spec) => matmul::particular(spec),
+        KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
+        KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
+        KernelSpec::Attention(spec) => attention::particular(spec),
+        KernelSpec::Combine(spec) => format!("{} lanes", spec.lanes),
+        KernelSpec::Norm(spec) => format!("{} lanes", spec.lanes),
+        _ => return name,
+    };
+    format!("{name}, {particular}")
 }
 
-/// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane.
-fn tiles(tile: MatMulTile) -> [MatMulTile; 5] {
-    [
-        MatMulTile { unroll: 2 * tile.unroll, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, group_tiles: 2 * tile.group_tiles, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 4, group_tiles: 4 * tile.group_tiles, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, ..tile },
-        MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, ..tile },
-    ]
+/// Quads of a row that one lane of a norm holds at most, each in four registers.
+const NORM_QUADS: usize = 24;
+
+fn other_norms(spec: &NormSpec, target: &Target) -> Vec<NormSpec> {
+    let lanes = [spec.lanes / 2, 2 * spec.lanes, 4 * spec.lanes];
+    let quads = spec.width.div_ceil(4);
+    let useful = |lanes: &usize| lanes.is_multiple_of(8) && *lanes < 2 * quads && quads.div_ceil(*lanes) <= NORM_QUADS;
+    let lanes = lanes.into_iter().filter(|lanes| has_lanes(target, *lanes)).filter(useful);
+    lanes.map(|lanes| NormSpec { lanes, ..spec.clone() }).collect()
 }
 
-/// Lanes and rows come out whole, and integers that a kernel makes in whole groups.
-fn is_sound(spec: &MatMulSpec) -> bool {
-    let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
-    // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
-    let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
-    let ahead = spec.tile.unroll == 1
-        || (spec.input != ActivationFormat::F32 && spec.tile.unroll * spec.tile.k_slices <= groups);
-    spec.tile.k_slices > 0 && whole_groups && ahead
+/// Whether a workgroup of the target can have so many lanes, in whole subgroups.
+fn has_lanes(target: &Target, lanes: usize) -> bool {
+    (1..=target.workgroup_invocations).contains(&lanes) && lanes.is_multiple_of(target.subgroup_size.max(1) as usize)
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 use artifacts::{Account, BufferRef, Plan};
 
 use crate::Planned;
-use crate::error::{CompileError, Result};
+use crate::error::Result;
 use crate::kernel_set::{KernelSet, pipeline_name};
+use crate::outputs::write_text;
 
 /// `--emit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,7 +27,7 @@ impl Form {
     /// Writes this form beside `output`: `model.unicorn` → `model.graph.txt`.
     pub fn write(self, output: &Path, planned: &Planned, kernels: &KernelSet) -> Result<()> {
         let path = crate::beside(output, self.name());
-        std::fs::write(&path, self.text(planned, Some(kernels))).map_err(CompileError::io(&path))
+        write_text(&path, &self.text(planned, Some(kernels)))
     }
 
     pub fn name(self) -> &'static str {

@@ -3,12 +3,17 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use artifacts::{ArtifactView, MappedFile, WeightPlan};
 use safetensors::tensor::{Dtype, View};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
+use crate::Progress;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
@@ -16,7 +21,8 @@ use crate::import::{Checkpoint, Family};
 use crate::weights::{FormatPolicy, PackedSource, PackedWeights};
 
 /// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `checkpoint` with these
-/// options: `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files.
+/// options: `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files. They are written
+/// beside it and then moved, so that it never holds a part of a model.
 ///
 /// # Errors
 /// When the artifact does not read back, or the folder cannot be written.
@@ -26,7 +32,9 @@ pub fn export(
     policy: FormatPolicy,
     fused: bool,
     folder: &Path,
+    progress: &mut dyn Progress,
 ) -> Result<()> {
+    progress.stage("export", 1);
     let plain = graph::build(&checkpoint.config);
     let n_kv_heads = checkpoint.config.n_kv_heads;
     let graph = if fused { fuse::fuse(&plain, n_kv_heads) } else { fuse::plain(&plain, n_kv_heads) };
@@ -37,13 +45,35 @@ pub fn export(
     let shapes = checkpoint.config.tensor_shapes();
     let packed = Packed { view: &view, graph: &graph, weights: &weights, shapes: &shapes };
 
-    std::fs::create_dir_all(folder).map_err(CompileError::io(folder))?;
-    let tensors = exported(checkpoint, &packed);
-    let path = folder.join("model.safetensors");
-    safetensors::serialize_to_file(&tensors, None, &path)
-        .map_err(|error| CompileError::malformed(&path, error.to_string()))?;
-    write_json(&folder.join("config.json"), &text_config(checkpoint))?;
-    write_tokenizer(checkpoint, folder)
+    let staged = folder_beside(folder).map_err(CompileError::io(folder))?;
+    progress.partial(Some(staged.path()));
+    let path = staged.path().join("model.safetensors");
+    safetensors::serialize_to_file(&exported(checkpoint, &packed), None, &path)
+        .map_err(|error| CompileError::malformed(&folder.join("model.safetensors"), error.to_string()))?;
+    write_json(&staged.path().join("config.json"), &text_config(checkpoint)).map_err(CompileError::io(folder))?;
+    write_tokenizer(checkpoint, staged.path()).map_err(CompileError::io(folder))?;
+    move_files(staged.path(), folder).map_err(CompileError::io(folder))?;
+    progress.partial(None);
+    progress.advance(1);
+    Ok(())
+}
+
+/// A temporary folder on the same disk, which vanishes with the value.
+fn folder_beside(folder: &Path) -> io::Result<TempDir> {
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent)?;
+    tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempdir_in(parent)
+}
+
+/// Moves all files of `from` to `to`, which is made if absent, and makes them as readable as an artifact is.
+fn move_files(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        std::fs::set_permissions(entry.path(), Permissions::from_mode(0o644))?;
+        std::fs::rename(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 /// The artifact's weights by canonical tensor name.
@@ -206,13 +236,13 @@ fn text_config(checkpoint: &Checkpoint) -> Value {
     config
 }
 
-fn write_tokenizer(checkpoint: &Checkpoint, folder: &Path) -> Result<()> {
+fn write_tokenizer(checkpoint: &Checkpoint, folder: &Path) -> io::Result<()> {
     let files = &checkpoint.tokenizer;
     if files.tokenizer_json.is_empty() {
         return Ok(());
     }
     let path = folder.join("tokenizer.json");
-    std::fs::write(&path, &files.tokenizer_json).map_err(CompileError::io(&path))?;
+    std::fs::write(&path, &files.tokenizer_json)?;
     let config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": files.bos_token,
@@ -223,6 +253,6 @@ fn write_tokenizer(checkpoint: &Checkpoint, folder: &Path) -> Result<()> {
     write_json(&folder.join("generation_config.json"), &json!({ "eos_token_id": files.stop_ids }))
 }
 
-fn write_json(path: &Path, value: &Value) -> Result<()> {
-    std::fs::write(path, format!("{value:#}\n")).map_err(CompileError::io(path))
+fn write_json(path: &Path, value: &Value) -> io::Result<()> {
+    std::fs::write(path, format!("{value:#}\n"))
 }

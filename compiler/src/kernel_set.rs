@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use shaders_gen::Target;
 
 use crate::Progress;
-use crate::alternatives::{alternative_name, alternatives};
+use crate::alternatives;
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
 use crate::place::{self, StepPipeline, WeightPlacement};
@@ -50,8 +50,15 @@ pub fn build(
     let mut set = KernelSet { kernels: Kernels::default(), specs: Vec::new(), arena_bytes: 0, activations: Vec::new() };
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
-        let programs: Vec<(ProgramKind, Vec<Step>)> =
-            PROGRAMS.into_iter().map(|kind| (kind, select(graph, config, weights, target, kind, options))).collect();
+        let mut programs: Vec<(ProgramKind, Vec<Step>)> = Vec::new();
+        for (kind, target) in alternatives::programs(target, options.alternatives) {
+            let steps = select(graph, config, weights, &target, kind, options);
+            let specs = |steps: &[Step]| steps.iter().map(|step| step.spec.clone()).collect::<Vec<_>>();
+            // What was to be another way may come out as the same.
+            if !programs.iter().any(|(other, of_other)| *other == kind && specs(of_other) == specs(&steps)) {
+                programs.push((kind, steps));
+            }
+        }
         let mut pipeline_of_spec: BTreeMap<KernelSpec, u32> = BTreeMap::new();
         let mut specs = Vec::new();
         for step in programs.iter().flat_map(|(_, steps)| steps) {
@@ -62,7 +69,8 @@ pub fn build(
         }
         let checksum = specs.len() as u32;
         specs.push(KernelSpec::Checksum(ChecksumSpec {}));
-        let others: Vec<Vec<KernelSpec>> = specs.iter().map(|spec| alternatives(spec, target)).collect();
+        let others = |spec| if options.alternatives { alternatives::alternatives(spec, target) } else { Vec::new() };
+        let others: Vec<Vec<KernelSpec>> = specs.iter().map(others).collect();
         let mut module_of = |words: Vec<u32>| {
             let next = module_of_words.len() as u32;
             *module_of_words.entry(words).or_insert(next)
@@ -77,7 +85,7 @@ pub fn build(
             alternatives: others
                 .iter()
                 .zip(&mut other_modules)
-                .map(|(other, module)| Alternative { name: alternative_name(other), module })
+                .map(|(other, module)| Alternative { name: alternatives::alternative_name(other), module })
                 .collect(),
         });
         let pipelines = pipelines.collect();
@@ -94,8 +102,8 @@ pub fn build(
             .map(|(kind, steps)| {
                 let pipeline_of = |step: &Step| {
                     let pipeline = pipeline_of_spec[&step.spec];
-                    // Alternatives are those of one row.
-                    let alternatives = others[pipeline as usize].iter().map(|other| other.workgroups(1)).collect();
+                    let others = others[pipeline as usize].iter();
+                    let alternatives = others.map(|other| other.workgroups(step.rows)).collect();
                     StepPipeline { pipeline, alternatives }
                 };
                 let pipelines: Vec<StepPipeline> = steps.iter().map(pipeline_of).collect();

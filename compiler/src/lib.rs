@@ -38,6 +38,7 @@ pub mod synthesize;
 
 pub mod emit;
 pub mod export;
+pub mod outputs;
 pub mod report;
 
 use std::path::{Path, PathBuf};
@@ -67,6 +68,8 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Number format of the KV cache.
     pub kv: KvFormat,
+    /// Hold other ways to run the same kernels, for `unicorn-run tune`.
+    pub alternatives: bool,
     /// Text forms to write beside the artifact.
     pub emit: Vec<emit::Form>,
     /// Whose memory the plan is made for.
@@ -77,7 +80,7 @@ pub struct CompileOptions {
 
 impl CompileOptions {
     fn select(&self) -> SelectOptions {
-        SelectOptions { fold: self.fuse, kv: self.kv }
+        SelectOptions { fold: self.fuse, kv: self.kv, alternatives: self.alternatives }
     }
 }
 
@@ -297,6 +300,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
                 ("targets".into(), targets.join(",")),
                 ("kv".into(), options.kv.name().into()),
                 ("fuse".into(), options.fuse.to_string()),
+                ("alternatives".into(), options.alternatives.to_string()),
                 ("machine".into(), options.machine.name.clone()),
                 ("context".into(), placement.plan.planned_context_tokens.to_string()),
             ],

@@ -1,5 +1,6 @@
 //! The command line of `unicorn-compile`.
 
+mod interrupt;
 mod progress;
 
 use std::fmt::Display;
@@ -16,7 +17,7 @@ use compiler::machine::Machine;
 use compiler::replan::{ReplanOptions, replan};
 use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileError, CompileOptions, Source, compile, export, plan};
+use compiler::{CompileError, CompileOptions, Source, compile, export, outputs, plan};
 use kernels::KvFormat;
 use progress::Bars;
 use serde::Serialize;
@@ -63,6 +64,9 @@ struct Args {
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     no_fuse: bool,
+    /// Leave out the other ways to run each kernel, from which unicorn-run tune chooses.
+    #[arg(long)]
+    no_alternatives: bool,
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Form>,
@@ -121,7 +125,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // A stderr that takes nothing (a log on a full disk) must not end in a panic.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -134,6 +139,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
         policy,
         targets: target::presets().into_iter().filter(|target| wanted(target.name)).collect(),
         fuse: !args.no_fuse,
+        alternatives: !args.no_alternatives,
         kv: if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 },
         emit: args.emit.clone(),
         machine: Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?,
@@ -148,12 +154,17 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);
     };
-    let report = compile(source, output, &options, &mut bars)?;
-    bars.finish();
-    if let (Some(folder), Some(model)) = (&args.export_dequantized, &args.model) {
-        let checkpoint = Checkpoint::open(model)?;
-        export::export(&checkpoint, output, policy, options.fuse, folder)?;
+    outputs::check_artifact(source, output)?;
+    let export_to = args.export_dequantized.as_ref().zip(args.model.as_ref());
+    if let Some((folder, model)) = export_to {
+        outputs::check_export(model, folder)?;
     }
+    let report = compile(source, output, &options, &mut bars)?;
+    if let Some((folder, model)) = export_to {
+        let checkpoint = Checkpoint::open(model)?;
+        export::export(&checkpoint, output, policy, options.fuse, folder, &mut bars)?;
+    }
+    bars.finish();
     print(args.json, args.quiet, &report)
 }
 
@@ -163,6 +174,9 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
         return Err(CompileError::malformed(output, "file is an artifact, expected a name for the plan"));
     }
+    if let Some(output) = &args.output {
+        outputs::check_replaced(source, output)?;
+    }
     let planned = plan(source, options, bars)?;
     let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
     bars.finish();
@@ -170,14 +184,14 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
         let text = if args.json { report.json() } else { Form::Plan.text(&planned, None) };
-        std::fs::write(output, text).map_err(CompileError::io(output))?;
+        outputs::write_text(output, &text)?;
     }
     for form in &options.emit {
         let text = form.text(&planned, kernels.as_ref());
         match &args.output {
             Some(output) => {
                 let path = compiler::beside(output, form.name());
-                std::fs::write(&path, text).map_err(CompileError::io(&path))?;
+                outputs::write_text(&path, &text)?;
             }
             None => say(&text)?,
         }

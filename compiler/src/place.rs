@@ -16,6 +16,7 @@ use artifacts::{
 use kernels::KvFormat;
 use shaders_gen::Target;
 
+use crate::alternatives::programs;
 use crate::error::{CompileError, Result};
 use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
@@ -219,8 +220,8 @@ pub fn widest_activations(
 ) -> Vec<ActivationPlan> {
     let mut widest = Vec::new();
     for target in targets {
-        for kind in PROGRAMS {
-            let steps = select(graph, config, weights, target, kind, options);
+        for (kind, target) in programs(target, options.alternatives) {
+            let steps = select(graph, config, weights, &target, kind, options);
             let activations = place_activations(graph.graph(), &steps, kind.rows);
             if arena_bytes(activations.values()) > arena_bytes(&widest) {
                 widest = activations.into_values().collect();

@@ -1,38 +1,23 @@
-//! A progress bar per stage on a terminal, a plain line per stage otherwise; and what an interrupt removes.
+//! A progress bar per stage on a terminal, a plain line per stage otherwise.
 
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use compiler::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Exit status after Ctrl-C, as shells count signals.
-const INTERRUPTED: i32 = 130;
+use crate::interrupt::Partial;
 
-/// Shows stages on stderr. Ctrl-C removes the half-written artifact and ends the process.
+/// Shows stages on stderr. An interrupt ends the process and what it had half written.
 pub struct Bars {
     quiet: bool,
     bar: Option<ProgressBar>,
-    partial: Arc<Mutex<Option<PathBuf>>>,
+    partial: Partial,
 }
 
 impl Bars {
     pub fn new(quiet: bool) -> Bars {
-        let partial: Arc<Mutex<Option<PathBuf>>> = Arc::default();
-        let removed = Arc::clone(&partial);
-        // Without a handler an interrupt would leave the temporary file; failing to set one changes nothing else.
-        let handler = ctrlc::set_handler(move || {
-            if let Ok(Some(path)) = removed.lock().as_deref() {
-                let _ = std::fs::remove_file(path);
-            }
-            eprintln!("error: interrupted");
-            std::process::exit(INTERRUPTED);
-        });
-        if let Err(error) = handler {
-            eprintln!("warning: an interrupt may leave a temporary file: {error}");
-        }
-        Bars { quiet, bar: None, partial }
+        Bars { quiet, bar: None, partial: Partial::removed_by_signals() }
     }
 
     /// Ends the last stage's bar.
@@ -50,7 +35,8 @@ impl Progress for Bars {
             return;
         }
         if !std::io::stderr().is_terminal() {
-            eprintln!("{name}");
+            // Progress that cannot be shown is no reason to stop.
+            let _ = writeln!(std::io::stderr(), "{name}");
             return;
         }
         let template = if total > u64::from(u16::MAX) {
@@ -71,8 +57,6 @@ impl Progress for Bars {
     }
 
     fn partial(&mut self, path: Option<&Path>) {
-        if let Ok(mut partial) = self.partial.lock() {
-            *partial = path.map(Path::to_owned);
-        }
+        self.partial.set(path);
     }
 }

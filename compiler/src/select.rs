@@ -75,6 +75,8 @@ pub const PROGRAMS: [ProgramKind; 17] = {
 pub struct Step {
     pub spec: KernelSpec,
     pub workgroups: [usize; 3],
+    /// Most rows that it works on.
+    pub rows: usize,
     /// In the order of `spec.bindings()`.
     pub operands: Vec<Operand>,
     pub label: String,
@@ -142,6 +144,8 @@ pub struct SelectOptions {
     /// Norms become prologues of matmuls, and work on heads the prologue of attention, where they can.
     pub fold: bool,
     pub kv: KvFormat,
+    /// There is room for what alternatives leave behind, such as more splits.
+    pub alternatives: bool,
 }
 
 /// The kernels of one program.
@@ -257,6 +261,7 @@ impl Selector<'_> {
         });
         self.steps.push(Step {
             workgroups: spec.workgroups(self.logits_rows()),
+            rows: self.logits_rows(),
             operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
             spec,
             label: "sample".into(),
@@ -308,6 +313,7 @@ impl Selector<'_> {
         };
         self.steps.push(Step {
             workgroups: spec.workgroups(rows),
+            rows,
             operands,
             spec,
             label,

@@ -8,15 +8,14 @@
 //!
 //! Codes    u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
 //!          a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
-//! Half     [two f16 a word, columns padded to 32 with zeros] [f32 by which the row's values are to be multiplied]
+//! Factored the same, and behind it one word: the f32 power of two by which f16 values of the row are to be multiplied
 //! ```
 //!
 //! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products see in decode and
-//! what matrix units see in prefill is the same number. Q and K decide which token is looked at, so the projection into
+//! what matrix units see in prefill, f16 or the codes themselves, is the same number. Q and K decide which token is looked at, so the projection into
 //! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
 //! its place: rows keep the stride of f32 elements in words.
 
-use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Role;
@@ -38,8 +37,8 @@ pub enum ActivationFormat {
     F32,
     /// For packed integer dot products.
     Codes(Precision),
-    /// For matrix units: the values of the codes as f16.
-    Half(Precision),
+    /// For matrix units: codes, and what brings their values into the range of f16.
+    Factored(Precision),
 }
 
 impl Precision {
@@ -48,6 +47,14 @@ impl Precision {
         match self {
             Precision::Int8 => 1,
             Precision::Int11 => 2,
+        }
+    }
+
+    /// For names of pipelines: the bits of an activation.
+    fn name(self) -> &'static str {
+        match self {
+            Precision::Int8 => "a8",
+            Precision::Int11 => "a11",
         }
     }
 
@@ -81,7 +88,7 @@ impl ActivationFormat {
     pub fn precision(self) -> Option<Precision> {
         match self {
             ActivationFormat::F32 => None,
-            ActivationFormat::Codes(precision) | ActivationFormat::Half(precision) => Some(precision),
+            ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => Some(precision),
         }
     }
 
@@ -89,10 +96,7 @@ impl ActivationFormat {
     pub fn name(self) -> &'static str {
         match self {
             ActivationFormat::F32 => "f32",
-            ActivationFormat::Codes(Precision::Int8) => "a8",
-            ActivationFormat::Codes(Precision::Int11) => "a11",
-            ActivationFormat::Half(Precision::Int8) => "a8 in f16",
-            ActivationFormat::Half(Precision::Int11) => "a11 in f16",
+            ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => precision.name(),
         }
     }
 
@@ -104,8 +108,7 @@ impl ActivationFormat {
             .number("CODE_MAX", precision.code_max())
             .size("SCALE_MASK", precision.scale_mask() as usize)
             .flag("ENCODE", self != ActivationFormat::F32)
-            .flag("ENCODE_CODES", matches!(self, ActivationFormat::Codes(_)))
-            .flag("ENCODE_HALF", matches!(self, ActivationFormat::Half(_)))
+            .flag("ENCODE_FACTOR", matches!(self, ActivationFormat::Factored(_)))
             .flag("INT11", precision == Precision::Int11)
     }
 
@@ -115,7 +118,7 @@ impl ActivationFormat {
         self.values(values)
             .size("GROUPS", groups(cols))
             .size("GROUP_WORDS_AT", group_words_at(cols, precision))
-            .size("HALF_FACTOR_AT", half_factor_at(cols))
+            .size("FACTOR_AT", factor_at(cols, precision))
     }
 
     /// The binding through which such a row is written.
@@ -129,14 +132,14 @@ pub fn groups(cols: usize) -> usize {
     cols.div_ceil(ACTIVATION_GROUP)
 }
 
-/// Words of a `Codes` row before its groups' words.
+/// Words of a row of codes before its groups' words.
 pub fn group_words_at(cols: usize, precision: Precision) -> usize {
     groups(cols) * precision.planes() * ACTIVATION_GROUP / 4
 }
 
-/// Word of a `Half` row that holds the row's factor.
-pub fn half_factor_at(cols: usize) -> usize {
-    groups(cols) * ACTIVATION_GROUP / 2
+/// Word of a `Factored` row that holds the row's factor.
+pub fn factor_at(cols: usize, precision: Precision) -> usize {
+    group_words_at(cols, precision) + groups(cols)
 }
 
 /// One row as a kernel writes it, for twins. f32 rows are themselves.
@@ -144,22 +147,18 @@ pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {
     let Some(precision) = format.precision() else { return row.iter().map(|x| x.to_bits()).collect() };
     let quantised: Vec<([i32; ACTIVATION_GROUP], f32)> =
         row.chunks(ACTIVATION_GROUP).map(|group| quantise_group(precision, group)).collect();
-    match format {
-        ActivationFormat::Half(_) => encode_half(row, &quantised),
-        _ => encode_codes(precision, &quantised),
+    let mut words = encode_codes(precision, &quantised);
+    if let ActivationFormat::Factored(_) = format {
+        words.push(row_factor(row).to_bits());
     }
+    words
 }
 
 /// The `cols` values that a stored row stands for.
 pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f32> {
     match format {
         ActivationFormat::F32 => words[..cols].iter().map(|&word| f32::from_bits(word)).collect(),
-        ActivationFormat::Half(_) => {
-            let factor = f32::from_bits(words[half_factor_at(cols)]);
-            let half = |i: usize| f16::from_bits((words[i / 2] >> (16 * (i % 2))) as u16);
-            (0..cols).map(|i| half(i).to_f32() * factor).collect()
-        }
-        ActivationFormat::Codes(precision) => {
+        ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => {
             let of_group = &words[group_words_at(cols, precision)..];
             let byte = |word: u32, i: usize| i32::from((word >> (8 * (i % 4))) as u8 as i8);
             let code = |i: usize| {
@@ -207,29 +206,17 @@ fn encode_codes(precision: Precision, quantised: &[([i32; ACTIVATION_GROUP], f32
     words
 }
 
-fn encode_half(row: &[f32], quantised: &[([i32; ACTIVATION_GROUP], f32)]) -> Vec<u32> {
-    let (factor, inverse) = row_factor(row.iter().fold(0.0, |most, x| x.abs().max(most)));
-    let halves: Vec<u16> = quantised
-        .iter()
-        .flat_map(|(codes, scale)| codes.map(|code| f16::from_f32(code as f32 * (scale * inverse)).to_bits()))
-        .collect();
-    let (pairs, _) = halves.as_chunks::<2>();
-    let mut words: Vec<u32> = pairs.iter().map(|[low, high]| u32::from(*low) | (u32::from(*high) << 16)).collect();
-    words.push(factor.to_bits());
-    words
-}
-
-/// The power of two that brings a row whose greatest magnitude is `most` to between 2^13 and 2^14, where f16 neither
-/// overflows nor soon rounds, inverted (what the row is multiplied by again) and itself.
-fn row_factor(most: f32) -> (f32, f32) {
-    let exponent = (most.max(LEAST).to_bits() >> 23) as i32;
-    let power = |exponent: i32| f32::from_bits((exponent as u32) << 23);
-    (power(exponent - 13), power(267 - exponent))
+/// The power of two by which a row is divided before it becomes f16: its greatest magnitude then is between 2^13 and 2^14,
+/// where f16 neither overflows nor soon rounds.
+fn row_factor(row: &[f32]) -> f32 {
+    let most = row.iter().fold(LEAST, |most, x| x.abs().max(most));
+    f32::from_bits(((most.to_bits() >> 23) - 13) << 23)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
     use proptest::prelude::*;
 
     proptest! {
@@ -250,19 +237,25 @@ mod tests {
         }
 
         #[test]
-        fn halves_are_the_codes_exactly(row in prop::collection::vec(-1e6f32..1e6, 1..200), small in -30i32..30) {
+        fn codes_are_halves_exactly_once_divided_by_the_factor(
+            row in prop::collection::vec(-1e6f32..1e6, 1..200),
+            small in -30i32..30,
+        ) {
             let row: Vec<f32> = row.iter().map(|x| x * 2f32.powi(small)).collect();
             for precision in [Precision::Int8, Precision::Int11] {
-                let [codes, halves] = [ActivationFormat::Codes(precision), ActivationFormat::Half(precision)]
-                    .map(|format| decode_row(format, &encode_row(format, &row), row.len()));
-                prop_assert_eq!(codes, halves);
+                let format = ActivationFormat::Factored(precision);
+                let words = encode_row(format, &row);
+                let factor = f32::from_bits(words[factor_at(row.len(), precision)]);
+                for value in decode_row(format, &words, row.len()) {
+                    prop_assert_eq!(f16::from_f32(value / factor).to_f32() * factor, value);
+                }
             }
         }
     }
 
     #[test]
     fn zeros_stay_zeros() {
-        for format in [ActivationFormat::Codes(Precision::Int11), ActivationFormat::Half(Precision::Int8)] {
+        for format in [ActivationFormat::Codes(Precision::Int11), ActivationFormat::Factored(Precision::Int8)] {
             assert_eq!(decode_row(format, &encode_row(format, &[0.0; 40]), 40), [0.0; 40]);
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! A workgroup takes one KV head, a few rows and a part of the tokens, so that the heads of a GQA group share each read of
 //! K and V. While scoring, a lane is a cached token; while mixing, a lane is a chunk of dimensions and a share of the
-//! tokens. With one split it writes the result; with several each leaves a maximum, a sum and a mix for `combine`.
+//! tokens. With room for one split it writes the result; with more each leaves a maximum, a sum and a mix for `combine`.
 //!
 //! Where each row of the step is the only one of its sequence, what `heads` does can be done here, as a prologue: every
 //! workgroup prepares its own query heads, and split 0 also makes K and V of the newest token, writes them to the cache
@@ -38,7 +38,7 @@ pub struct AttentionSpec {
     pub prologue: Option<HeadsSpec>,
     pub softcap: Option<Number>,
     pub output_stride: usize,
-    /// Of the result, where there is one split.
+    /// Of the result, where `split` has no room for parts of one.
     pub output: ActivationFormat,
     pub subgroup_size: u32,
 }
@@ -90,7 +90,7 @@ impl AttentionSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let result = if self.split.splits > 1 { Role::Partials } else { result_role(self.output) };
+        let result = if self.split.is_partial() { Role::Partials } else { result_role(self.output) };
         let factors = self.prologue.iter().flat_map(HeadsSpec::factors);
         let roles = [Role::Step, Role::Input, result, Role::Keys, Role::Values];
         let mut list = bindings(roles.into_iter().chain(factors));
@@ -109,6 +109,7 @@ impl AttentionSpec {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
         assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
+        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
         assert_eq!(self.split.newest_apart, self.prologue.is_some(), "a prologue has the newest token at hand");
         let values = Values::default()
             .size("N_HEADS", self.n_heads())
@@ -130,7 +131,7 @@ impl AttentionSpec {
             .number("MASKED", MASKED)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .flag("SOFTCAP", self.softcap.is_some())
-            .flag("PARTIAL", self.split.splits > 1)
+            .flag("PARTIAL", self.split.is_partial())
             .flag("FOLD", self.prologue.is_some())
             .text("WORKGROUP_SIZE", TILE)
             .text("DECLARATIONS", declarations(&self.bindings()));
@@ -322,7 +323,9 @@ impl AttentionSpec {
     fn finish_wgsl(&self) -> String {
         self.each(|q| {
             let leave = self.each_quad(|j| format!("    mixed[lane * CHUNK_QUADS + {j}u] = mix_{j}_{q};\n"));
-            format!("{leave}    finish({q}u, greatest_{q}, total_{q}, first_row, first_head, split, lane);\n")
+            format!(
+                "{leave}    finish({q}u, greatest_{q}, total_{q}, first_row, first_head, split, span.splits, lane);\n"
+            )
         })
     }
 }
@@ -358,11 +361,11 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                 };
                 let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
                 let (mixed, greatest, total) = mix(spec, inputs, query, head / spec.gqa, &tokens);
-                if spec.split.splits > 1 {
-                    let at = ((row * spec.n_heads() + head) * spec.split.splits + split) * partial_len;
+                if spec.split.is_partial() {
+                    let at = ((row * spec.n_heads() + head) * spec.split.room + split) * partial_len;
                     let mut partial = mixed;
                     partial.resize(partial_len - 4, 0.0);
-                    partial.extend([greatest, total, 0.0, 0.0]);
+                    partial.extend([greatest, total, parts.len() as f32, 0.0]);
                     output[at..at + partial_len]
                         .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
                 } else {
@@ -370,7 +373,7 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                 }
             }
         }
-        if spec.split.splits == 1 {
+        if !spec.split.is_partial() {
             let words = encode_row(spec.output, &result);
             output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
         }

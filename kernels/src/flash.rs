@@ -84,6 +84,11 @@ impl FlashTile {
         self.subgroups / self.slices(cache) * self.fragment
     }
 
+    /// Query heads of one KV head that a workgroup takes, of `gqa`.
+    pub fn heads(&self, cache: &CacheLayout, gqa: usize) -> usize {
+        (1..=gqa.min(self.queries(cache))).rev().find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(1)
+    }
+
     /// Bytes of workgroup memory.
     pub fn shared_bytes(&self, cache: &CacheLayout) -> usize {
         let words = self.kv_words(cache) + self.queries(cache) * row_words(cache.page_tokens);
@@ -110,6 +115,11 @@ fn row_words(halves: usize) -> usize {
 }
 
 impl FlashSpec {
+    /// The same cut another way.
+    pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
+        FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
+    }
+
     fn n_heads(&self) -> usize {
         self.cache.n_kv_heads * self.gqa
     }
@@ -444,7 +454,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
         gqa: spec.gqa,
         cache: spec.cache,
         kv_group: spec.kv_group,
-        split: Split { rows_per_group, window: spec.window, splits: 1, newest_apart: false },
+        split: Split { rows_per_group, window: spec.window, splits: 1, room: 1, newest_apart: false },
         heads_per_group: spec.heads_per_group,
         input_stride: spec.input_stride,
         prologue: None,

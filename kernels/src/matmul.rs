@@ -17,6 +17,7 @@ use crate::norm::{NormSpec, norm_row};
 use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
 
+mod across;
 mod body;
 
 /// Parameters of one matmul pipeline.
@@ -57,9 +58,23 @@ pub struct MatMulTile {
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane loads before it multiplies them, where the input is integers.
     pub unroll: usize,
-    /// Subgroups have 8 lanes, and a lane loads one of every eight activations and gets the others from its neighbours:
-    /// where a load costs each lane by itself, as on a CPU. Needs `k_slices` of 1.
-    pub broadcast: bool,
+    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
+    pub passes: usize,
+    pub sharing: Sharing,
+}
+
+/// How the lanes of a subgroup share what they load, where activations are f32. All but `Own` need subgroups of 8 lanes and
+/// `k_slices` of 1, and are for devices that are a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Sharing {
+    /// Not at all.
+    #[default]
+    Own,
+    /// A lane loads one of every eight activations and gets the others from its neighbours: where each lane pays for its load.
+    Broadcast,
+    /// Lanes take eight columns of a row, the rows of a tile follow one another: where what is the same for all lanes is
+    /// loaded once, and other loads are dear. Needs `columns` of 1.
+    Across,
 }
 
 impl MatMulTile {
@@ -74,7 +89,7 @@ impl MatMulSpec {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
-    /// Rows of the result that one workgroup makes.
+    /// Rows of the result that one workgroup makes in a pass.
     pub fn group_rows(&self) -> usize {
         let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
         if self.act_mul.is_some() { rows / 2 } else { rows }
@@ -119,7 +134,7 @@ impl MatMulSpec {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
-        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group), 1]
+        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
 
     pub(crate) fn wgsl(&self) -> String {
@@ -145,6 +160,7 @@ impl MatMulSpec {
             .size("COLUMNS", self.tile.columns)
             .size("TILES_PER_LANE", self.tile.tiles_per_lane)
             .size("K_SLICES", self.tile.k_slices)
+            .size("PASSES", self.tile.passes)
             .size("GROUP_TILES", self.tile.group_tiles)
             .size("PARTS", self.parts_per_row())
             .size("PARTIALS", self.partials())
@@ -160,8 +176,9 @@ impl MatMulSpec {
             .flag("CODES", self.input != ActivationFormat::F32)
             .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
             .flag("TAIL", layout.cols != layout.padded_cols())
-            .flag("BROADCAST", self.tile.broadcast)
+            .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.k_slices > 1)
+            .flag("MANY_PASSES", self.tile.passes > 1)
             .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
@@ -182,13 +199,14 @@ impl MatMulSpec {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
         assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
-        assert!(!tile.broadcast || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(tile.sharing == Sharing::Own || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(tile.sharing != Sharing::Across || tile.columns == 1, "lanes across columns have one row of the step");
         assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
         assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
         match self.input {
             ActivationFormat::F32 => {}
             ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
-            ActivationFormat::Half(_) => panic!("f16 activations are for matrix units"),
+            ActivationFormat::Factored(_) => panic!("rows with a factor are for matrix units"),
         }
         if self.output != ActivationFormat::F32 {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");

@@ -57,7 +57,7 @@ impl NormSpec {
             ActivationFormat::F32 => {
                 format!("    if (inside_{slot}) {{\n        output[at + quad_{slot}] = x_{slot};\n    }}\n")
             }
-            _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, factor, lane);\n"),
+            _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, lane);\n"),
         };
         let values = Values::default()
             .size("WIDTH", self.width)
@@ -89,13 +89,26 @@ impl NormSpec {
             let columns = format!("vec4<u32>(4u * quad_{i}) + vec4<u32>(0u, 1u, 2u, 3u)");
             format!("select(vec4<f32>(0.0), {value}, {columns} < vec4<u32>({}u))", self.width)
         };
+        // Everything is on its way before anything is waited for.
+        let operands = [
+            ("x", "input", true, true),
+            ("residual", "residual", true, self.add),
+            ("post_weight", "post_norm_weight", false, self.post_norm),
+            ("weight", "norm_weight", false, true),
+        ];
         text += &each(&|i| {
-            let load = masked(i, format!("input[at + quad_{i}]"));
-            format!(
-                "    let quad_{i} = lane + {}u;\n    let inside_{i} = quad_{i} < {quads}u;\n    var x_{i} = \
-                 vec4<f32>(0.0);\n    if (inside_{i}) {{\n        x_{i} = {load};\n    }}\n",
-                i * lanes
-            )
+            let mut code =
+                format!("    let quad_{i} = lane + {}u;\n    let inside_{i} = quad_{i} < {quads}u;\n", i * lanes);
+            let wanted = operands.iter().filter(|(.., wanted)| *wanted);
+            for (name, buffer, of_row, _) in wanted {
+                let at = if *of_row { "at + " } else { "" };
+                let load = format!("{buffer}[{at}quad_{i}]");
+                let load = if *name == "x" { masked(i, load) } else { load };
+                code += &format!(
+                    "    var {name}_{i} = vec4<f32>(0.0);\n    if (inside_{i}) {{\n        {name}_{i} = {load};\n    }}\n"
+                );
+            }
+            code
         });
         let root = |name: &str| {
             format!("    let {name} = inverseSqrt(workgroup_sum({squares}, lane) / {}f + EPS);\n", self.width)
@@ -105,12 +118,9 @@ impl NormSpec {
         }
         if self.add {
             text += &each(&|i| {
-                let delta = if self.post_norm {
-                    format!("x_{i} * delta_scale * post_norm_weight[quad_{i}]")
-                } else {
-                    format!("x_{i}")
-                };
-                let sum = masked(i, format!("residual[at + quad_{i}] + {delta}"));
+                let delta =
+                    if self.post_norm { format!("x_{i} * delta_scale * post_weight_{i}") } else { format!("x_{i}") };
+                let sum = masked(i, format!("residual_{i} + {delta}"));
                 format!(
                     "    if (inside_{i}) {{\n        x_{i} = {sum};\n        if (first) {{\n            \
                      sum[at + quad_{i}] = x_{i};\n        }}\n    }}\n"
@@ -118,7 +128,7 @@ impl NormSpec {
             });
         }
         text += &root("scale");
-        text + &each(&|i| format!("    if (inside_{i}) {{\n        x_{i} *= scale * norm_weight[quad_{i}];\n    }}\n"))
+        text + &each(&|i| format!("    if (inside_{i}) {{\n        x_{i} *= scale * weight_{i};\n    }}\n"))
     }
 }
 

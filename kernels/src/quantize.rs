@@ -1,6 +1,6 @@
 //! An f32 row as the integers that the next matmul reads, where the kernel that made it could not write them itself.
 //!
-//! Formats and formulas: `activations`. One workgroup a row, because a `Half` row has one factor.
+//! Formats and formulas: `activations`. One workgroup a row, because a `Factored` row has one factor.
 
 use serde::{Deserialize, Serialize};
 

@@ -51,10 +51,8 @@ pub enum Role {
     Input,
     /// The same, read four elements at a time.
     InputQuads,
-    /// The same as integers (`activations::ActivationFormat::Codes`), sixteen codes at a time.
+    /// The same as integers (rows of `activations`), sixteen codes at a time.
     Codes,
-    /// The same as `activations::ActivationFormat::Half` rows, eight elements at a time.
-    Halves,
     /// The other operand.
     Second,
     /// The residual stream before the sum.
@@ -62,7 +60,7 @@ pub enum Role {
     Output,
     /// The same, written four elements at a time.
     OutputQuads,
-    /// The same as integers, or f16 made of them: rows of `activations`.
+    /// The same as integers: rows of `activations`.
     Encoded,
     /// What attention found in each split, see `combine`.
     Partials,
@@ -144,6 +142,14 @@ impl KernelSpec {
         }
     }
 
+    /// Columns that its cooperative matrices of int8 are deep; `None`: it has no such matrices.
+    pub fn integer_depth(&self) -> Option<usize> {
+        match self {
+            KernelSpec::Gemm(spec) => spec.tile.integer_depth,
+            _ => None,
+        }
+    }
+
     /// WGSL with entry point `main`.
     pub fn wgsl(&self) -> String {
         match self {
@@ -198,7 +204,6 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),
             Role::Codes => ("codes", "array<vec4<u32>>"),
-            Role::Halves => ("halves", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),

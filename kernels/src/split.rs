@@ -26,11 +26,19 @@ pub struct Split {
     pub window: Option<usize>,
     /// Workgroups that share the tokens.
     pub splits: usize,
+    /// Splits that a head of a row has room for in what they leave for `combine`, `splits` at least; 1: there is one split,
+    /// which leaves a result.
+    pub room: usize,
     /// The row's own token is not read from the cache: split 0 makes it.
     pub newest_apart: bool,
 }
 
 impl Split {
+    /// Whether splits leave parts of a result, for `combine`.
+    pub fn is_partial(&self) -> bool {
+        self.room > 1
+    }
+
     /// Cached tokens that some of these rows see.
     pub fn span(&self, positions: &[u32]) -> Range<usize> {
         let (first, last) = (positions[0] as usize, positions[positions.len() - 1] as usize);
@@ -53,6 +61,7 @@ impl Split {
             .size("ROWS", self.rows_per_group)
             .size("WINDOW", self.window.unwrap_or(0))
             .size("SPLITS", self.splits)
+            .size("ROOM", self.room)
             .size("TILE", TILE)
             .flag("WINDOWED", self.window.is_some())
             .flag("NEWEST_APART", self.newest_apart)
@@ -70,7 +79,7 @@ mod tests {
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
             newest_apart in any::<bool>(),
         ) {
-            let split = Split { rows_per_group: 8, window, splits, newest_apart };
+            let split = Split { rows_per_group: 8, window, splits, room: splits, newest_apart };
             let positions: Vec<u32> = (first..first + rows).collect();
             let (span, parts) = (split.span(&positions), split.parts(&positions));
             prop_assert!(parts.len() <= splits);

@@ -110,6 +110,8 @@ fn include(name: &str) -> &'static str {
         "cache" => include_str!("wgsl/shared/cache.wgsl"),
         "encode" => include_str!("wgsl/shared/encode.wgsl"),
         "encode_row" => include_str!("wgsl/shared/encode_row.wgsl"),
+        "gemm_halves" => include_str!("wgsl/shared/gemm_halves.wgsl"),
+        "gemm_integers" => include_str!("wgsl/shared/gemm_integers.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
         "int8" => include_str!("wgsl/shared/int8.wgsl"),

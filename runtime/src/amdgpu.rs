@@ -1,9 +1,9 @@
 //! The kernel's figures of an AMD GPU's memory: what all processes together hold, and how much there is.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::device_plan::DeviceFacts;
+use crate::sysfs::{hex, is_numbered, names, number};
 
 /// One device's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ impl Amdgpu {
 
     pub fn in_folder(facts: &DeviceFacts, sysfs: &Path) -> Option<Amdgpu> {
         let folder = device_folder(facts, sysfs)?;
-        let number = |name: String| fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok();
+        let bytes = |name: String| number(&folder.join(name));
         let part = |name: &str| {
             let (total, used) = (format!("mem_info_{name}_total"), format!("mem_info_{name}_used"));
-            Some(Part { total_bytes: number(total)?, used_bytes: number(used)? })
+            Some(Part { total_bytes: bytes(total)?, used_bytes: bytes(used)? })
         };
         Some(Amdgpu { vram: part("vram")?, gtt: part("gtt")? })
     }
@@ -49,38 +49,37 @@ fn device_folder(facts: &DeviceFacts, sysfs: &Path) -> Option<PathBuf> {
         return None;
     }
     let is_ours = |folder: &PathBuf| {
-        let number = |name: &str| {
-            let text = fs::read_to_string(folder.join(name)).ok()?;
-            u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
-        };
-        number("vendor") == Some(facts.vendor_id) && number("device") == Some(facts.device_id)
+        hex(&folder.join("vendor")) == Some(facts.vendor_id) && hex(&folder.join("device")) == Some(facts.device_id)
     };
-    let cards = fs::read_dir(sysfs).ok()?.flatten().filter(|entry| {
-        // card0, and not its outputs such as card0-HDMI-A-1.
-        let name = entry.file_name();
-        name.to_str().and_then(|name| name.strip_prefix("card")).is_some_and(|number| number.parse::<u32>().is_ok())
-    });
-    let mut folders = cards.map(|entry| entry.path().join("device")).filter(is_ours);
+    // card0, and not its outputs such as card0-HDMI-A-1.
+    let cards = names(sysfs).into_iter().filter(|name| is_numbered(name, "card"));
+    let mut folders = cards.map(|card| sysfs.join(card).join("device")).filter(is_ours);
     let folder = folders.next()?;
     folders.next().is_none().then_some(folder)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
+
     use super::*;
     use crate::device_plan::DeviceKind;
     use crate::device_plan::tests::facts;
 
     /// A folder like the kernel's, with the device of [`facts`]: VRAM and GTT, total and used of each.
     pub(crate) fn write(folder: &Path, figures: [u64; 4]) {
-        let device = folder.join("card1/device");
+        write_card(folder, "card1", figures.map(|bytes| bytes.to_string()));
+    }
+
+    fn write_card(folder: &Path, card: &str, figures: [String; 4]) {
+        let device = folder.join(card).join("device");
         fs::create_dir_all(&device).unwrap();
-        fs::create_dir_all(folder.join("card1-HDMI-A-1/device")).unwrap();
-        let put = |name: &str, text: String| fs::write(device.join(name), text + "\n").unwrap();
-        put("vendor", "0x1002".into());
-        put("device", "0x15bf".into());
+        fs::create_dir_all(folder.join(format!("{card}-HDMI-A-1/device"))).unwrap();
+        let put = |name: &str, text: &str| fs::write(device.join(name), format!("{text}\n")).unwrap();
+        put("vendor", "0x1002");
+        put("device", "0x15bf");
         let names = ["mem_info_vram_total", "mem_info_vram_used", "mem_info_gtt_total", "mem_info_gtt_used"];
-        names.iter().zip(figures).for_each(|(name, bytes)| put(name, bytes.to_string()));
+        names.iter().zip(figures).for_each(|(name, text)| put(name, &text));
     }
 
     #[test]
@@ -92,6 +91,26 @@ pub(crate) mod tests {
         assert_eq!((found.vram.free_bytes(), found.gtt.free_bytes()), (5, 15));
         let other = DeviceFacts { device_id: 0x744c, ..apu.clone() };
         assert_eq!(Amdgpu::in_folder(&other, folder.path()), None);
-        assert_eq!(Amdgpu::in_folder(&DeviceFacts { vendor_id: 0x10de, ..apu }, folder.path()), None);
+        assert_eq!(Amdgpu::in_folder(&DeviceFacts { vendor_id: 0x10de, ..apu.clone() }, folder.path()), None);
+        // Two alike: nobody knows which is ours.
+        write_card(folder.path(), "card2", [8, 3, 16, 1].map(|bytes: u64| bytes.to_string()));
+        assert_eq!(Amdgpu::in_folder(&apu, folder.path()), None);
+    }
+
+    #[test]
+    fn a_kernel_that_tells_nonsense_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let apu = facts(0, "AMD Radeon 780M", DeviceKind::Integrated);
+        for garbage in ["", "-1", "0x10", "99999999999999999999", "\u{0}"] {
+            for place in 0..4 {
+                let mut figures = [8, 3, 16, 1].map(|bytes: u64| bytes.to_string());
+                figures[place] = garbage.into();
+                write_card(folder.path(), "card1", figures);
+                assert_eq!(Amdgpu::in_folder(&apu, folder.path()), None, "{garbage:?}");
+            }
+        }
+        write(folder.path(), [0, u64::MAX, u64::MAX, 0]);
+        let found = Amdgpu::in_folder(&apu, folder.path()).unwrap();
+        assert_eq!((found.vram.free_bytes(), found.gtt.free_bytes()), (0, u64::MAX));
     }
 }

@@ -7,6 +7,7 @@ use artifacts::MappedFile;
 use artifacts::hash::{self, CHUNK_BYTES, HashedRange, SUBTREE_BYTES};
 use artifacts::view::WeightSection;
 
+use crate::bands::Band;
 use crate::error::LoadError;
 use crate::residency::Role;
 use crate::vk::Failure;
@@ -98,8 +99,8 @@ impl Checksum {
             let bindings = vec![weights, self.range.0.whole(), self.hashes.0.whole()];
             let set = BoundSet::create_all(&self.device, &[(self.pipeline.layout().clone(), bindings)])?.remove(0);
             let subtrees = now.div_ceil(SUBTREE_BYTES);
-            let workgroups = [subtrees as u32, 1, 1];
-            let dispatch = Command::Dispatch { pipeline: self.pipeline.clone(), set, workgroups };
+            let band = Band::whole([subtrees as u32, 1, 1]);
+            let dispatch = Command::Dispatch { pipeline: self.pipeline.clone(), set, band };
             lane.run(&[CommandList::record(&self.device, vec![dispatch])?])?;
             self.hashes.1.invalidate()?;
             let (found, _) = self.hashes.1.bytes().as_chunks::<{ HASH_BYTES as usize }>();

@@ -200,6 +200,12 @@ impl DeviceFeatures {
         self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(side))
     }
 
+    /// Whether kernels on matrices of int8 run that are so high and wide, and so deep.
+    pub fn multiplies_int8_matrices(&self, side: u32, depth: u32) -> bool {
+        let matrix = format!("{side}x{side}x{depth} i8 -> i32");
+        self.int8 && self.memory_model && self.cooperative_matrix.contains(&matrix)
+    }
+
     /// Names of what is there, for people.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [

@@ -8,6 +8,7 @@ use artifacts::step::{StepHeader, TABLES_AT};
 use crate::buffers::HostViews;
 use crate::error::LoadError;
 use crate::loading::Loading;
+use crate::pace::Piece;
 use crate::pages::{BlockTable, PagePool};
 use crate::profile::StepProfile;
 use crate::programs::Programs;
@@ -95,11 +96,11 @@ impl Engine {
         }
     }
 
-    /// Returns when the first `count` dispatches of a program have the weights that they read.
-    pub fn wait_for_weights(&self, program: usize, count: usize) -> Result<(), LoadError> {
+    /// Returns when these pieces of a program have the weights that they read.
+    pub fn wait_for_weights(&self, program: usize, pieces: &[Piece]) -> Result<(), LoadError> {
         let Some(loading) = &self.loading else { return Ok(()) };
-        let needed = loading.needs[program][..count].iter().max();
-        Ok(loading.arrival.wait_for(needed.copied().unwrap_or(0))?)
+        let needed = pieces.iter().map(|piece| loading.needs[program][piece.dispatch]).max();
+        Ok(loading.arrival.wait_for(needed.unwrap_or(0))?)
     }
 
     /// Waits for the turn's step.

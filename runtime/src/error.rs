@@ -76,9 +76,9 @@ pub enum RunError {
         len_tokens: u32,
         kept_from: u32,
     },
-    /// The artifact holds no program that gives what was asked for.
     /// Whoever was asked between two steps said so; what was fed before stays.
     Interrupted,
+    /// The artifact holds no program that gives what was asked for.
     NoProgram {
         wanted: &'static str,
     },

@@ -86,7 +86,7 @@ impl Accounts {
             let told_apart = facts.kind != DeviceKind::Integrated || knows_vram(plan);
             let lines = match told_apart {
                 true => vec![line("vram", own(true), vram), line("gtt", own(false), gtt)],
-                false => vec![line("vram and gtt", own(true) + own(false), vram + gtt)],
+                false => vec![line("vram and gtt", own(true) + own(false), vram.saturating_add(gtt))],
             };
             for line in lines {
                 compared.extend(line.check(false)?);
@@ -114,7 +114,7 @@ impl Line {
     fn check(self, of_this_process: bool) -> Result<Option<String>, LoadError> {
         let (least, most) = self.expected;
         let tolerance = TOLERANCE_BYTES.max(most / TOLERANCE_PART);
-        if self.found + tolerance < least || (of_this_process && self.found > most + tolerance) {
+        if self.found.saturating_add(tolerance) < least || (of_this_process && self.found > most + tolerance) {
             let Line { place, account, found, .. } = self;
             return Err(LoadError::NotResident { place, account, expected: most, tolerance, found });
         }
@@ -202,6 +202,22 @@ mod tests {
             error.starts_with("resident in vram by the kernel's account: 256.00 MiB, expected 8.00 GiB"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_kernel_that_tells_nonsense_is_nobodys_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let apu = card(DeviceKind::Integrated);
+        let of = |used: u64| {
+            amdgpu::tests::write(folder.path(), [GIB / 2, used, 16 * GIB, used]);
+            Accounts::of(&apu, &[], Amdgpu::in_folder(&apu, folder.path()))
+        };
+        let (nothing, everything) = (of(0), of(u64::MAX));
+        let compare = |before: &Accounts, after| before.compare(after, &allocated(GIB, 0), &apu, &plan(None));
+        // Others hold memory, too: too much is no proof.
+        assert!(compare(&nothing, &everything).unwrap().ends_with(" in vram and gtt by the kernel's account"));
+        let error = compare(&everything, &nothing).unwrap_err().to_string();
+        assert!(error.starts_with("resident in vram and gtt by the kernel's account: 0 bytes, "), "{error}");
     }
 
     #[test]

@@ -1,4 +1,11 @@
 //! What a sequence was fed, step by step: enough to make its KV cache anew, bit for bit.
+//!
+//! Answers could be had back sooner than they were given, in a few long steps like a prompt. But a program of other length adds
+//! up in another order, or on other units, and K and V differ in their last bits; with integer activations two ways through the
+//! same weights end as far apart as 1.5e-2 (kernels/README.md). A later draw that hangs on it turns, and the same seed would no
+//! longer give the same text: whether recovery is right could not be tested, because no other run would say what right is. So
+//! exactness was chosen, and this is its price: the drawn part of a sequence takes as long again as it took. The prompt was fed
+//! in long steps and is as quick again. In README's example a token is drawn in four times the time that prefill takes for one.
 
 /// The tokens of a sequence and the steps that put them into the cache. Other steps would add up in another order, and a
 /// last bit that differs can turn a later draw: the journal remembers which program computed what.

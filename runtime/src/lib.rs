@@ -7,10 +7,10 @@
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
 //!                           ├─ route        in which pieces and in which order (pure)
 //!                           ├─ delivery     the way from end to end; loading: the same beside the first steps
-//!                           ├─ held         whether the driver and the kernel agree that they are there
+//!                           ├─ held         whether the driver and the kernel (sysfs) agree that they are there
 //!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
-//!                           │               cut by pace into submissions that stay short
+//!                           │               cut by pace into submissions that stay short, a long dispatch into bands
 //!                           ├─ model        holds what was loaded, for sessions to share
 //!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
@@ -26,6 +26,7 @@
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
 mod amdgpu;
+mod bands;
 mod bandwidth;
 pub mod batch;
 mod buffers;
@@ -53,7 +54,9 @@ mod residency;
 mod resident;
 mod room;
 mod route;
+mod runnable;
 pub mod session;
+mod sysfs;
 pub mod tune;
 mod tuning;
 mod vk;
@@ -77,8 +80,8 @@ pub use recovery::Recovery;
 pub use residency::TierBytes;
 pub use room::{NoRoom, Room};
 pub use session::{LogitsSink, Sampled, Sampling, Session};
-pub use tune::{TimedCandidate, TimedPipeline};
-pub use tuning::{Tuning, TuningReport};
+pub use tune::{Effort, TimedCandidate, TimedPipeline, TuneError};
+pub use tuning::{Choice, StepShape, Tuning, TuningReport};
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};

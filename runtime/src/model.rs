@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use artifacts::{Budget, Meta, Plan, TokenizerSection};
+use artifacts::{Budget, Kernels, Meta, Plan, TargetKernels, TokenizerSection};
 
 use crate::amdgpu::Amdgpu;
 use crate::bandwidth;
@@ -21,7 +21,7 @@ use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
 use crate::resident::{ArtifactFile, Decided, Resident, make_resident};
 use crate::room::Memory;
 use crate::session::Session;
-use crate::tune::Candidates;
+use crate::tune::Workbench;
 use crate::tuning::{Tuning, TuningReport};
 use crate::vk::instance::Instance;
 use crate::ways::Way;
@@ -36,7 +36,7 @@ pub struct Model {
     arrival: Arc<Arrival>,
     /// Programs of its engine keep every buffer alive that they use.
     shared: Mutex<Shared>,
-    candidates: Mutex<Candidates>,
+    workbench: Option<Workbench>,
 }
 
 /// What a caller may choose about loading.
@@ -67,7 +67,7 @@ pub struct LoadOptions {
     pub profile: bool,
     /// What an earlier `tune` found best.
     pub tuning: Option<Tuning>,
-    /// Decode is also recorded with every alternative of its pipelines: see [`Model::time_candidates`].
+    /// Buffers stay at hand for programs that are recorded later: see [`Model::time_kernels`].
     pub candidates: bool,
     /// The device checks every access of a kernel against its binding's range.
     pub robust_buffer_access: bool,
@@ -106,9 +106,10 @@ impl Model {
     /// [`LoadError`] says whether the file, the device or the room on it is to blame.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
         let begun = Instant::now();
-        let artifact = Arc::new(ArtifactFile::open(path)?);
+        let mut artifact = ArtifactFile::open(path)?;
         let instance = Instance::create()?;
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
+        artifact.keep_runnable(&facts.features);
         let targets = &artifact.kernels().targets;
         let target = choose_target(targets, &facts, options.target.as_deref())?;
         let request = ContextRequest {
@@ -123,14 +124,15 @@ impl Model {
         let decided =
             Decided { target, request, context_tokens, held_pages: HeldPages::default(), options: options.clone() };
         let lazy = options.lazy && !options.profile && !options.candidates;
-        let Resident { engine, report, candidates } =
+        let artifact = Arc::new(artifact);
+        let Resident { engine, report, workbench } =
             make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;
         let arrival = match (&report.delivered, &engine.loading) {
             (Some(delivered), _) => Arc::new(Arrival::over(delivered.clone())),
             (None, loading) => loading.as_ref().expect("weights are there or on their way").arrival.clone(),
         };
-        let (shared, candidates) = (Mutex::new(Shared::new(engine, request.slots)), Mutex::new(candidates));
-        Ok(Model { artifact, begun, decided, facts, report, arrival, shared, candidates })
+        let shared = Mutex::new(Shared::new(engine, request.slots));
+        Ok(Model { artifact, begun, decided, facts, report, arrival, shared, workbench })
     }
 
     /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
@@ -244,19 +246,36 @@ impl Model {
     /// # Errors
     /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
     pub fn session(&self) -> Result<Session<'_>, RunError> {
-        let request = self.decided.request;
         let mut shared = self.shared();
-        let slot = shared.free_slots.pop().ok_or(RunError::NoFreeSlot { slots: request.slots })?;
-        let table = |group| {
-            let pages = pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..request });
-            BlockTable::new(group, pages as u32)
-        };
-        let tables = self.plan().kv_groups.iter().map(table).collect();
-        Ok(Session::new(self, slot, tables, shared.generation()))
+        let slot = shared.free_slots.pop().ok_or(RunError::NoFreeSlot { slots: self.slots() })?;
+        Ok(Session::new(self, slot, self.empty_tables(), shared.generation()))
     }
 
-    pub(crate) fn candidates(&self) -> MutexGuard<'_, Candidates> {
-        self.candidates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Block tables of an empty sequence, one a KV group.
+    pub(crate) fn empty_tables(&self) -> Vec<BlockTable> {
+        let table = |group| {
+            let pages = pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..self.decided.request });
+            BlockTable::new(group, pages as u32)
+        };
+        self.plan().kv_groups.iter().map(table).collect()
+    }
+
+    /// The target as the artifact holds it, alternatives included.
+    pub(crate) fn untuned(&self) -> &TargetKernels {
+        self.artifact.target(self.decided.target)
+    }
+
+    pub(crate) fn kernels(&self) -> &Kernels {
+        self.artifact.kernels()
+    }
+
+    /// Sequences that can exist at a time.
+    pub(crate) fn slots(&self) -> u32 {
+        self.decided.request.slots
+    }
+
+    pub(crate) fn workbench(&self) -> &Workbench {
+        self.workbench.as_ref().expect("loaded with candidates")
     }
 
     /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.

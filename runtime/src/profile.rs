@@ -21,7 +21,7 @@ pub struct StepProfile {
     pub wall_seconds: f64,
     /// In the order in which they ran, with their times.
     pub dispatches: Arc<[ProfiledDispatch]>,
-    /// One a dispatch: from the end of the one before (or the list's begin) to its own end.
+    /// One a dispatch: from the end of the one before (or the list's begin) to its own end; of one in bands, their sum.
     pub seconds: Vec<f64>,
 }
 
@@ -42,14 +42,14 @@ pub struct ProfiledDispatch {
 /// The stamps of one program, and what lies between them.
 pub struct ProgramStamps {
     stamps: Arc<Stamps>,
-    /// Stamps before and after, one pair a dispatch.
-    spans: Vec<(u32, u32)>,
+    /// Stamps before and after each dispatch, or each of its bands.
+    spans: Vec<Vec<(u32, u32)>>,
     dispatches: Arc<[ProfiledDispatch]>,
 }
 
 impl ProgramStamps {
     /// Puts stamps into a program that is about to be recorded: one at the begin of each submission, one behind each
-    /// dispatch.
+    /// dispatch, or each band of one.
     ///
     /// # Errors
     /// When the device keeps no time.
@@ -59,7 +59,8 @@ impl ProgramStamps {
         program: &Program,
         submissions: &mut [Vec<Command>],
     ) -> Result<ProgramStamps, LoadError> {
-        let count = (program.dispatches.len() + submissions.len()).max(1) as u32;
+        let pieces = submissions.iter().flatten().filter(|command| matches!(command, Command::Dispatch { .. })).count();
+        let count = (pieces + submissions.len()).max(1) as u32;
         let stamps = Stamps::create(device, count)?.ok_or_else(|| LoadError::Unsupported {
             what: format!("{} cannot be profiled: its queue keeps no time", device.facts().name),
         })?;
@@ -68,30 +69,36 @@ impl ProgramStamps {
             next += 1;
             (next - 1, Command::Stamp(stamps.clone(), next - 1))
         };
-        let mut spans = Vec::new();
+        let mut spans: Vec<Vec<(u32, u32)>> = Vec::new();
         for (index, commands) in submissions.iter_mut().enumerate() {
             let reset = (index == 0).then(|| Command::ResetStamps(stamps.clone()));
             let (mut before, first) = stamp();
             let mut stamped: Vec<Command> = reset.into_iter().chain([first]).collect();
             for command in commands.drain(..) {
-                let is_dispatch = matches!(command, Command::Dispatch { .. });
+                let band = match &command {
+                    Command::Dispatch { band, .. } => Some(*band),
+                    _ => None,
+                };
                 stamped.push(command);
-                if is_dispatch {
-                    let (after, command) = stamp();
-                    stamped.push(command);
-                    spans.push((before, after));
-                    before = after;
+                let Some(band) = band else { continue };
+                let (after, command) = stamp();
+                stamped.push(command);
+                match spans.last_mut() {
+                    Some(spans) if band.continues() => spans.push((before, after)),
+                    _ => spans.push(vec![(before, after)]),
                 }
+                before = after;
             }
             *commands = stamped;
         }
-        assert_eq!(spans.len(), program.dispatches.len(), "one span a dispatch");
+        assert_eq!(spans.len(), program.dispatches.len(), "spans of every dispatch");
         Ok(ProgramStamps { stamps, spans, dispatches: describe(target, program) })
     }
 
     /// The step that has just run; `None` if the device lost the time of a dispatch.
     pub fn read(&self, rows: u32, begin: Instant, wall_seconds: f64) -> Option<StepProfile> {
-        let seconds = self.spans.iter().map(|&(before, after)| self.stamps.seconds_between(before, after));
+        let of_span = |&(before, after): &(u32, u32)| self.stamps.seconds_between(before, after);
+        let seconds = self.spans.iter().map(|spans| spans.iter().map(of_span).sum::<Option<f64>>());
         let seconds = seconds.collect::<Option<Vec<f64>>>()?;
         Some(StepProfile { rows, begin, wall_seconds, dispatches: self.dispatches.clone(), seconds })
     }

@@ -7,7 +7,7 @@ use artifacts::{BufferRef, Dispatch, LogitsRows, Plan, Program, TargetKernels};
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
-use crate::pace::{Pace, cut};
+use crate::pace::{Pace, Piece, Work, cut};
 use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
@@ -46,13 +46,18 @@ pub struct PreparedProgram {
     pub shape: ProgramShape,
     /// Index into the target's programs.
     index: usize,
-    /// One a dispatch, with the barrier before it.
-    dispatches: Vec<Vec<Command>>,
-    /// Weights that each dispatch reads.
-    pub weight_bytes: Vec<u64>,
-    /// What each reads at the longest context: its weights, or its layer's K and V.
-    bytes: Vec<u64>,
+    dispatches: Vec<BoundDispatch>,
+    /// By the weights that each dispatch reads.
+    pub weight_work: Vec<Work>,
+    /// By what each reads at the longest context: its weights, or its layer's K and V.
+    work: Vec<Work>,
     read_logits: Option<Command>,
+}
+
+struct BoundDispatch {
+    barrier_before: bool,
+    pipeline: Arc<Pipeline>,
+    set: BoundSet,
 }
 
 /// Binds every dispatch to its buffers.
@@ -81,13 +86,21 @@ pub fn prepare(
             rows => Some(copy_logits(plan, buffers, rows)),
         };
         let &Program { rows, logits, samples, batch, .. } = program;
-        let read = |dispatch: &Dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens);
+        let work = |bytes: fn(&Plan, &Dispatch, u32) -> u64| {
+            let work = |dispatch: &Dispatch| Work {
+                bytes: bytes(plan, dispatch, context_tokens),
+                workgroups: dispatch.workgroups,
+            };
+            program.dispatches.iter().map(work).collect()
+        };
         Ok(PreparedProgram {
             shape: ProgramShape { rows, logits, samples, batch },
             index,
-            dispatches: commands(&program.dispatches, pipelines, &mut sets),
-            weight_bytes: program.dispatches.iter().map(|dispatch| dispatch.weight_bytes).collect(),
-            bytes: program.dispatches.iter().map(read).collect(),
+            dispatches: bind(&program.dispatches, pipelines, &mut sets),
+            weight_work: work(|_, dispatch, _| dispatch.weight_bytes),
+            work: work(|plan, dispatch, context_tokens| {
+                dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)
+            }),
             read_logits,
         })
     };
@@ -115,7 +128,8 @@ impl Prepared {
     ) -> Result<Programs, LoadError> {
         let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
         for (program, pace) in self.programs.iter().zip(paces) {
-            let mut parts = program.parts(&program.cuts(*pace, bound_seconds));
+            let cuts = program.cuts(*pace, bound_seconds);
+            let mut parts: Vec<Vec<Command>> = cuts.iter().map(|pieces| program.commands(pieces)).collect();
             let stamps = profile
                 .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
                 .transpose()?;
@@ -133,31 +147,31 @@ impl Prepared {
 }
 
 impl PreparedProgram {
-    /// The first `count` dispatches by themselves, and the two stamps around them; `None`: the device keeps no time.
-    pub fn record_first(
+    /// These pieces by themselves, and the two stamps around them; `None`: the device keeps no time.
+    pub fn record_alone(
         &self,
         device: &Arc<Device>,
-        count: usize,
+        pieces: &[Piece],
     ) -> Result<Option<(CommandList, Arc<Stamps>)>, LoadError> {
         let Some(timer) = Stamps::create(device, 2)? else { return Ok(None) };
-        let mut turn = record_turn(device, vec![self.dispatches[..count].concat()], Some(timer.clone()))?;
+        let mut turn = record_turn(device, vec![self.commands(pieces)], Some(timer.clone()))?;
         Ok(turn.lists.pop().map(|list| (list, timer)))
     }
 
-    /// How many dispatches go into each submission.
-    pub fn cuts(&self, pace: Pace, bound_seconds: f64) -> Vec<usize> {
-        cut(&self.bytes, pace, bound_seconds)
+    /// What goes into each submission.
+    pub fn cuts(&self, pace: Pace, bound_seconds: f64) -> Vec<Vec<Piece>> {
+        cut(&self.work, pace, bound_seconds)
     }
 
-    /// Consecutive runs of dispatches of these lengths.
-    pub fn parts(&self, lengths: &[usize]) -> Vec<Vec<Command>> {
-        let mut rest = self.dispatches.as_slice();
-        let part = |&length| {
-            let (now, later) = rest.split_at(length);
-            rest = later;
-            now.concat()
+    pub fn commands(&self, pieces: &[Piece]) -> Vec<Command> {
+        let one = |piece: &Piece| {
+            let BoundDispatch { barrier_before, pipeline, set } = &self.dispatches[piece.dispatch];
+            // What a dispatch waits for, its first band has waited for.
+            let waits = *barrier_before && !piece.band.continues();
+            let work = Command::Dispatch { pipeline: pipeline.clone(), set: set.clone(), band: piece.band };
+            waits.then_some(Command::Barrier).into_iter().chain([work])
         };
-        lengths.iter().map(part).collect()
+        pieces.iter().flat_map(one).collect()
     }
 }
 
@@ -193,15 +207,15 @@ fn record_turn(
     Ok(Turn { lists, timer })
 }
 
-fn commands(
+fn bind(
     dispatches: &[Dispatch],
     pipelines: &[Arc<Pipeline>],
     sets: &mut impl Iterator<Item = BoundSet>,
-) -> Vec<Vec<Command>> {
-    let one = |(dispatch, set): (&Dispatch, BoundSet)| {
-        let pipeline = pipelines[dispatch.pipeline as usize].clone();
-        let work = Command::Dispatch { pipeline, set, workgroups: dispatch.workgroups };
-        dispatch.barrier_before.then_some(Command::Barrier).into_iter().chain([work]).collect()
+) -> Vec<BoundDispatch> {
+    let one = |(dispatch, set): (&Dispatch, BoundSet)| BoundDispatch {
+        barrier_before: dispatch.barrier_before,
+        pipeline: pipelines[dispatch.pipeline as usize].clone(),
+        set,
     };
     dispatches.iter().zip(sets).map(one).collect()
 }

@@ -75,20 +75,23 @@ pub fn persist<'m, T>(
             sessions.iter_mut().try_for_each(|session| session.catch_up(engine, generation))?;
             work(engine, sessions)
         };
-        let (cause, may_pass, error) = match attempt() {
+        let stop = match attempt() {
             Ok(done) => return Ok(done),
-            Err(Stop::Caller(error)) => return Err(error),
+            Err(stop) => stop,
+        };
+        let (cause, may_pass) = match &stop {
+            Stop::Caller(_) => return Err(stop.into()),
             // Nothing is made anew for a file that is damaged, or gone: whoever asks again hears the same.
-            Err(Stop::Loading(source)) if !source.may_pass() => return Err(RunError::Loading { source }),
-            Err(Stop::Loading(source)) => (source.to_string(), true, RunError::Loading { source }),
-            Err(Stop::Device(failure)) => (failure.to_string(), failure.may_pass(), failure.into()),
+            Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
+            Stop::Loading(source) => (source.to_string(), true),
+            Stop::Device(failure) => (failure.to_string(), failure.may_pass()),
         };
         shared.lose(cause);
         let progress = sessions.iter().map(|session| u64::from(session.len_tokens())).sum();
         failures = if progress > reached { 1 } else { failures + 1 };
         reached = progress;
         if failures >= MAX_FAILURES_IN_A_ROW || !may_pass {
-            return Err(error);
+            return Err(stop.into());
         }
     }
 }
@@ -163,6 +166,16 @@ impl From<Failure> for Stop {
 impl From<Arc<LoadError>> for Stop {
     fn from(error: Arc<LoadError>) -> Stop {
         Stop::Loading(error)
+    }
+}
+
+impl From<Stop> for RunError {
+    fn from(stop: Stop) -> RunError {
+        match stop {
+            Stop::Device(failure) => failure.into(),
+            Stop::Loading(source) => RunError::Loading { source },
+            Stop::Caller(error) => error,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SliceP
 
 use crate::buffers::{Allocated, Buffers};
 use crate::delivery::{Delivery, Filled, Verify};
-use crate::device_plan::{DeviceFacts, DeviceKind};
+use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind};
 use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::held::Accounts;
@@ -24,7 +24,8 @@ use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
 use crate::route::Route;
-use crate::tune::Candidates;
+use crate::runnable;
+use crate::tune::Workbench;
 use crate::tuning;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
@@ -55,8 +56,8 @@ pub struct Decided {
 pub struct Resident {
     pub engine: Engine,
     pub report: LoadReport,
-    /// Empty unless they were asked for.
-    pub candidates: Candidates,
+    /// If candidates were asked for.
+    pub workbench: Option<Workbench>,
 }
 
 /// No submission to a healthy GPU takes this long.
@@ -170,11 +171,8 @@ pub fn make_resident(
         memory: buffers.resident_bytes(),
         submissions: engine.programs.submissions(),
     };
-    let candidates = match options.candidates {
-        true => Candidates::record(&device, plan, artifact.kernels(), untuned, &buffers, context_tokens, bound)?,
-        false => Candidates::default(),
-    };
-    Ok(Resident { engine, report, candidates })
+    let workbench = options.candidates.then_some(Workbench { device, buffers, bound_seconds: bound });
+    Ok(Resident { engine, report, workbench })
 }
 
 /// To the end; `progress` is told weight bytes done and in all.
@@ -217,6 +215,11 @@ impl ArtifactFile {
 
     pub fn target(&self, index: usize) -> &TargetKernels {
         &self.view.kernels.targets[index]
+    }
+
+    /// Takes out the alternatives that a device cannot run.
+    pub fn keep_runnable(&mut self, features: &DeviceFeatures) {
+        runnable::keep_runnable(&mut self.view.kernels, features);
     }
 
     /// Where the weights lie in the file, and where they belong.

@@ -86,7 +86,7 @@ impl Memory<'_> {
                 add(vec![Tier::Vram], vram.free_bytes(), BY_KERNEL);
                 add(vec![Tier::Gtt, Tier::Host], gtt.free_bytes(), BY_KERNEL);
             } else {
-                add(TIERS[1..].to_vec(), vram.free_bytes() + gtt.free_bytes(), BY_KERNEL);
+                add(TIERS[1..].to_vec(), vram.free_bytes().saturating_add(gtt.free_bytes()), BY_KERNEL);
             }
         }
         self.budget.iter().for_each(|(tier, bytes)| add(vec![tier], bytes, BY_CALLER));

@@ -1,29 +1,45 @@
-//! Measures every alternative of every pipeline that decodes a token, on the device and on the model's real buffers.
+//! Measures every alternative of the kernels of a step, and whole steps, on the device and on the model's real buffers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use artifacts::{Kernels, Plan, TargetKernels};
+use artifacts::{Pipeline, TargetKernels};
 
 use crate::buffers::Buffers;
+use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::{LoadError, RunError};
 use crate::model::Model;
+use crate::pages::BlockTable;
 use crate::pipelines::compile_each;
 use crate::programs::{self, Programs};
+use crate::recovery::Stop;
 use crate::session::Sampling;
-use crate::tuning::{most_alternatives, one_token, with_alternative};
+use crate::tuning::{self, Candidates, Choice, StepShape};
 use crate::vk::device::Device;
 use crate::vk::pipeline::Capture;
 
-/// Of a model that was loaded with them: the one-token program as the compiler chose it, and again with each alternative, all recorded to be profiled.
-#[derive(Default)]
-pub struct Candidates {
-    programs: Vec<Programs>,
-    /// Number of each dispatch's pipeline in the artifact.
-    pipelines: Vec<u32>,
-    /// Of each pipeline that has alternatives: its own name, then theirs.
-    names: BTreeMap<u32, Vec<String>>,
+/// What a model that was loaded with [`crate::LoadOptions::candidates`] keeps, so that programs can be recorded later.
+pub struct Workbench {
+    pub device: Arc<Device>,
+    pub buffers: Buffers,
+    pub bound_seconds: f64,
 }
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Times that every candidate gets its turn, so that what slows the device down for a while slows all of them.
+    pub rounds: u32,
+    /// Most steps of a turn, which ends early when it has taken [`TURN`].
+    pub steps: u32,
+    /// Cached tokens that a step of one row of each sequence attends to.
+    pub depth_tokens: u32,
+}
+
+/// A turn of longer steps has one.
+pub const TURN: Duration = Duration::from_millis(300);
 
 /// One pipeline's candidates.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,96 +57,231 @@ pub struct TimedCandidate {
     pub seconds: f64,
 }
 
-impl Candidates {
-    /// # Errors
-    /// When a kernel does not compile, or the device keeps no time.
-    pub fn record(
-        device: &Arc<Device>,
-        plan: &Plan,
-        kernels: &Kernels,
-        target: &TargetKernels,
-        buffers: &Buffers,
-        context_tokens: u32,
-        bound_seconds: f64,
-    ) -> Result<Candidates, LoadError> {
-        let alternatives = (0..most_alternatives(target)).map(|alternative| with_alternative(target, alternative));
-        let record = |target: TargetKernels| {
-            let (target, _) = one_token(&target);
-            let pipelines = compile_each(device, kernels, &target, None, Capture::Nothing, Ok)?;
-            let prepared = programs::prepare(device, plan, &target, &pipelines, buffers, context_tokens)?;
-            prepared.record(device, &prepared.guessed_paces(), bound_seconds, Some(&target))
-        };
-        let programs = [target.clone()].into_iter().chain(alternatives).map(record).collect::<Result<_, _>>()?;
-        let (_, pipelines) = one_token(target);
-        let names = pipelines.iter().filter_map(|&number| {
-            let pipeline = &target.pipelines[number as usize];
-            let others = pipeline.alternatives.iter().map(|other| other.name.clone());
-            (!pipeline.alternatives.is_empty())
-                .then(|| (number, [pipeline.name.clone()].into_iter().chain(others).collect()))
-        });
-        let names = names.collect();
-        Ok(Candidates { programs, pipelines, names })
-    }
+/// Why there are no times.
+#[derive(Debug)]
+pub enum TuneError {
+    /// A candidate could not be made.
+    Load(LoadError),
+    /// Its steps did not run.
+    Run(RunError),
 }
 
 impl Model {
-    /// Times the candidates of a model that was loaded with [`crate::LoadOptions::candidates`], in turn, so that what
-    /// slows the device down for a while slows all of them: `rounds` rounds of `steps` steps each. One slot is free.
+    /// Shapes of steps that [`Model::time_kernels`] can measure, with as many versions of their program as there are: those
+    /// that this load has sequences and context for.
+    pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
+        let target = self.untuned();
+        let has_room = |shape: &StepShape| {
+            let (sequences, last_token) = extent(*shape, depth_tokens);
+            sequences <= self.slots() && last_token < self.context_tokens()
+        };
+        let shapes = tuning::shapes(target).into_iter().filter(has_room);
+        shapes.map(|shape| (shape, tuning::versions(target, shape).len() as u32)).collect()
+    }
+
+    /// Times the candidates of all pipelines that are `wanted` of one version of a shape's program. `turn` hears of each
+    /// turn done, and how many there are.
     ///
     /// # Errors
-    /// As [`crate::Session::feed_and_sample`].
-    pub fn time_candidates(&self, rounds: u32, steps: u32) -> Result<Vec<TimedPipeline>, RunError> {
-        let mut candidates = self.candidates();
-        let Candidates { programs, pipelines, names } = &mut *candidates;
+    /// When a kernel does not compile, the device keeps no time, or fails, or another session has the room.
+    ///
+    /// # Panics
+    /// Unless the model was loaded with [`crate::LoadOptions::candidates`] and has such a version.
+    pub fn time_kernels(
+        &self,
+        shape: StepShape,
+        version: u32,
+        effort: Effort,
+        wanted: impl Fn(&Pipeline) -> bool,
+        turn: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<TimedPipeline>, TuneError> {
+        let target = self.untuned();
+        let program = tuning::versions(target, shape)[version as usize];
+        let Candidates { target, pipelines, names } = tuning::candidates(target, program, wanted);
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let programs = self.record(&target, true)?;
         let mut samples: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
-        for _ in 0..rounds {
-            for (number, programs) in programs.iter_mut().enumerate() {
-                self.swap_programs(programs)?;
-                let profiled = self.profile_steps(steps);
-                self.swap_programs(programs)?;
-                for step in profiled? {
-                    let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
-                    for (pipeline, seconds) in pipelines.iter().zip(&step) {
-                        *sums.entry(*pipeline).or_default() += seconds;
-                    }
-                    sums.into_iter()
-                        .for_each(|(pipeline, sum)| samples.entry((pipeline, number)).or_default().push(sum));
+        self.take_turns(programs, shape, effort, turn, |engine, candidate| {
+            let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
+            for step in std::mem::take(&mut engine.profiles) {
+                for (pipeline, seconds) in pipelines.iter().zip(&step.seconds) {
+                    *sums.entry(*pipeline).or_default() += seconds;
                 }
             }
-        }
-        let mut timed = |(&pipeline, names): (&u32, &Vec<String>)| TimedPipeline {
+            sums.into_iter().for_each(|(pipeline, sum)| samples.entry((pipeline, candidate)).or_default().push(sum));
+        })?;
+        let mut timed = |(pipeline, names): (u32, Vec<String>)| TimedPipeline {
             pipeline,
-            candidates: names
-                .iter()
-                .enumerate()
+            candidates: (names.into_iter().enumerate())
                 .map(|(number, name)| TimedCandidate {
-                    name: name.clone(),
+                    name,
                     seconds: median(samples.remove(&(pipeline, number)).unwrap_or_default()),
                 })
                 .collect(),
         };
-        Ok(names.iter().map(&mut timed).collect())
+        Ok(names.into_iter().map(&mut timed).collect())
     }
 
-    fn swap_programs(&self, programs: &mut Programs) -> Result<(), RunError> {
-        std::mem::swap(&mut self.shared().ready(self)?.1.programs, programs);
+    /// Medians of the seconds of whole steps, one a choice. `turn` as above.
+    ///
+    /// # Errors
+    /// As [`Model::time_kernels`].
+    ///
+    /// # Panics
+    /// As [`Model::time_kernels`], and if the artifact does not hold what is chosen.
+    pub fn time_steps(
+        &self,
+        shape: StepShape,
+        choices: &[Choice],
+        effort: Effort,
+        turn: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<f64>, TuneError> {
+        let target = tuning::together(self.untuned(), shape, choices).expect("what was measured is there");
+        let programs = self.record(&target, false)?;
+        let mut samples = vec![Vec::new(); choices.len()];
+        self.take_turns(programs, shape, effort, turn, |engine, candidate| {
+            samples[candidate].extend(engine.gpu_seconds(candidate, 0));
+        })?;
+        Ok(samples.into_iter().map(median).collect())
+    }
+
+    /// Compiles and records the programs of `target`, with the time of each dispatch or only of the whole.
+    fn record(&self, target: &TargetKernels, profile: bool) -> Result<Programs, LoadError> {
+        let Workbench { device, buffers, bound_seconds } = self.workbench();
+        let pipelines = compile_each(device, self.kernels(), target, None, Capture::Nothing, Ok)?;
+        let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, self.context_tokens())?;
+        prepared.record(device, &prepared.guessed_paces(), *bound_seconds, profile.then_some(target))
+    }
+
+    /// Runs steps of each of the programs, all of one shape, in turn. `look` is called after each step that counts.
+    fn take_turns(
+        &self,
+        mut programs: Programs,
+        shape: StepShape,
+        effort: Effort,
+        turn: &mut dyn FnMut(u32, u32),
+        look: impl FnMut(&mut Engine, usize),
+    ) -> Result<(), RunError> {
+        let mut shared = self.shared();
+        let (sequences, _) = extent(shape, effort.depth_tokens);
+        let slots: Vec<u32> = shared.free_slots.iter().rev().take(sequences as usize).copied().collect();
+        if slots.len() < sequences as usize {
+            return Err(RunError::NoFreeSlot { slots: self.slots() });
+        }
+        // The buffers are those of the first engine.
+        let engine = shared.engine_of(0).ok_or(RunError::DeviceLost { detail: "it was lost since loading".into() })?;
+        let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| self.empty_tables()).collect();
+        std::mem::swap(&mut engine.programs, &mut programs);
+        engine.profiles.clear();
+        let made_up = MadeUp { shape, depth_tokens: effort.depth_tokens, vocab_size: self.meta().model.vocab_size };
+        let ran = made_up.run(engine, &slots, &mut tables, effort, turn, look);
+        std::mem::swap(&mut engine.programs, &mut programs);
+        engine.profiles.clear();
+        for tables in &mut tables {
+            tables.iter_mut().zip(&mut engine.pools).for_each(|(table, pool)| table.truncate(pool, 0));
+        }
+        Ok(ran?)
+    }
+}
+
+/// Steps of one shape on tokens that nobody wrote. What lies in the cache before them is whatever the buffer holds: no kernel's
+/// time depends on it.
+struct MadeUp {
+    shape: StepShape,
+    depth_tokens: u32,
+    vocab_size: u32,
+}
+
+impl MadeUp {
+    fn run(
+        &self,
+        engine: &mut Engine,
+        slots: &[u32],
+        tables: &mut [Vec<BlockTable>],
+        effort: Effort,
+        turn: &mut dyn FnMut(u32, u32),
+        mut look: impl FnMut(&mut Engine, usize),
+    ) -> Result<(), Stop> {
+        let rows_each = self.shape.rows / slots.len() as u32;
+        let position = self.first_position();
+        for (&slot, tables) in slots.iter().zip(tables) {
+            for before in 0..position {
+                engine.advance(slot, before..before + 1, tables);
+            }
+            engine.advance(slot, position..position + rows_each, tables);
+        }
+        let tokens: Vec<u32> = (0..self.shape.rows).map(|index| index.wrapping_mul(7919) % self.vocab_size).collect();
+        let rope_variant = engine.rope_variant(position + rows_each);
+        let both = slots.iter().zip(tokens.chunks(rows_each as usize));
+        let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
+        let drawings: Vec<Drawing> = slots.iter().map(|_| Sampling::default().drawing(0, false, &[])).collect();
+        let candidates = engine.programs.shapes.len();
+        let turns = effort.rounds * candidates as u32;
+        for number in 0..turns {
+            let program = number as usize % candidates;
+            let drawings = if engine.programs.shapes[program].samples { &drawings[..] } else { &[] };
+            let step = Step { program, rows: &rows, drawings };
+            if number < candidates as u32 {
+                // The first step pays for what later ones find warm.
+                engine.run(&step)?;
+                engine.profiles.clear();
+            }
+            let begin = Instant::now();
+            for _ in 0..effort.steps {
+                engine.run(&step)?;
+                look(engine, program);
+                if begin.elapsed() > TURN {
+                    break;
+                }
+            }
+            turn(number + 1, turns);
+        }
         Ok(())
     }
 
-    /// Seconds of each dispatch of so many steps, after one that nobody looks at.
-    fn profile_steps(&self, steps: u32) -> Result<Vec<Vec<f64>>, RunError> {
-        let mut session = self.session()?;
-        session.feed_and_sample(&[0], &Sampling::default())?;
-        self.take_profiles();
-        for _ in 0..steps {
-            session.feed_and_sample(&[0], &Sampling::default())?;
-        }
-        Ok(self.take_profiles().into_iter().map(|step| step.seconds).collect())
+    fn first_position(&self) -> u32 {
+        let (_, last_token) = extent(self.shape, self.depth_tokens);
+        if is_prefill(self.shape) { 0 } else { last_token }
     }
+}
+
+/// Rows of one sequence.
+fn is_prefill(shape: StepShape) -> bool {
+    shape.rows > 1 && !shape.batch
+}
+
+/// Sequences of a step, and the position of their last token.
+fn extent(shape: StepShape, depth_tokens: u32) -> (u32, u32) {
+    if is_prefill(shape) { (1, shape.rows - 1) } else { (shape.rows, depth_tokens) }
 }
 
 /// The middle one; of no times at all, one that nothing beats.
 fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_unstable_by(f64::total_cmp);
     seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
+}
+
+impl fmt::Display for TuneError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TuneError::Load(error) => error.fmt(f),
+            TuneError::Run(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TuneError {}
+
+impl From<LoadError> for TuneError {
+    fn from(error: LoadError) -> TuneError {
+        TuneError::Load(error)
+    }
+}
+
+impl From<RunError> for TuneError {
+    fn from(error: RunError) -> TuneError {
+        TuneError::Run(error)
+    }
 }

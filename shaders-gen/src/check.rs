@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kernels::KernelSpec;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Module, Operand};
-use rspirv::spirv::{Capability, Decoration, ExecutionMode, Op, StorageClass};
+use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, Op, StorageClass};
 
 use crate::error::EmitError;
 use crate::target::Target;
@@ -15,12 +15,13 @@ pub fn parse(words: &[u32]) -> Result<Module, EmitError> {
     rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))
 }
 
-/// Drops debug names and checks entry point, capabilities, workgroup size and bindings.
+/// Drops debug names and checks entry point, capabilities, workgroup size, grid and bindings.
 pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
     module.debug_string_source.clear();
     module.debug_names.clear();
     check_capabilities(&module, target)?;
     check_workgroup(&module, target)?;
+    check_grid(&module)?;
     check_bindings(&module, spec)?;
     Ok(module.assemble())
 }
@@ -66,6 +67,15 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
     }
 }
 
+/// The runtime may submit a grid in bands: then the number of workgroups is that of the band.
+fn check_grid(module: &Module) -> Result<(), EmitError> {
+    let asks = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
+    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(asks)) {
+        false => Ok(()),
+        true => Err(mismatch("grid", "a kernel that does not ask for the number of workgroups", "NumWorkgroups")),
+    }
+}
+
 fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
     let bound = module.annotations.iter().filter_map(|annotation| match annotation.operands[..] {
         [Operand::IdRef(_), Operand::Decoration(Decoration::Binding), Operand::LiteralBit32(number)] => Some(number),
@@ -86,4 +96,24 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
 
 fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
     EmitError::Check { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rspirv::dr::Instruction;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_knows_where_it_is_but_not_how_many_there_are() {
+        let with = |builtin| {
+            let operands = vec![Operand::IdRef(1), Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(builtin)];
+            let mut module = Module::new();
+            module.annotations.push(Instruction::new(Op::Decorate, None, None, operands));
+            check_grid(&module)
+        };
+        assert!(with(BuiltIn::WorkgroupId).is_ok());
+        let error = with(BuiltIn::NumWorkgroups).unwrap_err().to_string();
+        assert!(error.contains("NumWorkgroups"), "{error}");
+    }
 }

@@ -3,11 +3,12 @@
 //! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
 //! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
-//! vain is mended (`mend`, `matrices`), and a last look drops names and checks that the words ask for what the spec and
+//! vain is mended (`mend`, `matrices`, `integers`), and a last look drops names and checks that the words ask for what the spec and
 //! the target say, and nothing else (`check`).
 
 pub mod check;
 pub mod error;
+pub mod integers;
 pub mod matrices;
 pub mod mend;
 pub mod target;
@@ -34,7 +35,7 @@ pub struct KernelBinary {
 /// shape that no kernel can be made for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
-    mend::mend(&mut module);
+    mend::mend(&mut module, spec.integer_depth());
     let words = check::strip_and_check(module, spec, target)?;
     Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }

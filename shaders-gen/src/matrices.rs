@@ -1,7 +1,8 @@
 //! Cooperative matrices in naga's words, mended.
 //!
 //! - A matrix has the element type of the memory that it is loaded from. Kernels keep f16 in words of 16 bytes, so that
-//!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean.
+//!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean. Those of i32
+//!   become int8, see `integers`.
 //! - WGSL does not multiply two matrices element by element. Kernels that mean such a product write a difference, which
 //!   none means otherwise; here it becomes the one OpFMul.
 //! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
@@ -13,13 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use rspirv::dr::{Instruction, Module, ModuleHeader, Operand};
 use rspirv::spirv::{MemoryAccess, MemoryModel, MemorySemantics, Op, Word};
 
+use crate::integers;
 use crate::mend::{instructions, workgroup_pointers};
 
 /// Leaves modules of the plain memory model alone.
-pub fn mend(module: &mut Module) {
+pub fn mend(module: &mut Module, integer_depth: Option<usize>) {
     let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
     if model == Some(&Operand::MemoryModel(MemoryModel::Vulkan)) {
         retype_matrices(module);
+        if let Some(depth) = integer_depth {
+            integers::multiply(module, depth);
+        }
         multiply_elements(module);
         store_zeros(module);
         share_workgroup_memory(module);
@@ -51,7 +56,7 @@ fn multiply_elements(module: &mut Module) {
     }
 }
 
-fn matrix_types(types: &mut [Instruction]) -> impl Iterator<Item = &mut Instruction> {
+pub(crate) fn matrix_types(types: &mut [Instruction]) -> impl Iterator<Item = &mut Instruction> {
     types.iter_mut().filter(|one| one.class.opcode == Op::TypeCooperativeMatrixKHR)
 }
 
@@ -138,7 +143,7 @@ fn fill_barriers(module: &mut Module) {
 }
 
 /// An id that nobody has yet.
-fn new_id(header: &mut Option<ModuleHeader>) -> Word {
+pub(crate) fn new_id(header: &mut Option<ModuleHeader>) -> Word {
     let header = header.as_mut().expect("a module that was parsed has a header");
     header.bound += 1;
     header.bound - 1

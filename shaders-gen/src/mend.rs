@@ -13,12 +13,12 @@ use rspirv::spirv::{Capability, Decoration, GlslStd450Op, Op, StorageClass, Word
 
 use crate::matrices;
 
-/// The same module, meaning what its kernel means.
-pub fn mend(module: &mut Module) {
+/// The same module, meaning what its kernel means. `integer_depth` is of matrices of int8.
+pub fn mend(module: &mut Module, integer_depth: Option<usize>) {
     drop_half_storage(module);
     hide_workgroup_layout(module);
     bitcast_halves(module);
-    matrices::mend(module);
+    matrices::mend(module, integer_depth);
 }
 
 fn drop_half_storage(module: &mut Module) {
@@ -66,7 +66,7 @@ fn bitcast_halves(module: &mut Module) {
 }
 
 /// Takes away such instructions as nobody reads.
-fn drop_unused(module: &mut Module, pure: impl Fn(&Instruction) -> bool) {
+pub(crate) fn drop_unused(module: &mut Module, pure: impl Fn(&Instruction) -> bool) {
     let used: BTreeSet<Word> =
         module.all_inst_iter().flat_map(|one| &one.operands).filter_map(Operand::id_ref_any).collect();
     for block in module.functions.iter_mut().flat_map(|function| &mut function.blocks) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use artifacts::TargetMatch;
 use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
+use kernels::matmul::Sharing;
 use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
@@ -46,12 +47,16 @@ pub struct MatMulTuning {
     pub prologue_workgroup: usize,
     /// Tiles that share such a prologue, where there are more than one for each of the device's `compute_units`.
     pub prologue_tiles: usize,
+    /// Workgroups with a prologue for each of the `compute_units`: rows beyond theirs are made in passes. 0: in workgroups of
+    /// their own.
+    pub prologue_groups_per_unit: usize,
     /// Groups of 32 columns that a lane loads before it multiplies them, with one column and with many (integer activations
     /// only).
     pub unroll_one: usize,
     pub unroll_many: usize,
-    /// Activations are handed round subgroups of 8 lanes.
-    pub broadcast: bool,
+    /// With one column and with many.
+    pub sharing_one: Sharing,
+    pub sharing_many: Sharing,
 }
 
 /// How norms are made on a device.
@@ -69,6 +74,9 @@ pub struct MatrixTuning {
     /// In programs of more rows than `few` has, and of at most as many.
     pub many: GemmTile,
     pub few: GemmTile,
+    /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
+    /// them are alternatives, for `unicorn-run tune` to choose.
+    pub integer_depth: Option<usize>,
     pub flash: FlashTile,
 }
 
@@ -76,6 +84,13 @@ impl MatrixTuning {
     /// The tile for a program of `rows` rows.
     pub fn tile(&self, rows: usize) -> GemmTile {
         if rows > self.few.step_rows { self.many } else { self.few }
+    }
+
+    /// Every tile, and the same on int8 matrices where the device has them.
+    pub fn gemm_tiles(&self, subgroup_size: u32) -> Vec<GemmTile> {
+        let halves = [self.many, self.few];
+        let on_integers = |depth| halves.map(|tile| tile.on_integers(depth, subgroup_size));
+        halves.into_iter().chain(self.integer_depth.into_iter().flat_map(on_integers)).collect()
     }
 }
 
@@ -95,8 +110,9 @@ impl Target {
         if self.integer_dot {
             allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
         }
-        if self.matrix.is_some() {
+        if let Some(matrix) = self.matrix {
             allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+            allowed.extend(matrix.integer_depth.map(|_| Capability::Int8));
         }
         allowed
     }
@@ -147,9 +163,11 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 prologue_workgroup: 256,
                 prologue_tiles: 8,
+                prologue_groups_per_unit: 8,
                 unroll_one: 2,
                 unroll_many: 2,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: Some(MatrixTuning {
@@ -158,6 +176,7 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 64,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: false,
@@ -167,10 +186,12 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 32,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 4,
                     subgroups_down: 1,
                     double_buffered: true,
                 },
+                integer_depth: Some(16),
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
@@ -193,9 +214,11 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 256,
                 prologue_workgroup: 512,
                 prologue_tiles: 8,
+                prologue_groups_per_unit: 2,
                 unroll_one: 4,
                 unroll_many: 2,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 256 },
             matrix: Some(MatrixTuning {
@@ -204,6 +227,7 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 128,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: true,
@@ -213,40 +237,25 @@ pub fn presets() -> Vec<Target> {
                     step_rows: 64,
                     k: 32,
                     fragment: 16,
+                    integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
                     double_buffered: true,
                 },
+                integer_depth: Some(32),
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 512,
         },
         Target {
-            name: "llvmpipe",
-            about: "Mesa's software Vulkan device",
-            subgroup_size: 8,
-            shared_memory_bytes: 32 << 10,
-            workgroup_invocations: 128,
-            compute_units: 1,
-            vendor_id: Some(0x1_0005),
-            name_contains: &["llvmpipe"],
-            integer_dot: false,
-            matmul: MatMulTuning {
-                columns: 16,
-                tiles_per_lane_one: 2,
-                tiles_per_lane_many: 2,
-                k_slices: 1,
-                workgroup: 64,
-                prologue_workgroup: 64,
-                prologue_tiles: 1,
-                unroll_one: 1,
-                unroll_many: 1,
-                broadcast: true,
-            },
-            norm: NormTuning { fold: false, lanes: 8 },
-            matrix: None,
-            attention_workgroups: 1,
+            name: "llvmpipe-mesa26",
+            about: "the same from Mesa 26 on, which loads once what all lanes want",
+            // Versions of Mesa are not in a device's name, those of LLVM are.
+            name_contains: &["llvmpipe (LLVM 22", "llvmpipe (LLVM 23", "llvmpipe (LLVM 24"],
+            matmul: MatMulTuning { sharing_one: Sharing::Across, ..llvmpipe().matmul },
+            ..llvmpipe()
         },
+        llvmpipe(),
         Target {
             name: "generic",
             about: "any Vulkan 1.2 device, within the limits that the specification guarantees",
@@ -265,9 +274,11 @@ pub fn presets() -> Vec<Target> {
                 workgroup: 128,
                 prologue_workgroup: 128,
                 prologue_tiles: 1,
+                prologue_groups_per_unit: 0,
                 unroll_one: 1,
                 unroll_many: 1,
-                broadcast: false,
+                sharing_one: Sharing::Own,
+                sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
@@ -276,9 +287,41 @@ pub fn presets() -> Vec<Target> {
     ]
 }
 
+/// Mesa's software device, whatever its version.
+fn llvmpipe() -> Target {
+    Target {
+        name: "llvmpipe",
+        about: "Mesa's software Vulkan device",
+        subgroup_size: 8,
+        shared_memory_bytes: 32 << 10,
+        workgroup_invocations: 128,
+        compute_units: 1,
+        vendor_id: Some(0x1_0005),
+        name_contains: &["llvmpipe"],
+        integer_dot: false,
+        matmul: MatMulTuning {
+            columns: 16,
+            tiles_per_lane_one: 2,
+            tiles_per_lane_many: 2,
+            k_slices: 1,
+            workgroup: 64,
+            prologue_workgroup: 64,
+            prologue_tiles: 1,
+            prologue_groups_per_unit: 0,
+            unroll_one: 1,
+            unroll_many: 1,
+            sharing_one: Sharing::Broadcast,
+            sharing_many: Sharing::Broadcast,
+        },
+        norm: NormTuning { fold: false, lanes: 8 },
+        matrix: None,
+        attention_workgroups: 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use kernels::{CacheLayout, KvFormat};
+    use kernels::{CacheLayout, KvFormat, Precision};
 
     use super::*;
 
@@ -298,9 +341,10 @@ mod tests {
     #[test]
     fn gemm_tiles_fit_into_their_device() {
         for target in presets() {
-            let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
             for tile in tiles {
-                assert!(tile.shared_bytes() <= target.shared_memory_bytes, "{} {tile:?}", target.name);
+                let bytes = tile.shared_bytes(Precision::Int11);
+                assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
                 let lanes = tile.subgroups() * target.subgroup_size as usize;
                 assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
             }

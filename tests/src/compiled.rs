@@ -50,11 +50,20 @@ impl Compiled {
     }
 }
 
-/// INT4 in groups of 32, fused.
+/// INT4 in groups of 32, fused, without alternatives.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
     let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
-    CompileOptions { policy, targets, fuse: true, kv: KvFormat::F16, emit, machine, context_tokens: None }
+    CompileOptions {
+        policy,
+        targets,
+        fuse: true,
+        kv: KvFormat::F16,
+        alternatives: false,
+        emit,
+        machine,
+        context_tokens: None,
+    }
 }
 
 /// Tells nobody.

@@ -71,11 +71,14 @@ pub fn device_matrices() -> Option<MatrixTuning> {
         step_rows: 32,
         k: 32,
         fragment,
+        integer_depth: None,
         subgroups_across: 2,
         subgroups_down: 2,
         double_buffered: true,
     };
-    Some(MatrixTuning { many: tile, few: tile, flash: FlashTile { fragment, subgroups: 4 } })
+    let has_depth = |&depth: &usize| features.multiplies_int8_matrices(fragment as u32, depth as u32);
+    let integer_depth = [32, 16, 8].into_iter().find(has_depth);
+    Some(MatrixTuning { many: tile, few: tile, integer_depth, flash: FlashTile { fragment, subgroups: 4 } })
 }
 
 impl Operand {

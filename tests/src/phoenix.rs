@@ -18,8 +18,10 @@ pub mod table;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use artifacts::{Alternative, Pipeline, Program, TargetKernels};
+use compiler::alternatives::alternatives;
 use compiler::kernel_set::KernelSet;
-use compiler::{CompileError, Source, plan};
+use compiler::{CompileError, CompileOptions, Source, plan};
 use kernels::KernelSpec;
 use runtime::kernel_statistics::Executable;
 use runtime::{DeviceFacts, LoadError, kernel_statistics};
@@ -34,13 +36,15 @@ pub struct CompiledModel {
     pub set: KernelSet,
     /// One a pipeline of the only target.
     pub kernels: Vec<Kernel>,
+    /// One an alternative, in the order of the pipelines that they could take the place of.
+    pub alternatives: Vec<Kernel>,
 }
 
 /// One pipeline, and what the driver made of it.
 pub struct Kernel {
     pub name: String,
     pub spec: KernelSpec,
-    /// Rows of the programs that use it.
+    /// Rows of the programs that use it as the compiler chose them; none of a kernel that only another version uses.
     pub rows: BTreeSet<u32>,
     pub words: Words,
     pub executable: Executable,
@@ -52,27 +56,63 @@ impl CompiledModel {
     /// # Errors
     /// When the compiler or the driver refuses.
     pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
-        let options = options(vec![target.clone()], vec![]);
+        let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
         let set = plan(Source::Synthetic(config), &options, &mut Silent)?.kernels(&options, &mut Silent)?;
         let compiled = &set.kernels.targets[0];
         let executables = kernel_statistics(facts, &set.kernels, compiled, true)?;
-        let kernels = compiled.pipelines.iter().zip(&set.specs[0]).zip(executables).enumerate();
-        let kernels = kernels.map(|(index, ((pipeline, spec), mut executables))| {
-            let using = compiled
-                .programs
-                .iter()
-                .filter(|program| program.dispatches.iter().any(|dispatch| dispatch.pipeline as usize == index));
-            Kernel {
-                name: pipeline.name.clone(),
-                spec: spec.clone(),
-                rows: using.map(|program| program.rows).collect(),
-                words: Words::of(&set.kernels.modules[pipeline.module as usize]),
-                executable: executables.pop().expect("a compute pipeline is one executable"),
-            }
-        });
+        let kernel = |pipeline: &Pipeline, spec: &KernelSpec, rows, mut executables: Vec<Executable>| Kernel {
+            name: pipeline.name.clone(),
+            spec: spec.clone(),
+            rows,
+            words: Words::of(&set.kernels.modules[pipeline.module as usize]),
+            executable: executables.pop().expect("a compute pipeline is one executable"),
+        };
+        let own = || compiled.pipelines.iter().zip(&set.specs[0]).zip(rows_of_pipelines(compiled));
+        let kernels = own()
+            .zip(executables)
+            .map(|(((pipeline, spec), rows), executables)| kernel(pipeline, spec, rows, executables));
+        let kernels = kernels.collect();
+
+        let others: Vec<(Pipeline, KernelSpec, BTreeSet<u32>)> = own()
+            .flat_map(|((pipeline, spec), rows)| {
+                let others = pipeline.alternatives.iter().zip(alternatives(spec, target));
+                others.map(move |(other, spec)| (alone(pipeline, other), spec, rows.clone()))
+            })
+            .collect();
+        let only_others = TargetKernels {
+            pipelines: others.iter().map(|(pipeline, _, _)| pipeline.clone()).collect(),
+            programs: Vec::new(),
+            checksum: None,
+            ..compiled.clone()
+        };
+        let executables = kernel_statistics(facts, &set.kernels, &only_others, true)?;
+        let alternatives = others
+            .iter()
+            .zip(executables)
+            .map(|((pipeline, spec, rows), executables)| kernel(pipeline, spec, rows.clone(), executables));
+        let alternatives = alternatives.collect();
         let name = config.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(CompiledModel { name, kernels: kernels.collect(), set })
+        Ok(CompiledModel { name, kernels, alternatives, set })
     }
+}
+
+/// Rows of the programs that use each pipeline, of those that are the compiler's choice: the first of their kind.
+fn rows_of_pipelines(target: &TargetKernels) -> Vec<BTreeSet<u32>> {
+    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch);
+    let mut rows = vec![BTreeSet::new(); target.pipelines.len()];
+    for (index, program) in target.programs.iter().enumerate() {
+        if target.programs[..index].iter().all(|before| kind(before) != kind(program)) {
+            for dispatch in &program.dispatches {
+                rows[dispatch.pipeline as usize].insert(program.rows);
+            }
+        }
+    }
+    rows
+}
+
+/// The alternative as a pipeline of its own.
+fn alone(pipeline: &Pipeline, other: &Alternative) -> Pipeline {
+    Pipeline { name: other.name.clone(), module: other.module, alternatives: Vec::new(), ..pipeline.clone() }
 }
 
 impl Kernel {

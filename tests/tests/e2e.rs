@@ -47,9 +47,18 @@ struct Ask {
     fuse: bool,
     kv: KvFormat,
     target: &'static str,
+    /// GEMMs multiply int8 matrices.
+    integer_matrices: bool,
 }
 
-const F16: Ask = Ask { weights: WeightsOption::F16, group: 32, fuse: true, kv: KvFormat::F16, target: "llvmpipe" };
+const F16: Ask = Ask {
+    weights: WeightsOption::F16,
+    group: 32,
+    fuse: true,
+    kv: KvFormat::F16,
+    target: "llvmpipe",
+    integer_matrices: false,
+};
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
 const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
@@ -80,6 +89,11 @@ impl Built {
         if asked.integer_dot {
             asked = asked.for_any_device(device().subgroup_size);
             asked.matrix = device_matrices();
+            if let Some(matrix) = asked.matrix.as_mut().filter(|_| self.ask.integer_matrices) {
+                let depth = matrix.integer_depth.expect("asked for where the device has them");
+                matrix.many = matrix.many.on_integers(depth, asked.subgroup_size);
+                matrix.few = matrix.few.on_integers(depth, asked.subgroup_size);
+            }
         }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
@@ -105,7 +119,7 @@ impl Built {
         let checkpoint = Checkpoint::open(&self.source).expect("it compiled");
         let folder = self.folder.path().join("exported");
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        export(&checkpoint, &self.artifact(), policy, self.ask.fuse, &folder).expect("it exports");
+        export(&checkpoint, &self.artifact(), policy, self.ask.fuse, &folder, &mut Silent).expect("it exports");
         Reference::open(&folder).logits(tokens)
     }
 }
@@ -193,11 +207,25 @@ fn int4_logits_are_those_of_the_exported_weights() {
 
 #[test]
 fn integer_activations_stay_close_to_the_exported_weights() {
-    for (index, folder) in tiny_models().into_iter().enumerate() {
+    assert_close_to_exported("integer activations", INTEGER, 1);
+}
+
+#[test]
+fn integer_gemms_stay_close_to_the_exported_weights() {
+    if device_matrices().and_then(|matrices| matrices.integer_depth).is_none() {
+        eprintln!("integer GEMMs did not run: {} multiplies no int8 matrices", device().name);
+        return;
+    }
+    assert_close_to_exported("integer GEMMs", Ask { integer_matrices: true, ..INTEGER }, 4);
+}
+
+/// Of every so-many-th model.
+fn assert_close_to_exported(what: &str, ask: Ask, every: usize) {
+    for (index, folder) in tiny_models().into_iter().step_by(every).enumerate() {
         let golden = read_golden(&folder);
-        let built = Built::of(&folder, Ask { group: [32, 64, 128][index % 3], ..INTEGER });
+        let built = Built::of(&folder, Ask { group: [32, 64, 128][index % 3], ..ask });
         let expected = built.exported_logits(&golden.tokens);
-        let what = format!("{} with integer activations", folder.display());
+        let what = format!("{} with {what}", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, INTEGER_TOLERANCE);
     }
 }

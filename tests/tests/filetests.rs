@@ -7,7 +7,7 @@ use artifacts::ArtifactView;
 use kernels::flash::FlashSpec;
 use kernels::gemm::GemmSpec;
 use kernels::spec::Number;
-use kernels::{Activation, CacheLayout, KernelSpec, KvFormat, WeightFormat, WeightLayout};
+use kernels::{Activation, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout};
 use rspirv::spirv::Capability;
 use shaders_gen::target;
 use tests::compiled::{Compiled, options};
@@ -54,10 +54,14 @@ fn every_gemm_module_is_valid_for_vulkan_1_2() {
     }
     let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
     for target in target::presets() {
-        let tiles = target.matrix.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+        let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
         for (tile, format) in tiles.flat_map(|tile| formats.map(|format| (tile, format))) {
+            if tile.integer_depth.is_some() && !format.has_params() {
+                continue;
+            }
             let spec = GemmSpec {
                 layout: WeightLayout { format, rows: 160, cols: 96 },
+                input: Precision::Int11,
                 input_stride: 96,
                 output_stride: 96,
                 output_first: 0,

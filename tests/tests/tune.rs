@@ -1,16 +1,18 @@
 //! `unicorn-run tune`: every alternative computes what the compiler's choice computes, and winners are used by later starts
 //! and by nobody else's.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use artifacts::{ArtifactView, ArtifactWriter, MappedFile, TargetKernels};
-use runtime::{LoadOptions, Model, Tuning};
+use artifacts::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
+use compiler::CompileOptions;
+use runtime::{BatchRow, Choice, Effort, LoadOptions, Model, Sampling, StepShape, Tuning};
 use serde_json::Value;
 use shaders_gen::{Target, target};
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
-use tests::launch::device;
+use tests::launch::{device, device_matrices};
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
@@ -18,9 +20,14 @@ use tests::tiny_model::TinyModel;
 /// Only the order of sums differs; with integer activations a code may move to its neighbour for that.
 const SAME_TOLERANCE: f64 = 1e-3;
 const INTEGER_TOLERANCE: f64 = 3e-2;
+/// Every alternative of what has two, and most of the others.
+const MIXES: u32 = 3;
 
+const ONE: StepShape = StepShape { rows: 1, batch: false };
+
+/// Each by itself is held against its twin by the differential tests; here a program is of any mix of them.
 #[test]
-fn every_alternative_computes_the_same() {
+fn any_mix_of_alternatives_computes_the_same() {
     let (_folder, path) = artifact();
     for (target, tolerance) in [("phoenix", INTEGER_TOLERANCE), ("generic", SAME_TOLERANCE)] {
         let model = load(&path, target, None);
@@ -28,15 +35,26 @@ fn every_alternative_computes_the_same() {
         let kernels = kernels(&path, target);
         let most = kernels.pipelines.iter().map(|pipeline| pipeline.alternatives.len()).max();
         assert!(most >= Some(3), "{target} has {most:?} alternatives");
-        for alternative in 0..most.unwrap_or_default() {
-            let holds = |number: &u32| kernels.pipelines[*number as usize].alternatives.len() > alternative;
-            let numbers = (0..kernels.pipelines.len() as u32).filter(holds);
-            let winners = numbers.map(|number| (number, alternative as u32)).collect();
-            let tuned = load(&path, target, Some(Tuning { key, winners }));
-            assert_eq!(tuned.report().tuning.note, None);
-            assert!(tuned.report().tuning.winners > 0);
-            let error = relative_error(&expected, &logits(&tuned));
-            assert!(error <= tolerance, "{target}, alternative {alternative}: {error:.1e}");
+        let mixes = (0..MIXES).map(|mix| {
+            let winner = |number: u32| {
+                let ways = kernels.pipelines[number as usize].alternatives.len() as u32 + 1;
+                Some((number, ((number + mix) % ways).checked_sub(1)?))
+            };
+            let winners: BTreeMap<u32, u32> = (0..kernels.pipelines.len() as u32).filter_map(winner).collect();
+            let choice = |shape| Choice { version: u32::from(shape == ONE) * (mix % 2), winners: winners.clone() };
+            shapes(&kernels).into_iter().map(|shape| (shape, choice(shape))).collect()
+        });
+        for choices in mixes {
+            let choices: BTreeMap<StepShape, Choice> = choices;
+            let (what, steps) = (format!("{target}, {:?}", choices.values().next()), choices.len() as u32);
+            let tuned = load(&path, target, Some(Tuning { key, choices }));
+            assert_eq!((tuned.report().tuning.note.as_ref(), tuned.report().tuning.tuned_steps), (None, steps));
+            let found = logits(&tuned);
+            assert_eq!(found.len(), expected.len());
+            for (expected, found) in expected.iter().zip(&found) {
+                let error = relative_error(expected, found);
+                assert!(error <= tolerance, "{what}: {error:.1e}");
+            }
         }
     }
 }
@@ -47,27 +65,48 @@ fn candidates_are_timed_each() {
     let options = LoadOptions { candidates: true, ..load_options("generic", None) };
     let model = Model::load(&path, &options, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
     let kernels = kernels(&path, "generic");
-    // A second time gives a second answer: nothing was used up.
-    for _ in 0..2 {
-        let timed = model.time_candidates(1, 2).expect("the steps run");
-        assert!(!timed.is_empty());
-        for pipeline in timed {
-            let alternatives = &kernels.pipelines[pipeline.pipeline as usize].alternatives;
-            assert_eq!(pipeline.candidates.len(), 1 + alternatives.len());
-            assert!(pipeline.candidates.iter().all(|candidate| candidate.seconds > 0.0), "{pipeline:?}");
+    let tunable = model.tunable(40);
+    let batch = |rows| StepShape { rows, batch: true };
+    // Four sequences and 128 tokens have no room for more.
+    let prefill = |rows| StepShape { rows, batch: false };
+    let expected = [(ONE, 2), (batch(2), 1), (batch(4), 1), (prefill(8), 1), (prefill(64), 1)];
+    assert_eq!(tunable.iter().copied().collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
+    let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40 };
+    let norms = |pipeline: &Pipeline| pipeline.name == "norm";
+    for (shape, versions) in tunable {
+        for version in 0..versions {
+            let mut turns = Vec::new();
+            let mut turn = |done, all| turns.push((done, all));
+            let timed = model
+                .time_kernels(shape, version, effort, |one| shape == ONE || norms(one), &mut turn)
+                .expect("the steps run");
+            assert!(!timed.is_empty() && turns.last().is_some_and(|(done, all)| done == all), "{turns:?}");
+            for pipeline in timed {
+                let alternatives = &kernels.pipelines[pipeline.pipeline as usize].alternatives;
+                assert_eq!(pipeline.candidates.len(), 1 + alternatives.len());
+                assert!(pipeline.candidates.iter().all(|candidate| candidate.seconds > 0.0), "{pipeline:?}");
+                assert!(shape == ONE || pipeline.candidates[0].name == "norm", "{pipeline:?}");
+            }
         }
     }
+    let choices = [Choice::default(), Choice { version: 1, ..Choice::default() }];
+    let whole = model.time_steps(ONE, &choices, effort, &mut |_, _| {}).expect("the steps run");
+    assert!(whole.len() == 2 && whole.iter().all(|&seconds| seconds > 0.0), "{whole:?}");
     assert_eq!(logits(&model), logits(&load(&path, "generic", None)), "timing leaves the model as it was");
 }
 
 #[test]
 fn winners_lie_beside_the_artifact_and_are_used_by_it_alone() {
     let (folder, path) = artifact();
-    let tuned =
-        run(Command::args(&mut run_command("tune", &path), ["-r", "1", "-n", "2", "--target", "generic", "--json"]));
+    let arguments =
+        ["-r", "1", "-n", "2", "-s", "2", "--depth", "20", "--target", "generic", "--only", "norm", "--json"];
+    let tuned = run(Command::args(&mut run_command("tune", &path), arguments));
     let json: Value = serde_json::from_slice(&tuned.stdout).expect("it prints JSON");
     assert_eq!(json["target"], "generic");
-    assert!(json["pipelines"].as_array().is_some_and(|pipelines| !pipelines.is_empty()), "{json}");
+    let measured = json["measured"].as_array().expect("steps");
+    let names: Vec<&str> = measured.iter().filter_map(|step| step["step"].as_str()).collect();
+    assert_eq!(names, ["decode", "decode of 2 sequences", "prefill of 8 tokens", "prefill of 64 tokens"]);
+    assert!(measured.iter().all(|step| step["versions"][0]["kernels"].as_array().is_some_and(|all| !all.is_empty())));
     let file = folder.path().join("model.unicorn.tune.json");
     assert!(file.is_file());
 
@@ -82,6 +121,18 @@ fn winners_lie_beside_the_artifact_and_are_used_by_it_alone() {
     let text = std::fs::read_to_string(&file).expect("it was just written");
     std::fs::write(&file, &text[..text.len() / 2]).expect("it can be written");
     assert!(complaint("generic").contains("tuning is not used"));
+}
+
+#[test]
+fn a_page_says_what_each_kernel_and_each_step_took() {
+    let (_folder, path) = artifact();
+    let arguments = ["--quick", "-r", "1", "-n", "1", "--depth", "20", "--target", "generic", "--only", "combine"];
+    let tuned = run(Command::args(&mut run_command("tune", &path), arguments));
+    let page = String::from_utf8_lossy(&tuned.stdout);
+    for part in ["decode\n", "prefill of 64 tokens\n", "before", "whole step: ", "written to"] {
+        assert!(page.contains(part), "{part:?} is missing in {page}");
+    }
+    assert!(page.contains("combine") && !page.contains("8 tokens") && !page.contains("attention"), "{page}");
 }
 
 #[test]
@@ -127,7 +178,8 @@ fn alternatives_that_do_not_fit_are_refused() {
 fn artifact() -> (TempDir, PathBuf) {
     let model =
         TinyModel { hidden: 256, intermediate: 512, layers: 1, max_position_embeddings: 128, ..Default::default() };
-    let compiled = Compiled::of(&model, &options(targets().to_vec(), vec![]));
+    let options = CompileOptions { alternatives: true, ..options(targets().to_vec(), vec![]) };
+    let compiled = Compiled::of(&model, &options);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, compiled.artifact()).expect("the folder takes files");
@@ -139,7 +191,7 @@ fn targets() -> [Target; 2] {
         let preset = target::by_name(name).expect("a preset");
         let subgroup_size = if preset.integer_dot { device().subgroup_size } else { preset.subgroup_size };
         let mut target = preset.for_any_device(subgroup_size);
-        target.matrix = None;
+        target.matrix = target.matrix.and(device_matrices());
         target
     })
 }
@@ -152,20 +204,40 @@ fn kernels(path: &Path, target: &str) -> TargetKernels {
 
 fn load_options(target: &str, tuning: Option<Tuning>) -> LoadOptions {
     let Ok(device) = device().name.parse();
-    LoadOptions { device, target: Some(target.into()), tuning, ..LoadOptions::default() }
+    LoadOptions { device, target: Some(target.into()), tuning, slots: 4, ..LoadOptions::default() }
 }
 
 fn load(path: &Path, target: &str, tuning: Option<Tuning>) -> Model {
     Model::load(path, &load_options(target, tuning), &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Of a few tokens, one step each.
-fn logits(model: &Model) -> Vec<f32> {
-    let mut session = model.session().expect("a free slot");
-    session.set_chunk_tokens(1);
-    let mut all = Vec::new();
-    session.feed_with_logits(&[1, 65, 66, 67], &mut |_, row| all.extend_from_slice(row)).expect("the steps run");
+/// Of steps of one row, of a few, of many, and (the greatest of each) of several sequences.
+fn logits(model: &Model) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (0..70).map(|index| 60 + index).collect();
+    let mut all: Vec<Vec<f32>> =
+        [(1, 4), (8, 20), (64, 70)].map(|(rows, count)| fed(model, &tokens[..count], rows)).into();
+    let sampling = Sampling::default();
+    let mut sessions: Vec<_> = (0..4).map(|_| model.session().expect("a free slot")).collect();
+    let asked = sessions.iter_mut().zip(&tokens);
+    let mut rows: Vec<BatchRow> =
+        asked.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
+    all.push(model.decode_batch(&mut rows).expect("the step runs").iter().map(|drawn| drawn.logit).collect());
     all
+}
+
+/// Of every token, in steps of at most `rows`.
+fn fed(model: &Model, tokens: &[u32], rows: u32) -> Vec<f32> {
+    let mut session = model.session().expect("a free slot");
+    session.set_chunk_tokens(rows);
+    let mut all = Vec::new();
+    session.feed_with_logits(tokens, &mut |_, row| all.extend_from_slice(row)).expect("the steps run");
+    all
+}
+
+/// Every shape of the target's steps.
+fn shapes(target: &TargetKernels) -> BTreeSet<StepShape> {
+    let shape = |rows, batch| StepShape { rows, batch: batch && rows > 1 };
+    target.programs.iter().map(|program| shape(program.rows, program.batch)).collect()
 }
 
 fn run_command(command: &str, path: &Path) -> Command {

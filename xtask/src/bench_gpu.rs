@@ -30,8 +30,20 @@ pub struct BenchGpuArgs {
 }
 
 /// The loader, and what NVIDIA's driver links to even where nothing is shown.
-const PACKAGES: [&str; 8] =
-    ["libvulkan1", "libx11-6", "libxext6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0"];
+const PACKAGES: [&str; 12] = [
+    "libvulkan1",
+    "libglvnd0",
+    "libglx0",
+    "libgl1",
+    "libegl1",
+    "libx11-6",
+    "libxext6",
+    "libxcb1",
+    "libxau6",
+    "libxdmcp6",
+    "libbsd0",
+    "libmd0",
+];
 /// What can be carried to most machines.
 const MAX_BYTES: u64 = 60 << 20;
 

@@ -17,7 +17,14 @@ use crate::run::{cargo, run};
 const SUITE: &str = "sid";
 const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"];
 /// Tests to run there: the program, and part of the tests' names.
-const TESTS: [(&str, &str); 3] = [("differential", "gemm"), ("differential", "flash"), ("filetests", "valid")];
+const TESTS: [(&str, &str); 6] = [
+    ("differential", "gemm"),
+    ("differential", "flash"),
+    ("differential", "alternatives::of_phoenix"),
+    ("tune", "any_mix"),
+    ("e2e", "integer_gemms"),
+    ("filetests", "valid"),
+];
 
 /// As one of all tests: left out, with a word, on a system that gets no packages from Debian.
 ///

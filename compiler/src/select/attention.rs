@@ -16,6 +16,8 @@ use crate::graph::ValueId;
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
 const SPLIT_ROWS: usize = 8;
+/// Of a workgroup of `combine`: no device has fewer, and no head as many vectors of four.
+const COMBINE_LANES: usize = 128;
 /// (row, head) pairs that one attention workgroup carries at most.
 const ATTENTION_QUERIES: usize = 8;
 
@@ -90,14 +92,15 @@ impl Selector<'_> {
         let (group, layer) = self.cache_of(node);
         let heads = self.heads_before(query).cloned();
         let spec = self.attention_spec(node, query, out, heads.as_ref());
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.splits);
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.room);
         let partials = Operand::Partials { of: out, len };
         let combine = CombineSpec {
             n_heads: self.config.n_heads,
             head_dim: self.config.head_dim,
-            split: spec.split,
+            room: spec.split.room,
             output_stride: spec.output_stride,
             output: spec.output,
+            lanes: COMBINE_LANES,
             subgroup_size: spec.subgroup_size,
         };
         let spec = KernelSpec::Attention(spec);
@@ -111,7 +114,7 @@ impl Selector<'_> {
             (_, None) => Operand::Value(query),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if combine.split.splits > 1 {
+        if combine.room > 1 {
             self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
                 Role::Partials => partials,
                 Role::Encoded => Operand::Encoded(out),
@@ -135,13 +138,12 @@ impl Selector<'_> {
         }
         let (group, _) = self.cache_of(node);
         let gqa = self.config.n_heads / self.config.n_kv_heads;
-        let most = gqa.min(tile.queries(&cache));
         Some(FlashSpec {
             gqa,
             cache,
             kv_group: group,
             window: self.groups[group].window,
-            heads_per_group: (1..=most).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1),
+            heads_per_group: tile.heads(&cache, gqa),
             input_stride: self.stride_of(query),
             output_stride: self.stride_of(out),
             softcap: self.config.attention_softcap.map(Number::new),
@@ -175,11 +177,12 @@ impl Selector<'_> {
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
+        let (splits, room) = self.splits(alone, window);
         AttentionSpec {
             gqa,
             cache: cache_layout(config, self.options.kv),
             kv_group: group,
-            split: Split { rows_per_group, window, splits: self.splits(alone, window), newest_apart: heads.is_some() },
+            split: Split { rows_per_group, window, splits, room, newest_apart: heads.is_some() },
             heads_per_group,
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
             prologue: heads.map(|step| self.heads_spec(node, step)),
@@ -198,13 +201,15 @@ impl Selector<'_> {
     }
 
     /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
-    /// more parts than there can be tiles.
-    fn splits(&self, alone: usize, window: Option<usize>) -> usize {
+    /// more parts than there can be tiles. And for how many there is room, so that `tune` may double them.
+    fn splits(&self, alone: usize, window: Option<usize>) -> (usize, usize) {
         if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
-            return 1;
+            return (1, 1);
         }
         // A window that begins and ends within a tile reaches over one more.
         let tokens = window.map_or(self.config.max_positions, |window| window + TILE).min(self.config.max_positions);
-        (self.target.attention_workgroups / alone).clamp(1, tokens.div_ceil(TILE))
+        let tiles = tokens.div_ceil(TILE);
+        let splits = (self.target.attention_workgroups / alone).clamp(1, tiles);
+        (splits, if splits > 1 && self.options.alternatives { (2 * splits).min(tiles) } else { splits })
     }
 }

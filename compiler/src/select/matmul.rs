@@ -88,8 +88,10 @@ impl Selector<'_> {
         let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
-            if let (ActivationFormat::Half(_), Some(tuning)) = (self.stored_format(input), self.target.matrix) {
-                self.gemm(node, id, tuning.tile(rows), bytes);
+            if let (ActivationFormat::Factored(precision), Some(tuning)) =
+                (self.stored_format(input), self.target.matrix)
+            {
+                self.gemm(node, id, precision, tuning.tile(rows), bytes);
                 self.mark_part(part);
                 continue;
             }
@@ -134,17 +136,18 @@ impl Selector<'_> {
         let rows = if is_head { self.logits_rows() } else { self.kind.rows };
         // What a GEMM cannot do, and where its tiles would be mostly empty.
         let matrices = self.target.matrix.is_some() && softcap.is_none() && rows > self.target.matmul.columns;
-        Some(if matrices { ActivationFormat::Half(precision) } else { ActivationFormat::Codes(precision) })
+        Some(if matrices { ActivationFormat::Factored(precision) } else { ActivationFormat::Codes(precision) })
     }
 
     /// A matmul of many rows on matrix units.
-    fn gemm(&mut self, node: &FusedNode, id: PackedId, tile: GemmTile, bytes: u64) {
+    fn gemm(&mut self, node: &FusedNode, id: PackedId, precision: Precision, tile: GemmTile, bytes: u64) {
         let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
             unreachable!("called for matmuls")
         };
         let (layout, first_row) = self.matrix(id);
         let spec = GemmSpec {
             layout,
+            input: precision,
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
@@ -158,7 +161,7 @@ impl Selector<'_> {
         let result = self.value(out);
         self.push(node, KernelSpec::Gemm(spec), rows, bytes, |role| match role {
             Role::Weights => Operand::Weight(id),
-            Role::Halves => Operand::Encoded(input),
+            Role::Codes => Operand::Encoded(input),
             Role::Bias => bias.expect("biased"),
             _ => result,
         });
@@ -233,7 +236,7 @@ fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let (lanes, shared_tiles) = match spec.prologue {
         Some(_) => {
             let tiles_per_unit = spec.layout.tiles() / target.compute_units;
-            (tuning.prologue_workgroup, tuning.prologue_tiles.min(tiles_per_unit.next_power_of_two()))
+            (tuning.prologue_workgroup, tuning.prologue_tiles.min(1 << tiles_per_unit.max(1).ilog2()))
         }
         None => (tuning.workgroup, 1),
     };
@@ -250,12 +253,18 @@ fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
     let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
+    let group_tiles = (lane_groups / k_slices).max(1);
+    let at_a_time = match spec.prologue {
+        Some(_) => tuning.prologue_groups_per_unit * target.compute_units * group_tiles * tiles_per_lane,
+        None => 0,
+    };
     MatMulTile {
         columns,
         tiles_per_lane,
         k_slices,
-        broadcast: tuning.broadcast,
+        sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
         unroll: if one { tuning.unroll_one } else { tuning.unroll_many },
-        group_tiles: (lane_groups / k_slices).max(1),
+        group_tiles,
+        passes: if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 },
     }
 }

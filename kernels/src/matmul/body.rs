@@ -1,41 +1,55 @@
 //! The loop of a matmul in WGSL, every accumulator a named variable, so that no driver has to find out that an array of
 //! them can live in registers.
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
+use std::ops::Range;
+
+use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
 use crate::layout::{TILE_ROWS, WeightFormat};
-use crate::matmul::MatMulSpec;
+use crate::matmul::{MatMulSpec, Sharing};
 
 /// From the first block to the stored result, inside `main` of `matmul.wgsl`.
 pub fn wgsl(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
-    body.accumulators();
-    match (spec.input, spec.tile.broadcast) {
-        (ActivationFormat::F32, broadcast) => body.blocks(broadcast),
-        _ => body.groups(),
+    if spec.input == ActivationFormat::F32 {
+        body.prologue();
     }
-    body.sums();
+    if spec.tile.sharing == Sharing::Across {
+        body.across();
+    } else {
+        body.accumulators();
+        match spec.input {
+            ActivationFormat::F32 => body.blocks(),
+            _ => body.groups(),
+        }
+        body.sums();
+    }
     body.store();
     body.text
 }
 
-struct Body<'a> {
-    spec: &'a MatMulSpec,
+pub(super) struct Body<'a> {
+    pub(super) spec: &'a MatMulSpec,
     text: String,
 }
 
 impl Body<'_> {
-    fn line(&mut self, indent: usize, code: String) {
+    pub(super) fn line(&mut self, indent: usize, code: String) {
         self.text += &format!("{}{code}\n", "    ".repeat(indent));
+    }
+
+    /// Of a lane.
+    pub(super) fn tiles(&self) -> Range<usize> {
+        0..self.spec.tile.tiles_per_lane
     }
 
     /// (tile of a lane, column) of every accumulator.
     fn cells(&self) -> Vec<(usize, usize)> {
         let columns = self.spec.tile.columns;
-        (0..self.spec.tile.tiles_per_lane).flat_map(|tile| (0..columns).map(move |column| (tile, column))).collect()
+        self.tiles().flat_map(|tile| (0..columns).map(move |column| (tile, column))).collect()
     }
 
     fn accumulators(&mut self) {
-        for tile in 0..self.spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             // A lane past the last tile computes the last one again and stores nothing.
             self.line(1, format!("let base_{tile} = min(first_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
         }
@@ -44,36 +58,46 @@ impl Body<'_> {
         }
     }
 
-    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied.
+    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied. The first groups are
+    /// on their way while a prologue works.
     fn groups(&mut self) {
-        let unroll = self.spec.tile.unroll;
-        if unroll > 1 {
-            self.line(1, "var k_group = slice;".into());
-            let last = (unroll - 1) * self.spec.tile.k_slices;
-            let step = unroll * self.spec.tile.k_slices;
-            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
-            for part in 0..unroll {
-                self.load_group(part);
-            }
-            for part in 0..unroll {
-                self.multiply_group(part);
-            }
-            self.line(1, "}".into());
-            self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
-        } else {
-            self.line(1, "for (var k_group = slice; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        let (unroll, k_slices) = (self.spec.tile.unroll, self.spec.tile.k_slices);
+        self.line(1, "var k_group = slice;".into());
+        if self.spec.prologue.is_some() {
+            let early = unroll.min(activations::groups(self.spec.layout.cols) / k_slices);
+            (0..early).for_each(|part| self.load_group(1, part));
+            self.prologue();
+            (0..early).for_each(|part| self.multiply_group(1, part));
+            self.line(1, format!("k_group += {}u;", early * k_slices));
         }
-        self.load_group(0);
-        self.multiply_group(0);
+        if unroll > 1 {
+            let (last, step) = ((unroll - 1) * k_slices, unroll * k_slices);
+            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
+            (0..unroll).for_each(|part| self.load_group(2, part));
+            (0..unroll).for_each(|part| self.multiply_group(2, part));
+            self.line(1, "}".into());
+        }
+        self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
+        self.load_group(2, 0);
+        self.multiply_group(2, 0);
         self.line(1, "}".into());
     }
 
+    /// The norm, once a workgroup.
+    fn prologue(&mut self) {
+        if self.spec.prologue.is_some() {
+            let call = "prologue(lane, group.y == 0u, input_row);";
+            let code = if self.spec.tile.passes > 1 { format!("if (pass == 0u) {{ {call} }}") } else { call.into() };
+            self.line(1, code);
+        }
+    }
+
     /// Words and parameters of every tile for the `part`-th group from `k_group` on.
-    fn load_group(&mut self, part: usize) {
+    fn load_group(&mut self, indent: usize, part: usize) {
         let spec = self.spec;
         let format = spec.layout.format;
         let ahead = part * spec.tile.k_slices;
-        self.line(2, format!("let group_{part} = k_group + {ahead}u;"));
+        self.line(indent, format!("let group_{part} = k_group + {ahead}u;"));
         // Groups of 64 and 128 weights are several groups of activations.
         let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
         let block = if groups_per_block == 1 {
@@ -81,51 +105,51 @@ impl Body<'_> {
         } else {
             format!("(group_{part} / {groups_per_block}u)")
         };
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
-            self.line(2, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
-            self.line(2, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
+            self.line(indent, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
+            self.line(indent, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
             if format == WeightFormat::Int8 {
-                self.line(2, format!("let first_{name} = weights[at_{name} + row];"));
-                self.line(2, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
+                self.line(indent, format!("let first_{name} = weights[at_{name} + row];"));
+                self.line(indent, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
             } else {
                 let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
                 let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
-                self.line(2, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
+                self.line(indent, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
             }
         }
     }
 
-    fn multiply_group(&mut self, part: usize) {
+    fn multiply_group(&mut self, indent: usize, part: usize) {
         let spec = self.spec;
         let planes = spec.input.precision().expect("codes").planes();
         let int8 = spec.layout.format == WeightFormat::Int8;
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             let name = format!("{part}_{tile}");
-            self.line(2, format!("let param_{name} = row_param(pair_{name}, row);"));
+            self.line(indent, format!("let param_{name} = row_param(pair_{name}, row);"));
             if int8 {
-                self.line(2, format!("let scale_{name} = int8_scale(param_{name});"));
+                self.line(indent, format!("let scale_{name} = int8_scale(param_{name});"));
                 continue;
             }
-            self.line(2, format!("let scale_{name} = int4_scale(param_{name});"));
-            self.line(2, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
+            self.line(indent, format!("let scale_{name} = int4_scale(param_{name});"));
+            self.line(indent, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
             // Codes 0..4 of each word, and 4..8.
-            self.line(2, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
-            self.line(2, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
+            self.line(indent, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
+            self.line(indent, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
         }
         for column in 0..spec.tile.columns {
             let x = format!("{part}_{column}");
             let row = format!("input_row + {column}u");
-            self.line(2, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
-            self.line(2, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
+            self.line(indent, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
+            self.line(indent, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
             if !int8 {
-                self.line(2, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
+                self.line(indent, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
             }
             for quad in 0..2 * planes {
                 let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
-                self.line(2, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
+                self.line(indent, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
             }
-            for tile in 0..spec.tile.tiles_per_lane {
+            for tile in self.tiles() {
                 let name = format!("{part}_{tile}");
                 let sum = match planes {
                     1 => dot(int8, &name, &format!("x_{x}"), 0),
@@ -137,38 +161,45 @@ impl Body<'_> {
                 };
                 let zero = if int8 { String::new() } else { format!(" - zero_{name} * x_sum_{x}") };
                 let scale = format!("scale_{name} * x_scale_{x}");
-                self.line(2, format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"));
+                self.line(
+                    indent,
+                    format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"),
+                );
             }
         }
     }
 
     /// f32 activations: blocks of weights.
-    fn blocks(&mut self, broadcast: bool) {
-        let tiles = self.spec.tile.tiles_per_lane;
+    fn blocks(&mut self) {
         self.line(1, "for (var block = slice; block < BLOCKS; block += K_SLICES) {".into());
-        for tile in 0..tiles {
+        for tile in self.tiles() {
             self.line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));
-            if self.spec.layout.format.has_params() {
-                let params_at = self.spec.layout.format.block_words() - 1;
-                self.line(
-                    2,
-                    format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"),
-                );
-                match self.spec.layout.format {
-                    WeightFormat::Int4 { .. } => {
-                        self.line(2, format!("let scale_{tile} = vec4<f32>(int4_scale(param_{tile}));"));
-                        self.line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
-                    }
-                    _ => self.line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
-                }
-            }
         }
-        if broadcast {
-            self.octets()
-        } else {
-            self.quads()
+        self.block_params();
+        match self.spec.tile.sharing {
+            Sharing::Broadcast => self.octets(),
+            _ => self.quads(),
         }
         self.line(1, "}".into());
+    }
+
+    /// Scale, and what to add for the zero point, of this lane's row in the block at `at_{tile}`.
+    pub(super) fn block_params(&mut self) {
+        let format = self.spec.layout.format;
+        if !format.has_params() {
+            return;
+        }
+        let params_at = format.block_words() - 1;
+        for tile in self.tiles() {
+            self.line(2, format!("let param_{tile} = row_param(weights[at_{tile} + {params_at}u][row / 2u], row);"));
+            match format {
+                WeightFormat::Int4 { .. } => {
+                    self.line(2, format!("let scale_{tile} = int4_scale(param_{tile});"));
+                    self.line(2, format!("let shift_{tile} = -int4_zero(param_{tile}) * scale_{tile};"));
+                }
+                _ => self.line(2, format!("let scale_{tile} = int8_scale(param_{tile});")),
+            }
+        }
     }
 
     /// One block, four activations of every column at a time, each lane loading its own.
@@ -179,11 +210,11 @@ impl Body<'_> {
         self.line(2, format!("let quad = block * {}u;", format.block_cols() / 4));
         for chunk in 0..format.chunks_per_block() {
             self.line(2, "{".into());
-            for tile in 0..spec.tile.tiles_per_lane {
+            for tile in self.tiles() {
                 self.line(3, format!("let word_{tile} = weights[at_{tile} + {}u + row];", chunk * TILE_ROWS));
             }
             for part in 0..quads_per_chunk {
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     self.line(3, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
                 }
                 for column in 0..spec.tile.columns {
@@ -192,7 +223,7 @@ impl Body<'_> {
                         3,
                         format!("let x_{part}_{column} = activations(input_row + {column}u, quad + {quad}u);"),
                     );
-                    for tile in 0..spec.tile.tiles_per_lane {
+                    for tile in self.tiles() {
                         self.line(3, format!("acc_{tile}_{column} += dot(w_{part}_{tile}, x_{part}_{column});"));
                     }
                 }
@@ -207,11 +238,11 @@ impl Body<'_> {
         let format = spec.layout.format;
         let octets_per_chunk = format.chunk_cols() / 8;
         self.line(2, format!("for (var chunk = 0u; chunk < {}u; chunk++) {{", format.chunks_per_block()));
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(3, format!("let chunk_{tile} = weights[at_{tile} + chunk * {TILE_ROWS}u + row];"));
         }
         self.line(3, format!("for (var octet = 0u; octet < {octets_per_chunk}u; octet++) {{"));
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(4, format!("let word_{tile} = {};", self.octet_words(tile)));
             for part in 0..2 {
                 self.line(4, format!("let w_{part}_{tile} = {};", self.unpacked(part, tile)));
@@ -223,7 +254,7 @@ impl Body<'_> {
             self.line(4, format!("let x_{column} = activation(input_row + {column}u, at);"));
             for i in 0..8 {
                 self.line(4, format!("let x_{column}_{i} = subgroupBroadcast(x_{column}, {i}u);"));
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     let weight = format!("w_{}_{tile}.{}", i / 4, component(i % 4));
                     self.line(4, format!("acc_{tile}_{column} = fma({weight}, x_{column}_{i}, acc_{tile}_{column});"));
                 }
@@ -247,7 +278,8 @@ impl Body<'_> {
         match self.spec.layout.format {
             WeightFormat::Int4 { .. } => {
                 let half = ["int4_low", "int4_high"][part % 2];
-                format!("fma({half}(word_{tile}.{}), scale_{tile}, shift_{tile})", component(part / 2))
+                let (word, params) = (component(part / 2), format!("vec4(scale_{tile}), vec4(shift_{tile})"));
+                format!("fma({half}(word_{tile}.{word}), {params})")
             }
             WeightFormat::Int8 => format!("int8_codes(word_{tile}.{}) * scale_{tile}", component(part)),
             WeightFormat::F16 => {
@@ -290,7 +322,7 @@ impl Body<'_> {
     fn store(&mut self) {
         let spec = self.spec;
         self.line(1, "if (slice == 0u) {".into());
-        for tile in 0..spec.tile.tiles_per_lane {
+        for tile in self.tiles() {
             self.line(2, format!("let row_{tile} = (first_tile + {tile}u) * {TILE_ROWS}u + row;"));
             if spec.bias {
                 self.line(2, format!("let bias_{tile} = bias[min(row_{tile}, {}u)];", spec.layout.rows - 1));
@@ -308,7 +340,7 @@ impl Body<'_> {
                     self.line(2, format!("store({column}u, output_row, {matrix_row}, {value});"));
                 }
             } else {
-                for tile in 0..spec.tile.tiles_per_lane {
+                for tile in self.tiles() {
                     self.line(2, format!("store({column}u, output_row, row_{tile}, acc_{tile}_{column});"));
                 }
             }
@@ -331,6 +363,6 @@ fn dot(int8: bool, weights: &str, x: &str, first: usize) -> String {
     (0..8).map(product).collect::<Vec<_>>().join(" + ")
 }
 
-fn component(index: usize) -> &'static str {
+pub(super) fn component(index: usize) -> &'static str {
     ["x", "y", "z", "w"][index]
 }

@@ -40,8 +40,17 @@ fn sees(position: u32, token: u32) -> bool {
 //#endif
 }
 
-// Puts away what query `query` found. Lanes have left their sums in `mixed`.
-fn finish(query: u32, greatest: f32, lane_total: f32, first_row: u32, first_head: u32, split: u32, lane: u32) {
+// Puts away what query `query` found in one of `splits` splits. Lanes have left their sums in `mixed`.
+fn finish(
+    query: u32,
+    greatest: f32,
+    lane_total: f32,
+    first_row: u32,
+    first_head: u32,
+    split: u32,
+    splits: u32,
+    lane: u32,
+) {
     let total = workgroup_sum(lane_total, lane);
     let row = first_row + query / HEADS;
     let head = first_head + query % HEADS;
@@ -57,7 +66,7 @@ fn finish(query: u32, greatest: f32, lane_total: f32, first_row: u32, first_head
             }
 //#if PARTIAL
             if (quad < HEAD_QUADS) {
-                partials[((row * N_HEADS + head) * SPLITS + split) * PARTIAL_QUADS + quad] = sum;
+                partials[((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + quad] = sum;
             }
 //#else
             put_result(row, head, quad, sum / total, lane);
@@ -65,8 +74,8 @@ fn finish(query: u32, greatest: f32, lane_total: f32, first_row: u32, first_head
         }
 //#if PARTIAL
         if (lane == 0u) {
-            let at = ((row * N_HEADS + head) * SPLITS + split) * PARTIAL_QUADS + HEAD_QUADS;
-            partials[at] = vec4<f32>(greatest, total, 0.0, 0.0);
+            let at = ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + HEAD_QUADS;
+            partials[at] = vec4<f32>(greatest, total, f32(splits), 0.0);
         }
 //#endif
     }

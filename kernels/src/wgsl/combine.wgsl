@@ -1,10 +1,9 @@
 // One workgroup a head of a row: what the splits of attention found, weighed against each other.
 ${DECLARATIONS}
 //#include reduce
-//#include split
 //#include result
 
-var<workgroup> weights: array<f32, SPLITS>;
+var<workgroup> weights: array<f32, ROOM>;
 var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
@@ -14,9 +13,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (row >= step.header.n_rows) {
         return;
     }
-    let splits = span_of(row / ROWS * ROWS).splits;
-    let first = (row * N_HEADS + head) * SPLITS * PARTIAL_QUADS;
-    // A split's maximum and sum lie behind its mix.
+    let first = (row * N_HEADS + head) * ROOM * PARTIAL_QUADS;
+    // Behind a split's mix lie its maximum, its sum and how many splits there are.
+    let splits = min(u32(partials[first + HEAD_QUADS].z), ROOM);
     var greatest = MASKED;
     for (var i = lane; i < splits; i += WORKGROUP) {
         greatest = max(greatest, partials[first + i * PARTIAL_QUADS + HEAD_QUADS].x);

@@ -78,7 +78,7 @@ fn group_word_of(row: u32, group: u32) -> u32 {
 //#endif
 }
 //#else
-//#if BROADCAST
+//#if !OWN_LOADS
 // The activation of row `row` of the step in column `column`.
 fn activation(row: u32, column: u32) -> f32 {
 //#if PROLOGUE
@@ -153,13 +153,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
 //#endif
-//#if PROLOGUE
-    prologue(lane, group.y == 0u, input_row);
-//#endif
     let row = lane % 8u;
+//#if MANY_PASSES
+    for (var pass = 0u; pass < PASSES; pass++) {
+    let rows_of = group.y * PASSES + pass;
+//#else
+    const pass = 0u;
+    let rows_of = group.y;
+//#endif
 //#if SPLIT
     let slice = (lane / 8u) % K_SLICES;
-    let group_tile = group.y * GROUP_TILES + lane / (8u * K_SLICES);
+    let group_tile = rows_of * GROUP_TILES + lane / (8u * K_SLICES);
 //#if MANY_PARTS
     // Lanes of a part have added up among themselves.
     let part = slice / (K_SLICES / PARTS);
@@ -168,7 +172,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#else
     const slice = 0u;
-    let group_tile = group.y * GROUP_TILES + lane / 8u;
+    let group_tile = rows_of * GROUP_TILES + lane / 8u;
 //#endif
     let first_tile = group_tile * TILES_PER_LANE;
 ${BODY}
@@ -178,9 +182,14 @@ ${BODY}
         let quad = min(first + lane, COLUMNS * GROUP_ROWS / 4u - 1u);
         let x = vec4<f32>(staged[4u * quad], staged[4u * quad + 1u], staged[4u * quad + 2u], staged[4u * quad + 3u]);
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
-        let row_quad = group.y * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
+        let row_quad = rows_of * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
         // A lane without a quad of its own stores none.
-        store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, 0.0, lane);
+        store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, lane);
+    }
+//#endif
+//#if MANY_PASSES
+    // What the pass left in workgroup memory has been read.
+    workgroupBarrier();
     }
 //#endif
 }

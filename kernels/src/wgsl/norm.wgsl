@@ -15,12 +15,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let at = row * (STRIDE / 4u);
     const first = true;
 ${NORM_ROW}
-//#if ENCODE
-//#if ENCODE_HALF
-    let factor = begin_row(row * STRIDE, workgroup_max(${ROW_MAX}, lane), lane);
-//#else
-    const factor = 0.0;
-//#endif
+//#if ENCODE_FACTOR
+    store_factor(row * STRIDE, workgroup_max(${ROW_MAX}, lane), lane);
 //#endif
 ${STORE}
 }

@@ -17,18 +17,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let at = row * (STRIDE / 4u);
-//#if ENCODE_HALF
+//#if ENCODE_FACTOR
     var most = 0.0;
     for (var quad = lane; quad < CODE_QUADS; quad += WORKGROUP) {
         most = max(most, greatest(quad_of(at, quad)));
     }
-    let factor = begin_row(row * STRIDE, workgroup_max(most, lane), lane);
-//#else
-    const factor = 0.0;
+    store_factor(row * STRIDE, workgroup_max(most, lane), lane);
 //#endif
     // Every lane goes round as often as the others: groups are made together.
     for (var first = 0u; first < CODE_QUADS; first += WORKGROUP) {
         let quad = first + lane;
-        store_quad(row * STRIDE, quad, quad_of(at, quad), factor, lane);
+        store_quad(row * STRIDE, quad, quad_of(at, quad), lane);
     }
 }

@@ -171,6 +171,9 @@ pub struct TopArgs {
     /// Print a line of JSON each time
     #[arg(long)]
     pub json: bool,
+    /// Serve the figures to Prometheus at http://ADDR:PORT/metrics (port 0: any that is free), to whoever can reach it
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<String>,
     /// Pause between two looks, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
     pub interval_ms: u32,
@@ -254,12 +257,24 @@ pub struct ProfileArgs {
 pub struct TuneArgs {
     /// Artifact made by unicorn-compile; the winners go to ARTIFACT.tune.json
     pub artifact: PathBuf,
-    /// Times that every candidate gets its turn
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Decode steps of a turn; medians of all steps are compared
+    /// Times that every candidate gets its turn [default: 5, with --quick 2]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// Most steps of a turn, which ends after 0.3 s; medians of all steps are compared
     #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub steps: u32,
+    /// Cached tokens that decode attends to meanwhile
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    pub depth: u32,
+    /// Most sequences of a step [default: as many as a step takes and memory holds, with --quick 1]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
+    pub sequences: Option<u32>,
+    /// Only decode of one sequence and the largest prefill
+    #[arg(long)]
+    pub quick: bool,
+    /// Only kernels with this in their name; all others stay as the compiler chose them
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
     #[command(flatten)]
     pub load: LoadArgs,
     /// Print JSON

@@ -9,6 +9,7 @@ use super::answer::{Answerer, StopReason};
 use super::args::RunArgs;
 use super::error::CliError;
 use super::generate::begun;
+use super::output::note;
 use super::template::{ChatTemplate, Message};
 use crate::Sampling;
 
@@ -21,12 +22,12 @@ pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Re
     let seed = *sampling.seed.get_or_insert(sampling.resolve().seed);
     let mut chat = Chat { answerer, template, system: args.system.clone(), lazy: args.lazy, history: Vec::new() };
 
-    eprintln!("{} · seed {seed} · /help lists the commands", chat.answerer.model.meta().model.name);
+    note(format_args!("{} · seed {seed} · /help lists the commands", chat.answerer.model.meta().model.name));
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
-                eprintln!("(/quit or Ctrl-D ends the chat)");
+                note("(/quit or Ctrl-D ends the chat)");
                 continue;
             }
             Err(ReadlineError::Eof) => return Ok(()),
@@ -35,23 +36,25 @@ pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Re
         editor.add_history_entry(line.as_str()).map_err(terminal)?;
         match Line::parse(&line) {
             Ok(Line::Nothing) => {}
-            Ok(Line::Help) => eprintln!("{HELP}"),
+            Ok(Line::Help) => note(HELP),
             Ok(Line::Clear) => chat.history.clear(),
             Ok(Line::System(text)) => chat.system = (!text.is_empty()).then(|| text.to_owned()),
             Ok(Line::Set(name, value)) => {
                 if let Err(error) = sampling.set(name, value) {
-                    eprintln!("error: {error}");
+                    note(format_args!("error: {error}"));
                 }
             }
             Ok(Line::Quit) => return Ok(()),
             Ok(Line::Message(text)) => match chat.answer(text, &sampling.resolve(), args.n_predict) {
                 Ok(()) => {}
                 // The conversation can go on after most of what goes wrong: /clear, a shorter question.
-                Err(CliError::Failed(error)) if !chat.answerer.model.is_broken() => eprintln!("error: {error}"),
+                Err(CliError::Failed(error)) if !chat.answerer.model.is_broken() => {
+                    note(format_args!("error: {error}"))
+                }
                 Err(failed @ CliError::Failed(_)) => return Err(failed),
                 Err(CliError::OutputClosed) => return Err(CliError::OutputClosed),
             },
-            Err(error) => eprintln!("error: {error}"),
+            Err(error) => note(format_args!("error: {error}")),
         }
     }
 }
@@ -89,19 +92,22 @@ impl Chat<'_> {
 
         if let Some(rate) = answer.decode.tokens_per_s() {
             let kept = prompt.len() as u64 - answer.prefill.tokens;
-            eprintln!(
+            note(format_args!(
                 "({} of {} prompt tokens were still in the cache; {} tokens, {rate:.2} tokens/s)",
                 kept,
                 prompt.len(),
                 answer.tokens.len()
-            );
+            ));
         }
         if let Some(first_token) = answer.first_token.filter(|_| self.history.is_empty() && self.lazy) {
             let resident = self.answerer.model.report().delivered.map(|delivered| delivered.seconds_resident);
-            eprintln!("({})", begun(first_token.as_secs_f64(), resident));
+            note(format_args!("({})", begun(first_token.as_secs_f64(), resident)));
         }
         if answer.stop_reason == StopReason::ContextFull {
-            eprintln!("(context is full: {} tokens; /clear begins anew)", self.answerer.model.context_tokens());
+            note(format_args!(
+                "(context is full: {} tokens; /clear begins anew)",
+                self.answerer.model.context_tokens()
+            ));
         }
         self.history.extend([question, Message { role: "assistant", content: answer.text }]);
         Ok(())

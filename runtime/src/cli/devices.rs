@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::args::DevicesArgs;
 use super::error::CliError;
-use super::output::{print, print_json};
+use super::output::{note, print, print_json};
 use crate::error::size;
 use crate::{DeviceFacts, DeviceKind, LoadError, choose_target, devices};
 
@@ -22,7 +22,7 @@ pub fn run(args: &DevicesArgs) -> Result<(), CliError> {
         return print_json(&rows);
     }
     if rows.is_empty() {
-        eprintln!("no Vulkan device found; install a driver, for example mesa-vulkan-drivers");
+        note("no Vulkan device found; install a driver, for example mesa-vulkan-drivers");
     }
     print(&rows.iter().map(DeviceRow::page).collect::<Vec<_>>().join("\n"))
 }

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::figures::Figures;
 use super::interrupt;
 use super::load::load_to_generate;
-use super::output::print_json;
+use super::output::{note, print_json};
 use super::status::{self, StatusWriter};
 use super::template::{ChatTemplate, Message};
 use super::text::Text;
@@ -62,11 +62,11 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     if stdout.is_terminal() {
         writeln!(stdout).map_err(CliError::output)?;
     }
-    eprintln!("{}", report.figures);
+    note(&report.figures);
     if let Some(seconds) = report.first_token_s {
-        eprintln!("begun    {}", begun(seconds, report.figures.load.load_resident_s));
+        note(format_args!("begun    {}", begun(seconds, report.figures.load.load_resident_s)));
     }
-    eprintln!("seed     {}\nstopped  {}", report.seed, report.stop_reason);
+    note(format_args!("seed     {}\nstopped  {}", report.seed, report.stop_reason));
     Ok(())
 }
 

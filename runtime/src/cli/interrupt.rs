@@ -1,5 +1,7 @@
-//! Ctrl-C stops an answer, not the program; pressed again before anyone noticed, it ends the program.
+//! Ctrl-C stops an answer, not the program; pressed again before anyone noticed, it ends the program. Commands that write
+//! a file are ended by it at once, and their half-written file with them.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::CliError;
@@ -13,6 +15,17 @@ pub fn catch() -> Result<(), CliError> {
         }
     };
     ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
+}
+
+/// From now on, Ctrl-C ends the program and removes the half-written file `partial`. One file a program: a second one is
+/// not removed.
+pub fn remove_partial(partial: PathBuf) {
+    let on_press = move || {
+        let _ = std::fs::remove_file(&partial);
+        std::process::exit(EXIT_INTERRUPTED);
+    };
+    // Without a handler Ctrl-C ends the program just as well, and leaves the file.
+    let _ = ctrlc::set_handler(on_press);
 }
 
 /// Whether Ctrl-C was pressed since the last call.

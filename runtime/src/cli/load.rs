@@ -7,8 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
 use super::error::CliError;
+use super::output::note;
 use super::tuning_file;
-use crate::{DeviceKind, LoadOptions, Model, Recovery};
+use crate::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -36,13 +37,25 @@ pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> R
     load_with(artifact, args, options)
 }
 
-/// For one sequence, with every alternative of the kernels that decode.
-pub fn load_candidates(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
-    let options = LoadOptions { context_tokens: Some(context_tokens), candidates: true, ..LoadOptions::default() };
-    load_with(artifact, args, options)
+/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: there is no room for as many.
+pub fn load_candidates(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: u32,
+    slots: u32,
+) -> Result<Option<Model>, CliError> {
+    let context_tokens = Some(context_tokens);
+    match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
+        Err(LoadError::Context { .. } | LoadError::NoRoom(_) | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
+        loaded => Ok(Some(loaded?)),
+    }
 }
 
 fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
+    Ok(try_load(artifact, args, options)?)
+}
+
+fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, LoadError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
     let options = LoadOptions {
         device,
@@ -66,16 +79,16 @@ fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<M
     bar.finish_and_clear();
     let model = loaded?;
     if is_software(&model) {
-        eprintln!("software device: {}: every figure is that of a CPU", model.device().name);
+        note(format_args!("software device: {}: every figure is that of a CPU", model.device().name));
     }
-    if let Some(note) = &model.report().pipelines.note {
-        eprintln!("pipeline cache: {note}");
+    if let Some(why) = &model.report().pipelines.note {
+        note(format_args!("pipeline cache: {why}"));
     }
-    if let Some(note) = &model.report().tuning.note {
-        eprintln!("tuning is not used: {}: {note}", tuning_file::path_for(artifact).display());
+    if let Some(why) = &model.report().tuning.note {
+        note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
     }
     if model.meta().model.synthetic {
-        eprintln!("synthetic weights: {} is good for timing, not for text", model.meta().model.name);
+        note(format_args!("synthetic weights: {} is good for timing, not for text", model.meta().model.name));
     }
     Ok(model)
 }
@@ -91,9 +104,9 @@ fn user_cache_folder() -> Option<PathBuf> {
 pub fn tell_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
         let Recovery { cause, seconds } = recovery;
-        eprintln!(
+        note(format_args!(
             "device was lost ({cause}); the model was made resident again in {seconds:.2} s, and the text went on"
-        );
+        ));
     }
 }
 

@@ -6,8 +6,10 @@ use super::args::LogitsArgs;
 use super::error::CliError;
 use super::load::load;
 use super::logits_file::LogitsWriter;
+use super::output_file::check_replaced;
 
 pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
+    check_replaced(&args.output, "the logits", &[&args.tokens])?;
     let bytes = std::fs::read(&args.tokens).map_err(|error| CliError::at(&args.tokens, error))?;
     let tokens = read_tokens(&bytes).map_err(|error| CliError::at(&args.tokens, error))?;
     let model = load(&args.artifact, &args.load, Some(tokens.len() as u32))?;

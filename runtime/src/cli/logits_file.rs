@@ -1,8 +1,6 @@
 //! Logits on disk: a safetensors file with the one tensor `logits`, f32 [rows, vocabulary].
 
-use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use artifacts::MappedFile;
@@ -10,6 +8,8 @@ use safetensors::{Dtype, SafeTensors};
 use tempfile::NamedTempFile;
 
 use super::error::CliError;
+use super::interrupt;
+use super::output_file::partial_beside;
 
 /// Writes row by row beside the final name: all rows at once can be larger than memory. What goes wrong on the way is
 /// told at the end, because rows come from a callback that cannot fail.
@@ -30,7 +30,9 @@ impl LogitsWriter {
         // The format asks for data that begins on a multiple of 8.
         header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
 
-        let mut file = BufWriter::new(beside(path).map_err(|error| CliError::at(path, error))?);
+        let partial = partial_beside(path).map_err(|error| CliError::at(path, error))?;
+        interrupt::remove_partial(partial.path().to_owned());
+        let mut file = BufWriter::new(partial);
         let length = (header.len() as u64).to_le_bytes();
         let written = file.write_all(&length).and_then(|()| file.write_all(header.as_bytes()));
         Ok(LogitsWriter { path: path.to_owned(), file, written })
@@ -51,12 +53,6 @@ impl LogitsWriter {
         });
         named.map(drop).map_err(|error| CliError::at(&path, error))
     }
-}
-
-/// A temporary file in the folder of `path`, as readable as any file that a user makes.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
 }
 
 /// Rows of a finished file.

@@ -4,7 +4,8 @@
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
 //!                      └────► bench, profile, tune, perplexity, logits
-//!          devices, doctor, inspect, top                     (no model is loaded; top reads what status writes)
+//!          devices, doctor, inspect, top                     (no model is loaded)
+//!          status ──► watch ──► top, metrics
 //! ```
 
 mod args;
@@ -31,13 +32,16 @@ mod tune;
 mod devices;
 mod doctor;
 mod inspect;
+mod metrics;
 mod replan;
 mod status;
 mod top;
+mod watch;
 
 mod error;
 mod interrupt;
 mod output;
+mod output_file;
 mod table;
 
 use std::process::ExitCode;
@@ -46,6 +50,7 @@ use clap::Parser;
 
 use args::{Args, Command};
 use error::CliError;
+use output::note;
 
 /// Runs the command line: exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it does not
 /// understand. A closed stdout (`| head`) ends quietly.
@@ -53,7 +58,7 @@ pub fn main() -> ExitCode {
     match dispatch(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {
-            eprintln!("error: {message}");
+            note(format_args!("error: {message}"));
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,6 @@
 //!                         └ these predict their successors and are scored ┘ (all but the last)
 //! ```
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -18,11 +17,16 @@ use super::figures::{Figures, Pace};
 use super::likelihood::{Divergence, Score};
 use super::load::load;
 use super::logits_file::{LogitsFile, LogitsWriter};
-use super::output::{print, print_json};
+use super::output::{note, print, print_json, tell};
+use super::output_file::check_replaced;
 use super::text::Text;
 use crate::Session;
 
 pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.save_logits {
+        let inputs: Vec<&Path> = args.kl_base.iter().chain([&args.file]).map(AsRef::as_ref).collect();
+        check_replaced(path, "the logits", &inputs)?;
+    }
     let file = std::fs::read_to_string(&args.file).map_err(|error| CliError::at(&args.file, error))?;
     let model = load(&args.artifact, &args.load, Some(args.ctx))?;
     let text = Text::open(model.tokenizer_section())?;
@@ -63,11 +67,9 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         if !score.is_finite() {
             return Err(CliError::new("logits are not finite: the perplexity of this text has no value"));
         }
-        eprint!("[{}]{:.4},", index + 1, score.perplexity());
-        // Progress that cannot be shown is no reason to stop.
-        std::io::stderr().flush().ok();
+        tell(format_args!("[{}]{:.4},", index + 1, score.perplexity()));
     }
-    eprintln!();
+    note("");
     copy.map(LogitsWriter::finish).transpose()?;
 
     let prefill = Pace { tokens: (n_chunks * (chunk_tokens - 1)) as u64, elapsed: started.elapsed() };

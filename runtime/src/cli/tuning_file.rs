@@ -1,7 +1,6 @@
 //! `model.unicorn.tune.json`: what `tune` found best, beside the artifact. A later load uses it if it is its own, says so if
 //! not, and never fails for it.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,8 @@ use artifacts::header::hex;
 use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
-use crate::Tuning;
+use super::output::note;
+use crate::{Choice, StepShape, Tuning};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningFile {
@@ -19,6 +19,20 @@ pub struct TuningFile {
     pub device: String,
     pub driver: String,
     pub target: String,
+    pub steps: Vec<TunedStep>,
+}
+
+/// Steps that run faster another way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunedStep {
+    /// Most rows, and whether each is of a sequence of its own.
+    pub rows: u32,
+    pub batch: bool,
+    /// Of the programs that give the same, by number; 0: the compiler's.
+    pub version: u32,
+    /// Of the whole step: the compiler's choice, and this.
+    pub microseconds_before: f64,
+    pub microseconds: f64,
     pub winners: Vec<Winner>,
 }
 
@@ -30,7 +44,7 @@ pub struct Winner {
     pub alternative: u32,
     /// For people.
     pub name: String,
-    /// Of one step: the compiler's choice, and this.
+    /// Of all its dispatches in a step: the compiler's choice, and this.
     pub microseconds_before: f64,
     pub microseconds: f64,
 }
@@ -52,7 +66,7 @@ pub fn read(artifact: &Path) -> Option<Tuning> {
         Ok(tuning) => Some(tuning),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
-            eprintln!("tuning is not used: {}: {error}", path.display());
+            note(format_args!("tuning is not used: {}: {error}", path.display()));
             None
         }
     }
@@ -80,9 +94,20 @@ impl TuningFile {
         let digits = self.key.as_bytes().as_chunks::<2>().0;
         let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let key: Vec<u8> = digits.iter().map(byte).collect::<Option<_>>()?;
-        let winners: BTreeMap<u32, u32> = self.winners.iter().map(|one| (one.pipeline, one.alternative)).collect();
+        let choices = self.steps.iter().map(|step| (step.shape(), step.choice())).collect();
         let key: [u8; 32] = key.try_into().ok()?;
-        (hex(&key) == self.key).then_some(Tuning { key, winners })
+        (hex(&key) == self.key).then_some(Tuning { key, choices })
+    }
+}
+
+impl TunedStep {
+    pub fn shape(&self) -> StepShape {
+        StepShape { rows: self.rows, batch: self.batch }
+    }
+
+    pub fn choice(&self) -> Choice {
+        let winners = self.winners.iter().map(|one| (one.pipeline, one.alternative)).collect();
+        Choice { version: self.version, winners }
     }
 }
 
@@ -97,6 +122,8 @@ fn read_file(path: &Path) -> io::Result<Tuning> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn file() -> TuningFile {
@@ -107,7 +134,14 @@ mod tests {
             device: "Some GPU".into(),
             driver: "driver 1".into(),
             target: "generic".into(),
-            winners: vec![winner],
+            steps: vec![TunedStep {
+                rows: 8,
+                batch: true,
+                version: 0,
+                microseconds_before: 100.0,
+                microseconds: 98.0,
+                winners: vec![winner],
+            }],
         }
     }
 
@@ -117,8 +151,9 @@ mod tests {
         let artifact = folder.path().join("model.unicorn");
         assert_eq!(read(&artifact), None);
         let path = file().write(&artifact).unwrap();
+        let (shape, choice) = (StepShape { rows: 8, batch: true }, Choice { version: 0, winners: [(3, 1)].into() });
         assert_eq!(path, folder.path().join("model.unicorn.tune.json"));
-        assert_eq!(read(&artifact), Some(Tuning { key: [0xab; 32], winners: BTreeMap::from([(3, 1)]) }));
+        assert_eq!(read(&artifact), Some(Tuning { key: [0xab; 32], choices: BTreeMap::from([(shape, choice)]) }));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

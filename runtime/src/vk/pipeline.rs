@@ -124,8 +124,9 @@ impl Pipeline {
         let mut report = vk::PipelineCreationFeedbackCreateInfo::default()
             .pipeline_creation_feedback(&mut feedback)
             .pipeline_stage_creation_feedbacks(std::slice::from_mut(&mut of_stages));
-        let mut request =
-            vk::ComputePipelineCreateInfo::default().flags(capture.flags()).stage(stage).layout(layout.pipeline);
+        // A dispatch may be cut into bands, which begin at any workgroup.
+        let flags = capture.flags() | vk::PipelineCreateFlags::DISPATCH_BASE;
+        let mut request = vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout.pipeline);
         if device.facts().has_core_1_3() {
             request = request.push_next(&mut report);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
+use crate::bands::Band;
 use crate::vk::device::{Device, Work};
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
@@ -12,10 +13,11 @@ use crate::vk::{Failure, Named};
 
 #[derive(Clone)]
 pub enum Command {
+    /// All workgroups of a dispatch, or a band of them.
     Dispatch {
         pipeline: Arc<Pipeline>,
         set: BoundSet,
-        workgroups: [u32; 3],
+        band: Band,
     },
     /// What comes after sees, and does not overtake, what came before.
     Barrier,
@@ -43,7 +45,8 @@ pub struct CommandList {
 
 impl CommandList {
     /// Records `commands` between two barriers: the list sees what earlier submissions and the host wrote, and the host
-    /// sees what the list wrote.
+    /// sees what the list wrote. One that begins inside a dispatch follows the list with the dispatch's first band, and needs no
+    /// barrier of its own.
     pub fn record(device: &Arc<Device>, commands: Vec<Command>) -> Result<CommandList, Failure> {
         CommandList::record_for(device, Work::Compute, commands)
     }
@@ -71,7 +74,9 @@ impl CommandList {
         // SAFETY: fresh and not pending.
         unsafe { device.raw.begin_command_buffer(list.raw, &vk::CommandBufferBeginInfo::default()) }
             .named("vkBeginCommandBuffer")?;
-        list.barrier();
+        if !matches!(list._commands.first(), Some(Command::Dispatch { band, .. }) if band.continues()) {
+            list.barrier();
+        }
         for command in &list._commands {
             list.put(command);
         }
@@ -84,9 +89,11 @@ impl CommandList {
     fn put(&self, command: &Command) {
         let device = &self.device.raw;
         match command {
-            Command::Dispatch { pipeline, set, workgroups: [x, y, z] } => {
+            Command::Dispatch { pipeline, set, band } => {
+                let ([from_x, from_y, from_z], [x, y, z]) = (band.first, band.workgroups);
                 assert!(pipeline.takes(set), "descriptor set was made for another layout");
-                // SAFETY: recording; pipeline and set are alive through `_commands`, and the set fits the layout.
+                // SAFETY: recording; pipeline and set are alive through `_commands`, the set fits the layout, and every pipeline
+                // is made to begin at any workgroup.
                 unsafe {
                     device.cmd_bind_pipeline(self.raw, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
                     device.cmd_bind_descriptor_sets(
@@ -97,7 +104,7 @@ impl CommandList {
                         &[set.raw],
                         &[],
                     );
-                    device.cmd_dispatch(self.raw, *x, *y, *z);
+                    device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
                 }
             }
             Command::Barrier => self.barrier(),

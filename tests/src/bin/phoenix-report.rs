@@ -9,7 +9,7 @@ use runtime::DeviceFacts;
 use tests::phoenix::estimate::{METHOD, estimates};
 use tests::phoenix::golden::{self, Comparison};
 use tests::phoenix::rules::broken;
-use tests::phoenix::table::{LEGEND, table};
+use tests::phoenix::table::{LEGEND, alternatives_table, table};
 use tests::phoenix::{CompiledModel, Kernel, second_start};
 
 const TARGET: &str = "phoenix";
@@ -49,10 +49,14 @@ fn run(arguments: &Arguments) -> Result<(), String> {
 
     let head = format!("Kernels of target {TARGET} for {}, {}\n\n{LEGEND}", device.name, device.driver);
     let estimated: String = models.iter().map(estimates).collect();
-    let report = format!("{head}{}\n{METHOD}\n{estimated}", table(&models));
+    let (own, others) = (table(&models), alternatives_table(&models));
+    let report = format!("{head}{own}\n{METHOD}\n{estimated}\n{others}");
     print!("{report}");
 
-    let wrong: Vec<String> = models.iter().flat_map(|model| broken(&model.name, &model.kernels)).collect();
+    let wrong: Vec<String> = models
+        .iter()
+        .flat_map(|model| [broken(&model.name, &model.kernels), broken(&model.name, &model.alternatives)].concat())
+        .collect();
     if !wrong.is_empty() {
         return Err(format!("kernels break their rules:\n{}", wrong.join("\n")));
     }

@@ -1,6 +1,8 @@
 //! The report's table: a line for all kernels of a model that came out alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use kernels::KernelSpec;
 
 use super::instructions::Class;
 use super::{CompiledModel, Kernel};
@@ -39,7 +41,9 @@ pub fn table(models: &[CompiledModel]) -> String {
     let mut text = String::new();
     for model in models {
         let mut alike: BTreeMap<(Vec<u32>, &str, [u64; COLUMNS.len() - 1]), u64> = BTreeMap::new();
-        for kernel in &model.kernels {
+        // What only other versions of a program use is with the alternatives; what hashes is in no program.
+        let is_own = |kernel: &&Kernel| !kernel.rows.is_empty() || matches!(kernel.spec, KernelSpec::Checksum(_));
+        for kernel in model.kernels.iter().filter(is_own) {
             let rows = kernel.rows.iter().copied().collect();
             *alike.entry((rows, &kernel.name, values(kernel))).or_default() += 1;
         }
@@ -52,6 +56,40 @@ pub fn table(models: &[CompiledModel]) -> String {
         }
     }
     text
+}
+
+/// What the second table is.
+const OTHERS: &str = "\
+Alternatives, of which unicorn-run tune chooses on the device: VGPRs/waves/inverse of the compiler's choice and, behind the colon, of
+each other way in the order of compiler/src/alternatives. None spills. A kernel without rows is that of a version of decode.
+";
+
+/// Kernels that the compiler did not choose: a line for each that they could take the place of.
+pub fn alternatives_table(models: &[CompiledModel]) -> String {
+    let mut text = OTHERS.to_owned();
+    for model in models {
+        text += &format!("\n{}\n", model.name);
+        let mut alternatives = model.alternatives.iter();
+        let mut lines: BTreeSet<(Vec<u32>, &str, String)> = BTreeSet::new();
+        for (kernel, pipeline) in model.kernels.iter().zip(&model.set.kernels.targets[0].pipelines) {
+            let others: Vec<String> = alternatives.by_ref().take(pipeline.alternatives.len()).map(figures).collect();
+            let is_version = kernel.rows.is_empty() && !matches!(kernel.spec, KernelSpec::Checksum(_));
+            if is_version || !others.is_empty() {
+                let figures = format!("{:>11}: {}", figures(kernel), others.join(" "));
+                lines.insert((kernel.rows.iter().copied().collect(), &kernel.name, figures));
+            }
+        }
+        for (rows, name, figures) in lines {
+            let rows = rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            text += format!("{rows:<ROWS_WIDTH$}{name:<NAME_WIDTH$}{figures}").trim_end();
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn figures(kernel: &Kernel) -> String {
+    ["VGPRs", "Subgroups per SIMD", "Inverse Throughput"].map(|name| kernel.statistic(name).to_string()).join("/")
 }
 
 fn heading() -> String {

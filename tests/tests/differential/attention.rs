@@ -24,15 +24,16 @@ const CONTEXT: usize = tests::launch::CONTEXT as usize;
 
 /// One launch: shapes, ways and tokens.
 #[derive(Clone, Debug)]
-struct Case {
-    attention: AttentionSpec,
+pub struct Case {
+    pub attention: AttentionSpec,
     /// On matrix units, in its place.
-    flash: Option<FlashTile>,
-    heads: HeadsSpec,
-    n_before: usize,
-    n_rows: usize,
+    pub flash: Option<FlashTile>,
+    pub heads: HeadsSpec,
+    pub combine_lanes: usize,
+    pub n_before: usize,
+    pub n_rows: usize,
     /// Rows of the program; longer feeds are cut.
-    rows: usize,
+    pub rows: usize,
 }
 
 #[test]
@@ -132,6 +133,7 @@ impl Case {
                 rows_per_group: if folded { 1 } else { [1, 2, 3][rng.random_range(0..3)] },
                 window,
                 splits,
+                room: if splits == 1 { [1, 2][index / 3 % 2] } else { splits + index % 3 },
                 newest_apart: folded,
             },
             heads_per_group,
@@ -142,16 +144,17 @@ impl Case {
             output: if codes { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
             subgroup_size: target.subgroup_size,
         };
-        Case { attention, flash: None, heads, n_before: 0, n_rows: 1, rows: 1 }
+        Case { attention, flash: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
     }
 
     fn combine(&self) -> CombineSpec {
         CombineSpec {
             n_heads: self.attention.gqa * self.attention.cache.n_kv_heads,
             head_dim: self.attention.cache.head_dim,
-            split: self.attention.split,
+            room: self.attention.split.room,
             output_stride: self.attention.output_stride,
             output: self.attention.output,
+            lanes: self.combine_lanes,
             subgroup_size: self.attention.subgroup_size,
         }
     }
@@ -174,7 +177,7 @@ impl Case {
         }
     }
 
-    fn check(&self, target: &Target, rng: &mut StdRng) {
+    pub fn check(&self, target: &Target, rng: &mut StdRng) {
         let what = format!("{} {self:?}", target.name);
         let (cache, heads) = (self.attention.cache, &self.heads);
         let rotary = heads.rotary_dim;
@@ -190,7 +193,7 @@ impl Case {
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
-        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.room);
         let q_len = self.rows * self.attention.output_stride;
         let operand = |kernel: usize, role| match role {
             Role::Step => Operand::Step,
@@ -222,7 +225,7 @@ impl Case {
             Some(tile) => step(RESULT, KernelSpec::Flash(self.flash(tile))),
             None => step(RESULT, KernelSpec::Attention(self.attention.clone())),
         });
-        if self.attention.split.splits > 1 {
+        if self.attention.split.is_partial() {
             steps.push(step(RESULT, KernelSpec::Combine(self.combine())));
         }
         let launch = Launch {
@@ -270,7 +273,7 @@ impl Case {
             positions: &positions[self.n_before..],
             block_table: &block_table,
         };
-        let mut twin = vec![POISON.to_bits(); if self.attention.split.splits > 1 { partials } else { q_len }];
+        let mut twin = vec![POISON.to_bits(); if self.attention.split.is_partial() { partials } else { q_len }];
         match self.flash {
             Some(tile) => flash::twin(&self.flash(tile), &attention_inputs, &mut twin),
             None => attention::twin(&self.attention, &attention_inputs, &mut twin),
@@ -284,16 +287,16 @@ impl Case {
             (None, KvFormat::F16) => F16_TOLERANCE,
             (None, KvFormat::Int8) => CODES_TOLERANCE,
         };
-        if self.attention.split.splits > 1 {
+        if self.attention.split.is_partial() {
             let maxima_bounded = |words: &[u32]| -> Vec<f32> {
                 floats(words).iter().map(|x| if *x == -1e30 { 0.0 } else { *x }).collect()
             };
             let (device, expected) = (maxima_bounded(&found[&PARTIALS]), maxima_bounded(&twin));
             assert_same(&format!("partial results of {what}"), &device, &expected, tolerance);
-            let used = partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.splits);
+            let used = partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.room);
             twin = vec![POISON.to_bits(); q_len];
             let partials = floats(&found[&PARTIALS][..used]);
-            combine::twin(&self.combine(), &partials, &positions[self.n_before..], &mut twin);
+            combine::twin(&self.combine(), &partials, self.n_rows, &mut twin);
         }
         self.assert_rows_same(&what, &found[&RESULT], &twin, tolerance);
     }

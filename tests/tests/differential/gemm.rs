@@ -42,6 +42,7 @@ fn every_format_tile_and_folding() {
         let output_first = 8 * rng.random_range(0..4usize);
         let spec = GemmSpec {
             layout: WeightLayout { format: formats[index % 5], rows, cols },
+            input: [Precision::Int8, Precision::Int11][rng.random_range(0..2)],
             input_stride: cols.next_multiple_of(32),
             output_stride: (rows + output_first).next_multiple_of(32),
             output_first,
@@ -52,18 +53,22 @@ fn every_format_tile_and_folding() {
         };
         let n_rows = rng.random_range(1..150);
         check_gemm(&target, &spec, n_rows, &mut rng);
+        let depth = target.matrix.expect("set above").integer_depth;
+        if let Some(depth) = depth.filter(|_| spec.layout.format.has_params()) {
+            let tile = spec.tile.on_integers(depth, spec.subgroup_size);
+            check_gemm(&target, &GemmSpec { tile, ..spec }, n_rows, &mut rng);
+        }
     }
 }
 
-fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
+pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
     let bias = normals(rng, spec.layout.rows);
     // The program has room for more rows than the step; what lies behind a row is no number.
     let program_rows = n_rows + 70;
-    let mut halves = vec![0x7e00_7e00; program_rows * spec.input_stride];
-    for row in halves.chunks_mut(spec.input_stride) {
-        let precision = [Precision::Int8, Precision::Int11][rng.random_range(0..2)];
-        let words = encode_row(ActivationFormat::Half(precision), &normals(rng, spec.layout.cols));
+    let mut codes = vec![0x7e00_7e00; program_rows * spec.input_stride];
+    for row in codes.chunks_mut(spec.input_stride) {
+        let words = encode_row(ActivationFormat::Factored(spec.input), &normals(rng, spec.layout.cols));
         row[..words.len()].copy_from_slice(&words);
     }
     let out_words = program_rows * spec.output_stride;
@@ -72,7 +77,7 @@ fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng)
         Role::Step => Operand::Step,
         Role::Weights => Operand::Bytes(weights.clone()),
         Role::Output => Operand::Out { id: 0, words: out_words },
-        Role::Halves => Operand::Bytes(halves.iter().flat_map(|word| word.to_le_bytes()).collect()),
+        Role::Codes => Operand::Bytes(codes.iter().flat_map(|word| word.to_le_bytes()).collect()),
         Role::Bias => Operand::floats(&bias),
         other => panic!("a GEMM has no {other:?}"),
     };
@@ -80,6 +85,6 @@ fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng)
     let mut one = launch(target, kernel, operands, n_rows);
     one.before = vec![1; program_rows];
     let mut expected = vec![POISON; out_words];
-    gemm::twin(spec, &GemmInputs { packed: &weights, halves: &halves, bias: &bias, n_rows }, &mut expected);
+    gemm::twin(spec, &GemmInputs { packed: &weights, codes: &codes, bias: &bias, n_rows }, &mut expected);
     assert_same(&format!("{spec:?} rows {n_rows}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
 }

@@ -1,6 +1,7 @@
 //! Each kernel on a device against its CPU twin: random shapes, random data, outputs poisoned before. llvmpipe unless
 //! `UNICORN_DEVICE` names another.
 
+mod alternatives;
 mod attention;
 mod gemm;
 
@@ -8,7 +9,7 @@ use artifacts::step::Sampler;
 use kernels::activations::{decode_row, encode_row};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
-use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile};
+use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
 use kernels::sample::{self, SampleSpec};
@@ -35,8 +36,9 @@ fn targets() -> Vec<Target> {
     let device = device();
     let mut subgroups = generic.clone();
     subgroups.subgroup_size = device.subgroup_size;
-    let llvmpipe = target::by_name("llvmpipe").filter(|target| target.subgroup_size == device.subgroup_size);
-    llvmpipe.into_iter().chain([generic, subgroups]).collect()
+    let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
+    let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
+    llvmpipe.chain([generic, subgroups]).collect()
 }
 
 /// The same with integer activations, with and without subgroups.
@@ -46,7 +48,7 @@ fn integer_targets() -> Vec<Target> {
         target.integer_dot = true;
         target
     };
-    targets().iter().filter(|target| !target.matmul.broadcast).map(with_dot).collect()
+    targets().iter().filter(|target| target.matmul.sharing_many == Sharing::Own).map(with_dot).collect()
 }
 
 /// A target with matrix units as the device has them, if it has any.
@@ -195,7 +197,8 @@ fn matmul_of_every_format_and_folding() {
                 k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
                 group_tiles: 2,
                 unroll: 1,
-                broadcast: target.matmul.broadcast,
+                passes: 1 + index % 2,
+                sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },
             },
             subgroup_size: target.subgroup_size,
         };
@@ -255,7 +258,8 @@ fn matmul_of_integer_activations() {
                 k_slices: [1, 2, 4][index / 3 % 3],
                 group_tiles: 4,
                 unroll: 1 + index % 3,
-                broadcast: false,
+                passes: 1 + index / 2 % 3,
+                sharing: Sharing::Own,
             },
             subgroup_size: target.subgroup_size,
         };
@@ -364,8 +368,8 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::F32,
             ActivationFormat::Codes(Precision::Int8),
             ActivationFormat::Codes(Precision::Int11),
-            ActivationFormat::Half(Precision::Int8),
-            ActivationFormat::Half(Precision::Int11),
+            ActivationFormat::Factored(Precision::Int8),
+            ActivationFormat::Factored(Precision::Int11),
         ][index % 5];
         let spec = NormSpec {
             width,
@@ -377,46 +381,51 @@ fn norm_alone_and_with_sums() {
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
         };
-        let (input, residual) = (normals(&mut rng, n_rows * stride), normals(&mut rng, n_rows * stride));
-        let (weight, post_weight) = (normals(&mut rng, width), normals(&mut rng, width));
-        let kernel = KernelSpec::Norm(spec.clone());
-        let operand = |role| match role {
-            Role::Step => Operand::Step,
-            Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
-            Role::InputQuads => Operand::floats(&input),
-            Role::Residual => Operand::floats(&residual),
-            Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
-            Role::NormWeight => Operand::quads(&weight),
-            Role::PostNormWeight => Operand::quads(&post_weight),
-            other => panic!("a norm has no {other:?}"),
-        };
-        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-        let found = launch(target, kernel, operands, n_rows).run();
-        let (mut sums, mut normed) = (Vec::new(), Vec::new());
-        for at in (0..n_rows).map(|row| row * stride) {
-            let row = at..at + width;
-            let (mut sum, out) = norm_row(&spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
-            sum.resize(stride, POISON);
-            sums.extend(padded_quads(&sum, width));
-            let mut words = encode_row(format, &out);
-            if format == ActivationFormat::F32 {
-                words.resize(width.next_multiple_of(4), 0);
-            }
-            words.resize(stride, POISON.to_bits());
-            normed.extend(words);
+        check_norm(target, &spec, n_rows, &mut rng);
+    }
+}
+
+fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng) {
+    let &NormSpec { width, stride, format, add, .. } = spec;
+    let (input, residual) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
+    let (weight, post_weight) = (normals(rng, width), normals(rng, width));
+    let kernel = KernelSpec::Norm(spec.clone());
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
+        Role::InputQuads => Operand::floats(&input),
+        Role::Residual => Operand::floats(&residual),
+        Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
+        Role::NormWeight => Operand::quads(&weight),
+        Role::PostNormWeight => Operand::quads(&post_weight),
+        other => panic!("a norm has no {other:?}"),
+    };
+    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let found = launch(target, kernel, operands, n_rows).run();
+    let (mut sums, mut normed) = (Vec::new(), Vec::new());
+    for at in (0..n_rows).map(|row| row * stride) {
+        let row = at..at + width;
+        let (mut sum, out) = norm_row(spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
+        sum.resize(stride, POISON);
+        sums.extend(padded_quads(&sum, width));
+        let mut words = encode_row(format, &out);
+        if format == ActivationFormat::F32 {
+            words.resize(width.next_multiple_of(4), 0);
         }
-        let tolerance = if format == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
-        assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
-        if add {
-            assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
-        }
+        words.resize(stride, POISON.to_bits());
+        normed.extend(words);
+    }
+    let tolerance = if format == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
+    assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
+    if add {
+        assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
     }
 }
 
 #[test]
 fn quantize_to_every_format() {
     let mut rng = StdRng::seed_from_u64(12);
-    let formats = [ActivationFormat::Codes, ActivationFormat::Half];
+    let formats = [ActivationFormat::Codes, ActivationFormat::Factored];
     for (index, target) in targets().iter().cycle().take(12).enumerate() {
         let format = formats[index % 2]([Precision::Int8, Precision::Int11][index / 2 % 2]);
         let (width, n_rows) = (rng.random_range(1..1500usize), rng.random_range(1..5));

@@ -144,6 +144,16 @@ fn a_flipped_bit_in_header_or_table_is_found() {
     }
 }
 
+/// No bit of the file may change unseen, not even one that nobody needs.
+#[test]
+fn a_flipped_bit_between_sections_is_found() {
+    let (metadata, len) = section_of(sound_artifact(), SectionKind::Metadata);
+    let table_end = HEADER_BYTES + decode_header(sound_artifact()).unwrap().len() * ENTRY_BYTES;
+    for at in [table_end, SECTION_ALIGN as usize - 1, metadata - 1, metadata + len] {
+        refused(|artifact| artifact[at] ^= 4, &["damaged", "between sections", &at.to_string(), "expected 0, found 4"]);
+    }
+}
+
 #[test]
 fn another_major_version_is_refused_by_name() {
     let newer = |artifact: &mut Vec<u8>| {

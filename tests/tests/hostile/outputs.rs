@@ -1,9 +1,12 @@
-//! Places that cannot be written to, and disks that run full.
+//! Places that cannot be written to or that the model itself has, disks that run full, and compiles that are interrupted.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tests::programs::program;
 use tests::tiny_model::TinyModel;
 
 use crate::refusal::{assert_refused, compile_command};
@@ -38,6 +41,130 @@ fn a_name_that_a_pipe_has() {
     assert_refused(&mut compile_command(model.path(), &output), out.path(), &["pipe", "not a regular file"]);
 }
 
+/// The model that is compiled must outlive it, under whatever name it is asked to give way.
+#[test]
+fn a_name_that_the_model_has() {
+    let model = sound_folder();
+    for output in ["model.safetensors", "config.json", "tokenizer.json", "../LINK/model.safetensors"] {
+        let link = model.path().with_extension("link");
+        std::os::unix::fs::symlink(model.path(), &link).unwrap();
+        let output = model.path().join(output.replace("LINK", &link.file_name().unwrap().to_string_lossy()));
+        assert_refused(&mut compile_command(model.path(), &output), model.path(), &["belongs to the model"]);
+        std::fs::remove_file(link).unwrap();
+    }
+    let mut plan = compile_command(model.path(), &model.path().join("config.json"));
+    assert_refused(plan.arg("--plan-only"), model.path(), &["config.json", "belongs to the model"]);
+}
+
+#[test]
+fn a_name_that_the_config_of_synthetic_weights_has() {
+    let model = sound_folder();
+    let config = model.path().join("config.json");
+    let mut compile = program("unicorn-compile");
+    compile.arg("--synthetic").arg(&config).arg("-o").arg(&config);
+    assert_refused(&mut compile, model.path(), &["config.json", "belongs to the model"]);
+}
+
+#[test]
+fn an_export_into_the_models_own_folder() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let weights = std::fs::read(model.path().join("model.safetensors")).unwrap();
+    let mut compile = compile_command(model.path(), &out.path().join("model.unicorn"));
+    compile.arg("--export-dequantized").arg(model.path());
+    assert_refused(&mut compile, out.path(), &["belongs to the model"]);
+    assert!(weights == std::fs::read(model.path().join("model.safetensors")).unwrap(), "the weights are as they were");
+}
+
+#[test]
+fn an_export_to_a_name_that_a_file_has() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    std::fs::write(out.path().join("exported"), "a file").unwrap();
+    let mut compile = compile_command(model.path(), &out.path().join("model.unicorn"));
+    compile.arg("--export-dequantized").arg(out.path().join("exported"));
+    assert_refused(&mut compile, out.path(), &["exported", "not a folder"]);
+}
+
+/// What `unicorn-run` writes must not take the place of what it reads, either.
+#[test]
+fn a_name_that_an_artifact_or_an_input_has() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    assert!(compile_command(model.path(), &artifact).status().unwrap().success());
+    let text = out.path().join("text");
+    std::fs::write(&text, "a text, or tokens").unwrap();
+    let run = |command: &str, options: &[(&str, &Path)]| {
+        let mut run = program("unicorn-run");
+        run.arg(command).arg(&artifact).args(options.iter().flat_map(|(name, path)| [Path::new(name), *path]));
+        run
+    };
+    let missing = out.path().join("missing/file");
+    for (output, expected) in [
+        (artifact.as_path(), "file is an artifact"),
+        (&text, "file is read by this command"),
+        (out.path(), "not a regular file"),
+        (&missing, "No such file or directory"),
+    ] {
+        assert_refused(&mut run("logits", &[("--tokens", &text), ("-o", output)]), out.path(), &[expected]);
+        assert_refused(&mut run("perplexity", &[("-f", &text), ("--save-logits", output)]), out.path(), &[expected]);
+    }
+    assert_refused(&mut run("profile", &[("--trace", &artifact)]), out.path(), &["file is an artifact"]);
+}
+
+/// Ctrl-C, `kill` and a closed terminal.
+#[test]
+fn an_interrupt_leaves_nothing_half_written() {
+    for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let out = tempfile::tempdir().unwrap();
+        let mut compile = slow_compile(out.path()).spawn().unwrap();
+        wait_for_half_written(out.path(), &mut compile);
+        assert!(Command::new("kill").args(["-s", signal]).arg(compile.id().to_string()).status().unwrap().success());
+        let output = compile.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(128 + number), "status after {signal}: {:?}", output.status.signal());
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "error: interrupted\n");
+        assert_eq!(names(out.path()), Vec::<String>::new(), "left after {signal}");
+    }
+}
+
+/// `nohup` starts programs so.
+#[test]
+fn a_signal_that_was_to_be_ignored_is() {
+    let out = tempfile::tempdir().unwrap();
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", &format!("trap '' HUP; exec {}", shell_line(&slow_compile(out.path())))]);
+    let mut compile = ignoring.stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_half_written(out.path(), &mut compile);
+    assert!(Command::new("kill").args(["-s", "HUP"]).arg(compile.id().to_string()).status().unwrap().success());
+    let output = compile.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(names(out.path()), ["model.unicorn"]);
+}
+
+/// 135 million weights: enough for an interrupt to come while they are written.
+fn slow_compile(folder: &Path) -> Command {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/shapes/smollm2-135m.json");
+    let mut compile = program("unicorn-compile");
+    compile.args(["--synthetic", config, "--target", "generic", "--quiet", "-o"]).arg(folder.join("model.unicorn"));
+    compile.stderr(Stdio::piped());
+    compile
+}
+
+/// Returns once there are weights in a file beside the artifact to be; `compile` must not have ended by then.
+fn wait_for_half_written(folder: &Path, compile: &mut Child) {
+    let given_up = Instant::now() + Duration::from_secs(120);
+    let written =
+        || std::fs::read_dir(folder).unwrap().any(|entry| entry.unwrap().metadata().is_ok_and(|m| m.len() > 0));
+    while !written() {
+        assert_eq!(compile.try_wait().unwrap(), None, "the compile ended before it was interrupted");
+        assert!(Instant::now() < given_up, "no weights were written");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// A limit on file sizes stands in for a full disk: writes fail half-way, with another error number.
 #[test]
 fn a_disk_that_runs_full() {
@@ -69,6 +196,42 @@ fn a_full_disk() {
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", &script]).env_remove("RUST_BACKTRACE");
     assert_refused(&mut command, out.path(), &["model.unicorn", "No space left on device"]);
+}
+
+/// Text beside the artifact, and a page: whole or not at all, as the artifact is.
+#[test]
+fn a_text_that_does_not_fit() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    assert!(compile_command(model.path(), &artifact).status().unwrap().success());
+    let mut plan = compile_command(model.path(), &out.path().join("planned"));
+    plan.args(["--plan-only", "--emit", "kernels"]);
+    let mut inspect = program("unicorn-run");
+    inspect.arg("inspect").arg(&artifact).arg("--html").arg(out.path().join("page.html"));
+    for command in [&plan, &inspect] {
+        let before = names(out.path());
+        let output = with_file_limit(command).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), stderr.contains("File too large")), (Some(1), true), "{stderr}");
+        let half: Vec<String> = names(out.path()).into_iter().filter(|name| !before.contains(name)).collect();
+        assert!(half.is_empty() || half == ["planned"], "left: {half:?}");
+    }
+}
+
+/// A log on a full disk: what would be told there stops nobody.
+#[test]
+fn a_stderr_that_takes_nothing() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    let artifact = out.path().join("model.unicorn");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut compile = program("unicorn-compile");
+    compile.arg(model.path()).arg("-o").arg(&artifact).args(["--target", "generic"]);
+    assert_eq!(compile.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(0));
+    let mut missing = program("unicorn-run");
+    assert_eq!(missing.args(["inspect", "missing"]).stderr(full()).status().unwrap().code(), Some(1));
+    let mut run = program("unicorn-run");
+    run.arg(&artifact).args(["-p", "a", "-n", "2", "--device", "llvmpipe"]);
+    assert_eq!(run.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(0));
 }
 
 /// The same command with files of at most 32 KiB (64 blocks of 512 bytes in POSIX shells, 64 KiB in others).

@@ -52,7 +52,6 @@ fn quantise(x: vec4<f32>, lane: u32) -> Quantised {
     return Quantised(clamp(round(x * (1.0 / scale)), vec4<f32>(-CODE_MAX), vec4<f32>(CODE_MAX)), scale);
 }
 
-//#if ENCODE_CODES
 //#include int8
 
 //#if INT11
@@ -78,17 +77,10 @@ fn group_word(quantised: Quantised, lane: u32) -> u32 {
 fn code_word_at(quad: u32) -> u32 {
     return (quad / 8u) * 8u * PLANES + quad % 8u;
 }
-//#endif
 
-//#if ENCODE_HALF
-// (what the row is to be multiplied by again, what it is multiplied by now) for a row of this greatest magnitude.
-fn row_factor(most: f32) -> vec2<f32> {
-    let exponent = bitcast<u32>(max(most, 1e-30)) >> 23u;
-    return vec2<f32>(bitcast<f32>((exponent - 13u) << 23u), bitcast<f32>((267u - exponent) << 23u));
-}
-
-fn half_words(quantised: Quantised, factor: f32) -> vec2<u32> {
-    let values = quantised.codes * (quantised.scale * factor);
-    return vec2<u32>(pack2x16float(values.xy), pack2x16float(values.zw));
+//#if ENCODE_FACTOR
+// The power of two by which f16 values of a row of this greatest magnitude are to be multiplied.
+fn row_factor(most: f32) -> f32 {
+    return bitcast<f32>(((bitcast<u32>(max(most, 1e-30)) >> 23u) - 13u) << 23u);
 }
 //#endif

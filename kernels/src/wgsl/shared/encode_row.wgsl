@@ -5,26 +5,16 @@ fn greatest(x: vec4<f32>) -> f32 {
     return max(max(size.x, size.y), max(size.z, size.w));
 }
 
-//#if ENCODE_HALF
-// The factor for this row's quads; what undoes it is stored with the row.
-fn begin_row(row_at: u32, most: f32, lane: u32) -> f32 {
-    let factor = row_factor(most);
+//#if ENCODE_FACTOR
+// Stores the factor of a row of this greatest magnitude.
+fn store_factor(row_at: u32, most: f32, lane: u32) {
     if (lane == 0u) {
-        encoded[row_at + HALF_FACTOR_AT] = bitcast<u32>(factor.x);
+        encoded[row_at + FACTOR_AT] = bitcast<u32>(row_factor(most));
     }
-    return factor.y;
 }
+//#endif
 
-fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, factor: f32, lane: u32) {
-    let words = half_words(quantise(x, lane), factor);
-    if (quad < GROUPS * 8u) {
-        encoded[row_at + 2u * quad] = words.x;
-        encoded[row_at + 2u * quad + 1u] = words.y;
-    }
-}
-//#else
-// `factor` is for the other format.
-fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, factor: f32, lane: u32) {
+fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, lane: u32) {
     let quantised = quantise(x, lane);
     let words = code_words(quantised);
     let of_group = group_word(quantised, lane);
@@ -38,4 +28,3 @@ fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, factor: f32, lane: u32) {
         }
     }
 }
-//#endif

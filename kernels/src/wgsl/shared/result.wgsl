@@ -6,7 +6,7 @@
 fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
     // Lanes past the head's end have nothing to store.
     let at = select(0xffffffffu, head * HEAD_QUADS + quad, quad < HEAD_QUADS);
-    store_quad(row * OUTPUT_STRIDE, at, value, 0.0, lane);
+    store_quad(row * OUTPUT_STRIDE, at, value, lane);
 }
 //#else
 fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {

@@ -18,7 +18,7 @@ use super::args::BenchArgs;
 use super::error::CliError;
 use super::figures::LoadFigures;
 use super::load::load_for;
-use super::output::{print, print_json};
+use super::output::{note, print, print_json};
 use cases::Cases;
 use measure::Bench;
 use report::{BenchReport, LoadedFor};
@@ -27,7 +27,7 @@ pub use measure::made_up_tokens;
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let Cases { groups, notes } = Cases::new(args, max_positions(&args.artifact)?);
-    notes.iter().for_each(|note| eprintln!("{note}"));
+    notes.iter().for_each(note);
     let bar = ProgressBar::new(groups.iter().map(|group| group.cases.len() as u64).sum());
     let mut report = BenchReport::new(args.repetitions);
     for group in groups {

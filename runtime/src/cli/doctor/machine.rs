@@ -1,10 +1,12 @@
 //! What the kernel tells of this machine, read from sysfs, procfs and devfs below a root folder. Pure but for those reads:
 //! what is missing, unreadable or garbage is `None`.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use crate::sysfs::{MAX_TEXT_BYTES, hex, is_numbered, names, number, text};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
@@ -67,8 +69,6 @@ pub struct Npu {
 const NPU_IDS: [(u32, u32); 2] = [(0x1022, 0x1502), (0x1022, 0x17f0)];
 /// Where the Vulkan loader looks for drivers, below the root.
 const DRIVER_FOLDERS: [&str; 3] = ["usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d"];
-/// What is read of one file: more than any of these holds.
-const MAX_TEXT_BYTES: u64 = 64 << 10;
 /// What is read of the kernel's log.
 const MAX_LOG_BYTES: usize = 8 << 20;
 /// A kernel log without a reader's place in it would wait for the next line.
@@ -105,8 +105,8 @@ impl Gpu {
         let device = folder.join(&card).join("device");
         Gpu {
             driver: text(&device.join("uevent")).and_then(|text| driver(&text)),
-            vendor_id: id(&device.join("vendor")),
-            device_id: id(&device.join("device")),
+            vendor_id: hex(&device.join("vendor")),
+            device_id: hex(&device.join("device")),
             vram_bytes: number(&device.join("mem_info_vram_total")),
             gtt_bytes: number(&device.join("mem_info_gtt_total")),
             compute_resets: text(&device.join("compute_reset_mask")),
@@ -130,7 +130,7 @@ impl Npu {
         let pci = root.join("sys/bus/pci/devices");
         let is_npu = |name: &String| {
             let device = pci.join(name);
-            id(&device.join("vendor")).zip(id(&device.join("device"))).is_some_and(|ids| NPU_IDS.contains(&ids))
+            hex(&device.join("vendor")).zip(hex(&device.join("device"))).is_some_and(|ids| NPU_IDS.contains(&ids))
         };
         let module = root.join("sys/module/amdxdna");
         Npu {
@@ -151,37 +151,6 @@ pub fn milliseconds(list: &str) -> Vec<u64> {
 pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
-/// Entries of a folder, sorted; none if it cannot be read.
-pub fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-/// `card0`, but not `card0-HDMI-A-1`.
-pub fn is_numbered(name: &str, prefix: &str) -> bool {
-    name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// A small file's text without the space around it; `None` if there is none.
-pub fn text(path: &Path) -> Option<String> {
-    let mut bytes = Vec::new();
-    // A pipe or a device in a file's place would never end.
-    let file = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::File::open(path).ok())?;
-    file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-    (!text.is_empty()).then_some(text)
-}
-
-pub fn number<N: std::str::FromStr>(path: &Path) -> Option<N> {
-    text(path)?.parse().ok()
-}
-
-fn id(path: &Path) -> Option<u32> {
-    u32::from_str_radix(text(path)?.strip_prefix("0x")?, 16).ok()
 }
 
 fn driver(uevent: &str) -> Option<String> {
@@ -238,6 +207,8 @@ fn resets(log: &str) -> Vec<String> {
 
 #[cfg(test)]
 pub mod tests {
+    use std::fs;
+
     use super::*;
 
     /// Files of a made-up machine: path and contents.

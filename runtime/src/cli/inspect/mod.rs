@@ -11,13 +11,13 @@ mod diff;
 use std::path::Path;
 
 use artifacts::header::{VERSION_MAJOR, VERSION_MINOR, decode_header};
-use artifacts::view::is_artifact;
 use artifacts::{Account, ArtifactView, MappedFile, ModelMeta, TensorReport};
 use serde::Serialize;
 
 use super::args::InspectArgs;
 use super::error::CliError;
 use super::output::{print, print_json};
+use super::output_file::{check_output, write_whole};
 use diff::Diff;
 use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, SectionRow, TargetRow, WeightRow};
 
@@ -42,10 +42,8 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
 }
 
 fn write_page(path: &Path, page: &str) -> Result<(), CliError> {
-    if is_artifact(path) {
-        return Err(CliError::at(path, "file is an artifact, expected a name for the page"));
-    }
-    std::fs::write(path, page).map_err(|error| CliError::at(path, error))
+    check_output(path, "the page", &[])?;
+    write_whole(path, page)
 }
 
 fn open(path: &Path) -> Result<MappedFile, CliError> {

@@ -13,11 +13,15 @@ use super::bench::made_up_tokens;
 use super::error::CliError;
 use super::load::{is_software, load_profiled};
 use super::output::{print, print_json};
+use super::output_file::{check_output, write_whole};
 use crate::profile::StepProfile;
 use crate::{RunError, Sampling, Session};
 use kernels::KernelTimes;
 
 pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.trace {
+        check_output(path, "the trace", &[])?;
+    }
     let context_tokens = args.n_prompt + args.n_gen;
     let model = load_profiled(&args.artifact, &args.load, context_tokens)?;
     let tokens = made_up_tokens(context_tokens as usize, model.meta().model.vocab_size);
@@ -127,5 +131,5 @@ fn decode(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
 
 fn write_trace(path: &Path, events: &serde_json::Value) -> Result<(), CliError> {
     let text = serde_json::to_string(events).expect("events are plain data");
-    std::fs::write(path, text).map_err(|error| CliError::at(path, error))
+    write_whole(path, &text)
 }

@@ -5,9 +5,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table};
 
-use super::{ProcessSample, Sample};
 use crate::cli::status::Doing;
-use crate::cli::top::gpus::GpuSample;
+use crate::cli::watch::gpus::GpuSample;
+use crate::cli::watch::{ProcessSample, Sample};
 use crate::error::size;
 
 /// Lines of one GPU's block, its border included.

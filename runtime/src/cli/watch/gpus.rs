@@ -1,11 +1,12 @@
 //! What each GPU does now: amdgpu's files in sysfs, or NVIDIA's own tool. A figure that is not offered is `None`.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
 
-use crate::cli::doctor::machine::{is_numbered, names, number, text};
+use crate::sysfs::{is_numbered, names, number, text};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GpuSample {
@@ -34,6 +35,8 @@ pub fn sample(root: &Path) -> Vec<GpuSample> {
     gpus
 }
 
+const PERCENT: RangeInclusive<f64> = 0.0..=100.0;
+
 const NVIDIA_QUERY: [&str; 2] = [
     "--query-gpu=name,utilization.gpu,memory.used,memory.total,clocks.sm,clocks.mem,power.draw,temperature.gpu",
     "--format=csv,noheader,nounits",
@@ -44,19 +47,24 @@ fn amdgpu(drm: &Path, card: String) -> Option<GpuSample> {
     let vram_bytes = number(&device.join("mem_info_vram_total"))?;
     let sensors = device.join("hwmon");
     let sensor = |file: &str| -> Option<f64> {
-        names(&sensors).iter().find_map(|folder| number(&sensors.join(folder).join(file)))
+        let value = names(&sensors).iter().find_map(|folder| number(&sensors.join(folder).join(file)));
+        value.filter(|value: &f64| value.is_finite())
     };
     let clock = |file: &str| text(&device.join(file)).and_then(|levels| current_mhz(&levels));
+    let positive = |value: &f64| *value >= 0.0;
     Some(GpuSample {
         name: card,
-        busy_percent: number(&device.join("gpu_busy_percent")),
+        busy_percent: number(&device.join("gpu_busy_percent")).filter(|percent| PERCENT.contains(percent)),
         vram_used_bytes: number(&device.join("mem_info_vram_used")),
         vram_bytes: Some(vram_bytes),
         gtt_used_bytes: number(&device.join("mem_info_gtt_used")),
         gtt_bytes: number(&device.join("mem_info_gtt_total")),
-        core_mhz: sensor("freq1_input").map(|hertz| hertz / 1e6).or_else(|| clock("pp_dpm_sclk")),
+        core_mhz: sensor("freq1_input").filter(positive).map(|hertz| hertz / 1e6).or_else(|| clock("pp_dpm_sclk")),
         memory_mhz: clock("pp_dpm_mclk"),
-        power_w: sensor("power1_average").or_else(|| sensor("power1_input")).map(|microwatts| microwatts / 1e6),
+        power_w: sensor("power1_average")
+            .or_else(|| sensor("power1_input"))
+            .filter(positive)
+            .map(|microwatts| microwatts / 1e6),
         temperature_c: sensor("temp1_input").map(|millidegrees| millidegrees / 1e3),
     })
 }
@@ -65,7 +73,9 @@ fn amdgpu(drm: &Path, card: String) -> Option<GpuSample> {
 fn current_mhz(levels: &str) -> Option<f64> {
     let level = levels.lines().find_map(|line| line.trim_end().strip_suffix('*'))?;
     let (_, clock) = level.split_once(':')?;
-    clock.trim().to_ascii_lowercase().strip_suffix("mhz")?.trim().parse().ok()
+    // Whole numbers, in every kernel so far.
+    let mhz: u32 = clock.trim().to_ascii_lowercase().strip_suffix("mhz")?.trim().parse().ok()?;
+    Some(mhz.into())
 }
 
 fn nvidia(csv: &str) -> Vec<GpuSample> {
@@ -74,17 +84,19 @@ fn nvidia(csv: &str) -> Vec<GpuSample> {
         let mut cells = line.split(',').map(str::trim);
         let name = cells.next().filter(|name| !name.is_empty())?.to_owned();
         // A figure that the GPU does not have is `[N/A]`.
-        let figures: Vec<Option<f64>> = cells.map(|cell| cell.parse().ok()).collect();
+        let figure = |cell: &str| cell.parse().ok().filter(|figure: &f64| figure.is_finite());
+        let figures: Vec<Option<f64>> = cells.map(figure).collect();
         let [busy, used, all, core, memory, power, temperature] = figures.try_into().ok()?;
-        let bytes = |mib: Option<f64>| mib.map(|mib| (mib * MIB) as u64);
+        let positive = |figure: &f64| *figure >= 0.0;
+        let bytes = |mib: Option<f64>| mib.filter(positive).map(|mib| (mib * MIB) as u64);
         Some(GpuSample {
             name,
-            busy_percent: busy,
+            busy_percent: busy.filter(|percent| PERCENT.contains(percent)),
             vram_used_bytes: bytes(used),
             vram_bytes: bytes(all),
-            core_mhz: core,
-            memory_mhz: memory,
-            power_w: power,
+            core_mhz: core.filter(positive),
+            memory_mhz: memory.filter(positive),
+            power_w: power.filter(positive),
             temperature_c: temperature,
             ..GpuSample::default()
         })
@@ -156,6 +168,40 @@ pub mod tests {
             assert!(sample(root.path()).is_empty(), "{garbage:?}");
         }
         assert!(current_mhz("0: fast *").is_none());
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_no_figures() {
+        let total = |sound: &'static str| sound == "536870912\n";
+        for hostile in
+            ["nan", "inf", "-inf", "-1", "1e999", "-9e300", "99999999999999999999999", "0: -1Mhz *", "0: nanMhz *"]
+        {
+            let root = tempfile::tempdir().unwrap();
+            tree(root.path(), |sound| if total(sound) { sound } else { hostile });
+            let [gpu] = sample(root.path()).try_into().unwrap();
+            let known = GpuSample { name: gpu.name.clone(), vram_bytes: Some(512 << 20), ..GpuSample::default() };
+            // Cold is no mistake, and a large sensor is a large figure.
+            let figures = GpuSample { temperature_c: None, core_mhz: None, power_w: None, ..gpu.clone() };
+            assert_eq!(figures, known, "{hostile}");
+            let rest = [gpu.temperature_c, gpu.core_mhz, gpu.power_w];
+            assert!(rest.iter().flatten().all(|figure| figure.is_finite()), "{hostile}: {rest:?}");
+            assert!(rest[1..].iter().flatten().all(|figure| *figure >= 0.0), "{hostile}: {rest:?}");
+        }
+        let [gpu] = nvidia("NVIDIA X, 101, -1, inf, nan, -5, -2, nan\n").try_into().unwrap();
+        assert_eq!(gpu, GpuSample { name: "NVIDIA X".into(), ..GpuSample::default() });
+    }
+
+    #[test]
+    fn a_card_without_some_of_its_files_tells_the_rest() {
+        for (missing, _) in FILES {
+            let root = tempfile::tempdir().unwrap();
+            tree(root.path(), |sound| sound);
+            fs::remove_file(root.path().join("sys/class/drm/card1/device").join(missing)).unwrap();
+            let found = sample(root.path());
+            // VRAM's size is how amdgpu is known.
+            assert_eq!(found.len(), usize::from(missing != "mem_info_vram_total"), "{missing}");
+            assert!(found.iter().all(|gpu| gpu.vram_bytes == Some(512 << 20)), "{missing}");
+        }
     }
 
     #[test]

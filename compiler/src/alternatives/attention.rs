@@ -1,0 +1,43 @@
+//! Other ways to share attention's work out among workgroups, and lanes of what puts it together again.
+
+use kernels::attention::AttentionSpec;
+use kernels::combine::CombineSpec;
+use kernels::split::Split;
+use shaders_gen::Target;
+
+use super::has_lanes;
+
+/// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V anew.
+pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
+    let split = spec.split;
+    let with = |heads_per_group: usize, split: Split| AttentionSpec { heads_per_group, split, ..spec.clone() };
+    let heads = fewer_heads(spec);
+    let specs = [
+        with(spec.heads_per_group, Split { splits: split.room, ..split }),
+        with(spec.heads_per_group, Split { splits: split.splits / 2, ..split }),
+        with(spec.heads_per_group, Split { splits: split.splits / 4, ..split }),
+        with(heads, split),
+        with(heads, Split { splits: split.splits / 2, ..split }),
+        with(spec.heads_per_group, Split { rows_per_group: split.rows_per_group / 2, ..split }),
+    ];
+    let fits = |other: &AttentionSpec| {
+        other.split.splits > 0 && other.split.rows_per_group > 0 && other.shared_bytes() <= target.shared_memory_bytes
+    };
+    specs.into_iter().filter(fits).collect()
+}
+
+pub fn particular(spec: &AttentionSpec) -> String {
+    let (heads, rows) = (spec.heads_per_group, spec.split.rows_per_group);
+    format!("{} splits, {heads} heads and {rows} rows a workgroup", spec.split.splits)
+}
+
+pub fn other_combines(spec: &CombineSpec, target: &Target) -> Vec<CombineSpec> {
+    let lanes = [spec.lanes / 2, 2 * spec.lanes].into_iter();
+    let enough = |lanes: &usize| has_lanes(target, *lanes) && *lanes >= spec.head_dim.div_ceil(4);
+    lanes.filter(enough).map(|lanes| CombineSpec { lanes, ..spec.clone() }).collect()
+}
+
+/// The next smaller number of heads that share a KV head evenly.
+fn fewer_heads(spec: &AttentionSpec) -> usize {
+    (1..spec.heads_per_group).rev().find(|heads| spec.gqa.is_multiple_of(*heads)).unwrap_or(1)
+}

@@ -1,0 +1,85 @@
+//! Other tiles of matmuls without matrix units, for one row of a step and for a few.
+
+use kernels::ActivationFormat;
+use kernels::activations::ACTIVATION_GROUP;
+use kernels::matmul::{MatMulSpec, MatMulTile, Sharing};
+use shaders_gen::Target;
+
+use super::has_lanes;
+
+pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
+    let tile = spec.tile;
+    let tiles = match (tile.sharing, tile.columns) {
+        (Sharing::Own, 1) => of_one_row(tile),
+        (Sharing::Own, _) => of_rows(tile),
+        _ => of_neighbours(tile),
+    };
+    let specs = tiles.into_iter().map(|tile| MatMulSpec { tile, ..spec.clone() });
+    let fits = |other: &MatMulSpec| {
+        has_lanes(target, other.tile.workgroup_size())
+            && other.shared_bytes() <= target.shared_memory_bytes
+            && is_sound(other)
+    };
+    specs.filter(fits).collect()
+}
+
+pub fn particular(spec: &MatMulSpec) -> String {
+    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, .. } = spec.tile;
+    let lanes = spec.tile.workgroup_size();
+    let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
+    let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
+    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
+}
+
+/// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
+fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
+    vec![
+        MatMulTile { unroll: 2 * tile.unroll, ..tile },
+        MatMulTile { k_slices: tile.k_slices / 2, group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { k_slices: tile.k_slices / 4, group_tiles: 4 * tile.group_tiles, ..tile },
+        MatMulTile { k_slices: tile.k_slices / 2, ..tile },
+        MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, ..tile },
+        MatMulTile { passes: tile.passes / 2, ..tile },
+        MatMulTile { passes: 2 * tile.passes, ..tile },
+    ]
+}
+
+/// Fewer loads under way, fewer rows a lane, fewer columns a lane, fewer lanes a row.
+fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
+    vec![
+        MatMulTile { unroll: tile.unroll / 2, ..tile },
+        MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, ..tile },
+        MatMulTile { columns: tile.columns / 2, ..tile },
+        MatMulTile { k_slices: tile.k_slices / 2, ..tile },
+        MatMulTile { k_slices: tile.k_slices / 2, group_tiles: 2 * tile.group_tiles, ..tile },
+    ]
+}
+
+/// Where lanes share what they load: fewer and more rows a lane, columns and lanes, and other ways to share.
+fn of_neighbours(tile: MatMulTile) -> Vec<MatMulTile> {
+    vec![
+        MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, ..tile },
+        MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, group_tiles: tile.group_tiles / 2, ..tile },
+        MatMulTile { columns: tile.columns / 2, ..tile },
+        MatMulTile { group_tiles: tile.group_tiles / 4, ..tile },
+        MatMulTile { group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { sharing: Sharing::Own, ..tile },
+        MatMulTile { sharing: Sharing::Broadcast, ..tile },
+        MatMulTile { sharing: Sharing::Across, ..tile },
+    ]
+}
+
+/// Lanes, rows, gate and up come out whole, and integers that a kernel makes in whole groups.
+fn is_sound(spec: &MatMulSpec) -> bool {
+    let tile = &spec.tile;
+    let counted = [tile.columns, tile.tiles_per_lane, tile.k_slices, tile.group_tiles, tile.unroll, tile.passes];
+    let passes = tile.passes == 1 || spec.prologue.is_some();
+    let pairs = spec.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2);
+    let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
+    // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
+    let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
+    let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.k_slices <= groups);
+    let shared = tile.sharing != Sharing::Across || tile.columns == 1;
+    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && shared && passes
+}

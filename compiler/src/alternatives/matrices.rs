@@ -1,0 +1,55 @@
+//! Other tiles of the kernels on matrix units.
+
+use kernels::flash::{FlashSpec, FlashTile};
+use kernels::gemm::{GemmSpec, GemmTile};
+use shaders_gen::Target;
+
+use super::has_lanes;
+
+/// Sums of one subgroup, in f32 a lane of 32: more leave too few registers for what is multiplied.
+const SUMS_PER_LANE: usize = 128;
+
+pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
+    let tile = spec.tile;
+    let (across, down) = (tile.subgroups_across, tile.subgroups_down);
+    let tiles = [
+        GemmTile { double_buffered: !tile.double_buffered, ..tile },
+        GemmTile { k: 96 - tile.k, ..tile },
+        GemmTile { k: 96 - tile.k, double_buffered: !tile.double_buffered, ..tile },
+        GemmTile { matrix_rows: tile.matrix_rows / 2, ..tile },
+        GemmTile { step_rows: tile.step_rows / 2, ..tile },
+        GemmTile { step_rows: 2 * tile.step_rows, ..tile },
+        GemmTile { subgroups_across: 2 * across, ..tile },
+        GemmTile { subgroups_across: 2 * across, subgroups_down: down / 2, ..tile },
+    ];
+    let depth = target.matrix.and_then(|matrix| matrix.integer_depth).filter(|_| spec.layout.format.has_params());
+    let on_integers = depth.into_iter().flat_map(|depth| {
+        let integers = tile.on_integers(depth, spec.subgroup_size);
+        [integers, GemmTile { double_buffered: !integers.double_buffered, ..integers }]
+    });
+    let fits = |tile: &GemmTile| {
+        tile.shared_bytes(spec.input) <= target.shared_memory_bytes
+            && tile.is_whole()
+            && tile.step_rows * tile.matrix_rows <= 32 * SUMS_PER_LANE * tile.subgroups()
+    };
+    let specs = tiles.into_iter().chain(on_integers).filter(fits).map(|tile| GemmSpec { tile, ..spec.clone() });
+    specs.filter(|spec| has_lanes(target, spec.lanes()) && spec.shares_out()).collect()
+}
+
+pub fn gemm_particular(spec: &GemmSpec) -> String {
+    let GemmTile { matrix_rows, step_rows, k, subgroups_across, subgroups_down, double_buffered, .. } = spec.tile;
+    let buffers = if double_buffered { "two buffers" } else { "one buffer" };
+    let integers = if spec.tile.integer_depth.is_some() { ", int8 matrices" } else { "" };
+    format!("{matrix_rows} × {step_rows} × {k}, {subgroups_across} × {subgroups_down} subgroups, {buffers}{integers}")
+}
+
+pub fn other_flashes(spec: &FlashSpec, target: &Target) -> Vec<FlashSpec> {
+    let subgroups = spec.tile.subgroups;
+    let tiles = [subgroups / 2, 2 * subgroups].map(|subgroups| FlashTile { subgroups, ..spec.tile });
+    let fits = |tile: &FlashTile| {
+        has_lanes(target, tile.subgroups * spec.subgroup_size as usize)
+            && tile.takes(&spec.cache)
+            && tile.shared_bytes(&spec.cache) <= target.shared_memory_bytes
+    };
+    tiles.into_iter().filter(fits).map(|tile| spec.with_tile(tile)).collect()
+}

@@ -1,0 +1,157 @@
+//! The text of a GEMM's main function: stages of columns, and what subgroups do with one.
+
+use super::loads::{Load, loads};
+use super::{BLOCK, GemmSpec};
+use crate::activations::{ACTIVATION_GROUP, groups};
+
+/// Stages of K columns. While one is multiplied, the next is on its way into registers.
+pub(super) fn body(spec: &GemmSpec) -> String {
+    let stages = (groups(spec.layout.cols) * ACTIVATION_GROUP).div_ceil(spec.tile.k);
+    let loads = loads(spec);
+    let fetch = |stage: &str| Load::statements(&loads, |load| &load.fetch, "$stage", stage);
+    let put = |buffer: &str| Load::statements(&loads, |load| &load.put, "$buffer", buffer);
+    let barrier = || vec!["workgroupBarrier();".to_owned()];
+    let kind = kind(spec, "C");
+    let mut setup: Vec<String> = sums(spec).map(|(i, j)| format!("var sum_{i}_{j}: {kind};")).collect();
+    setup.extend(loads.iter().flat_map(|load| load.setup.clone()));
+    // The last stage fetches itself again, for nobody.
+    let next = vec![format!("let next = min(stage + 1u, {}u);", stages - 1)];
+    let multiply = |buffer: &str| match spec.tile.integer_depth {
+        Some(depth) => multiply_integers(spec, depth, buffer),
+        None => multiply(spec, buffer),
+    };
+    let stage = if spec.tile.double_buffered {
+        [next, fetch("next"), multiply("stage % 2u"), put("(stage + 1u) % 2u"), barrier()].concat()
+    } else {
+        [next, fetch("next"), multiply("0u"), barrier(), put("0u"), barrier()].concat()
+    };
+    let indented = |indent: &str, lines: Vec<String>| -> String {
+        lines.into_iter().map(|code| format!("{indent}{code}\n")).collect()
+    };
+    indented("    ", [setup, fetch("0u"), put("0u"), barrier()].concat())
+        + &format!("    for (var stage = 0u; stage < {stages}u; stage++) {{\n")
+        + &indented("        ", stage)
+        + "    }\n"
+        + &indented("    ", results(spec))
+}
+
+/// A type of cooperative matrices. Their elements are what `shaders_gen::matrices` makes of the memory they come from.
+fn kind(spec: &GemmSpec, role: &str) -> String {
+    format!("coop_mat{0}x{0}<f32, {role}>", spec.tile.fragment)
+}
+
+/// Fragments of one subgroup, along the rows of the step and along the matrix rows.
+fn fragments(spec: &GemmSpec) -> (usize, usize) {
+    let (step_rows, matrix_rows) = spec.tile.subgroup_rows();
+    (step_rows / spec.tile.fragment, matrix_rows / spec.tile.fragment)
+}
+
+/// Places of a subgroup's sums.
+fn sums(spec: &GemmSpec) -> impl Iterator<Item = (usize, usize)> {
+    let (step_fragments, matrix_fragments) = fragments(spec);
+    (0..step_fragments).flat_map(move |i| (0..matrix_fragments).map(move |j| (i, j)))
+}
+
+/// Where a subgroup's operands of a stage begin.
+fn operands_at(buffer: &str) -> Vec<String> {
+    vec![
+        format!("let activations_at = (({buffer}) * ACTIVATION_ROWS + subgroup_step_row) * ROW_WORDS;"),
+        format!("let weights_at = (({buffer}) * MATRIX_ROWS + subgroup_matrix_row) * ROW_WORDS;"),
+    ]
+}
+
+/// One stage: every fragment of the activations with every fragment of the weights.
+fn multiply(spec: &GemmSpec, buffer: &str) -> Vec<String> {
+    let (step_fragments, matrix_fragments) = fragments(spec);
+    let mut lines = operands_at(buffer);
+    for depth in 0..spec.tile.k / spec.tile.depth() {
+        for i in 0..step_fragments {
+            lines.push(format!("let a_{depth}_{i} = {};", activations(spec, depth, 0, i)));
+        }
+        for j in 0..matrix_fragments {
+            lines.push(format!("let b_{depth}_{j} = {};", weights(spec, depth, j)));
+            for i in 0..step_fragments {
+                let sum = format!("sum_{i}_{j}");
+                lines.push(format!("{sum} = coopMultiplyAdd(a_{depth}_{i}, b_{depth}_{j}, {sum});"));
+            }
+        }
+    }
+    lines
+}
+
+/// The same of integers: each group of 32 columns by itself, and then scaled. A difference of matrices means their product
+/// element by element, and sums of integers are f32 as soon as they are complete, both by `shaders_gen::matrices`.
+fn multiply_integers(spec: &GemmSpec, depth: usize, buffer: &str) -> Vec<String> {
+    let (step_fragments, matrix_fragments) = fragments(spec);
+    let (fragment, c) = (spec.tile.fragment, kind(spec, "C"));
+    let depths = ACTIVATION_GROUP / depth;
+    let planes = spec.input.planes();
+    let mut lines = operands_at(buffer);
+    lines.push(format!("let step_scales_at = ({buffer}) * STAGE_GROUPS * STEP_ROWS + subgroup_step_row;"));
+    lines.push(format!("let weight_scales_at = ({buffer}) * STAGE_GROUPS * MATRIX_ROWS + subgroup_matrix_row;"));
+    for group in 0..spec.tile.k / ACTIVATION_GROUP {
+        for i in 0..step_fragments {
+            for (part, plane) in (0..depths).flat_map(|part| (0..planes).map(move |plane| (part, plane))) {
+                let from = activations(spec, group * depths + part, plane, i);
+                lines.push(format!("let a_{group}_{part}_{plane}_{i} = {from};"));
+            }
+            // Every column of it is the same.
+            let at = format!("step_scales_at + {group}u * STEP_ROWS + {}u", fragment * i);
+            lines.push(format!("let step_scale_{group}_{i} = coopLoad<{c}>(&step_scales[{at}], 0u);"));
+        }
+        for j in 0..matrix_fragments {
+            for part in 0..depths {
+                let from = weights(spec, group * depths + part, j);
+                lines.push(format!("let b_{group}_{part}_{j} = {from};"));
+            }
+            // Every row of it is the same.
+            let at = format!("weight_scales_at + {group}u * MATRIX_ROWS + {}u", fragment * j);
+            lines.push(format!("let weight_scale_{group}_{j} = coopLoadT<{c}>(&weight_scales[{at}], 0u);"));
+            for i in 0..step_fragments {
+                let product = |plane: usize| {
+                    (0..depths).fold(format!("{c}()"), |sum, part| {
+                        format!("coopMultiplyAdd(a_{group}_{part}_{plane}_{i}, b_{group}_{part}_{j}, {sum})")
+                    })
+                };
+                let product = if planes == 1 { product(0) } else { format!("{} * 16.0 + {}", product(0), product(1)) };
+                lines.push(format!("sum_{i}_{j} += ({product}) - weight_scale_{group}_{j} - step_scale_{group}_{i};"));
+            }
+        }
+    }
+    lines
+}
+
+/// Fragment `i` of a plane of the activations, the stage's `depth`th along its columns.
+fn activations(spec: &GemmSpec, depth: usize, plane: usize, i: usize) -> String {
+    let row = plane * spec.tile.step_rows + spec.tile.fragment * i;
+    let at = format!("activations_at + {row}u * ROW_WORDS + {}u", depth_words(spec) * depth);
+    format!("coopLoadT<{}>(&activation_tile[{at}], ROW_WORDS)", kind(spec, "A"))
+}
+
+/// The same of the weights.
+fn weights(spec: &GemmSpec, depth: usize, j: usize) -> String {
+    let at = format!("weights_at + {}u * ROW_WORDS + {}u", spec.tile.fragment * j, depth_words(spec) * depth);
+    format!("coopLoad<{}>(&weight_tile[{at}], ROW_WORDS)", kind(spec, "B"))
+}
+
+fn depth_words(spec: &GemmSpec) -> usize {
+    spec.tile.depth() / spec.tile.word_elements()
+}
+
+/// Blocks one after the other: into workgroup memory, from there by every lane to the output.
+fn results(spec: &GemmSpec) -> Vec<String> {
+    let (step_rows, matrix_rows) = spec.tile.subgroup_rows();
+    let (fragment, across) = (spec.tile.fragment, BLOCK / spec.tile.fragment);
+    let mut lines = Vec::new();
+    for (block_i, block_j) in (0..step_rows / BLOCK).flat_map(|i| (0..matrix_rows / BLOCK).map(move |j| (i, j))) {
+        for (i, j) in (0..across).flat_map(|i| (0..across).map(move |j| (i, j))) {
+            let sum = format!("sum_{}_{}", block_i * across + i, block_j * across + j);
+            let at = (BLOCK * i + j) * fragment;
+            lines.push(format!("coopStoreT({sum}, &results[subgroup * RESULTS + {at}u], {BLOCK}u);"));
+        }
+        let step_row = format!("first_step_row + subgroup_step_row + {}u", BLOCK * block_i);
+        let matrix_row = format!("first_tile * 8u + subgroup_matrix_row + {}u", BLOCK * block_j);
+        lines.push(format!("write_block({step_row}, {matrix_row}, subgroup, subgroup_lane);"));
+    }
+    lines
+}

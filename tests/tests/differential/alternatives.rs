@@ -1,0 +1,160 @@
+//! Every alternative of the kernels that a model is compiled to, against its twin: other lanes, tiles and splits, one result.
+
+use compiler::alternatives::alternatives;
+use compiler::{CompileOptions, Source, plan};
+use kernels::attention::AttentionSpec;
+use kernels::flash::FlashSpec;
+use kernels::heads::HeadsSpec;
+use kernels::matmul::Sharing;
+use kernels::split::Split;
+use kernels::{ActivationFormat, KernelSpec};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use shaders_gen::target::MatrixTuning;
+use shaders_gen::{Target, target};
+use tests::compiled::{Silent, options};
+use tests::launch::{CONTEXT, device, device_matrices};
+use tests::tiny_model::{Family, TinyModel};
+
+use crate::attention::Case;
+use crate::gemm::check_gemm;
+use crate::{check_matmul, check_norm};
+
+#[test]
+fn of_phoenix() {
+    check_all("phoenix");
+}
+
+#[test]
+fn of_nvidia() {
+    check_all("nvidia");
+}
+
+#[test]
+fn of_llvmpipe() {
+    check_all("llvmpipe");
+}
+
+#[test]
+fn of_generic() {
+    check_all("generic");
+}
+
+/// The target's kernels, made for the subgroups and matrices of the device at hand.
+fn check_all(name: &str) {
+    let mut target = target::by_name(name).expect("a preset");
+    if target.matmul.sharing_many != Sharing::Own && target.subgroup_size != device().subgroup_size {
+        return eprintln!("alternatives of {name} did not run: its lanes hand activations round subgroups of 8");
+    }
+    let own_lanes = target.subgroup_size == device().subgroup_size;
+    if target.subgroup_size > 0 {
+        target = target.for_any_device(device().subgroup_size);
+    }
+    // The target's own tiles, where the device is like it.
+    let alike = |own: &MatrixTuning, small: &MatrixTuning| own_lanes && own.many.fragment == small.many.fragment;
+    let both = target.matrix.zip(device_matrices());
+    target.matrix = both.map(|(own, small)| if alike(&own, &small) { own } else { small });
+    let specs = specs(&target);
+    let mut checked: Vec<(&str, KernelSpec)> = Vec::new();
+    let mut rng = StdRng::seed_from_u64(20);
+    for spec in &specs {
+        for other in alternatives(spec, &target) {
+            if checked.iter().all(|(_, one)| *one != other) {
+                check(&target, &specs, &other, &mut rng);
+                checked.push((spec.name(), other));
+            }
+        }
+    }
+    for family in ["norm", "matmul"].into_iter().chain(target.matrix.map(|_| "gemm")) {
+        assert!(checked.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
+    }
+}
+
+/// Kernels of a model with as many heads and columns as it takes for alternatives of all families.
+fn specs(target: &Target) -> Vec<KernelSpec> {
+    let model = TinyModel {
+        family: Family::Qwen3,
+        hidden: 512,
+        intermediate: 1024,
+        layers: 1,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 64,
+        max_position_embeddings: CONTEXT as usize,
+        ..Default::default()
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    model.write(folder.path());
+    let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
+    let planned = plan(Source::Synthetic(&folder.path().join("config.json")), &options, &mut Silent);
+    let mut set = planned.and_then(|planned| planned.kernels(&options, &mut Silent)).expect("the model compiles");
+    set.specs.pop().expect("one target")
+}
+
+fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut StdRng) {
+    match other {
+        KernelSpec::MatMul(spec) => {
+            let columns = spec.tile.columns;
+            check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
+        }
+        KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
+        KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
+        KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),
+        KernelSpec::Flash(spec) => {
+            let rows = rng.random_range(9..150);
+            let attention = attention_of(spec);
+            let case = case(specs, attention);
+            Case { flash: Some(spec.tile), n_before: 100, n_rows: rows, rows, ..case }.check(target, rng);
+        }
+        KernelSpec::Combine(spec) => {
+            let matches = |one: &&AttentionSpec| one.split.room == spec.room && one.output == spec.output;
+            let attentions = specs.iter().filter_map(|spec| match spec {
+                KernelSpec::Attention(spec) => Some(spec),
+                _ => None,
+            });
+            let attention = attentions.into_iter().find(matches).expect("a combine puts an attention together");
+            let case = case(specs, attention.clone());
+            Case { combine_lanes: spec.lanes, n_before: 600, ..case }.check(target, rng);
+        }
+        other => panic!("{other:?} has no alternatives"),
+    }
+}
+
+fn check_attention(target: &Target, specs: &[KernelSpec], spec: &AttentionSpec, rng: &mut StdRng) {
+    let rows = if spec.prologue.is_some() { 1 } else { 8 };
+    // So few tokens that splits are left over, and many.
+    for n_before in [rng.random_range(1..60), rng.random_range(500..900)] {
+        Case { n_before, n_rows: rows, rows, ..case(specs, spec.clone()) }.check(target, rng);
+    }
+}
+
+/// A launch of one row, behind the heads that go with it.
+fn case(specs: &[KernelSpec], attention: AttentionSpec) -> Case {
+    let heads =
+        attention.prologue.clone().or_else(|| specs.iter().find_map(heads)).expect("q, k and v come from heads");
+    Case { attention, flash: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
+}
+
+fn heads(spec: &KernelSpec) -> Option<HeadsSpec> {
+    match spec {
+        KernelSpec::Heads(heads) if heads.is_qkv() => Some(heads.clone()),
+        _ => None,
+    }
+}
+
+/// The same attention without matrices.
+fn attention_of(flash: &FlashSpec) -> AttentionSpec {
+    AttentionSpec {
+        gqa: flash.gqa,
+        cache: flash.cache,
+        kv_group: flash.kv_group,
+        split: Split { rows_per_group: 1, window: flash.window, splits: 1, room: 1, newest_apart: false },
+        heads_per_group: flash.heads_per_group,
+        input_stride: flash.input_stride,
+        prologue: None,
+        softcap: flash.softcap,
+        output_stride: flash.output_stride,
+        output: ActivationFormat::F32,
+        subgroup_size: flash.subgroup_size,
+    }
+}

@@ -1,0 +1,89 @@
+//! Steps in very short submissions: every dispatch by itself, and those that read weights in bands of their workgroups. Nothing
+//! but the number of submissions changes.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use artifacts::{ArtifactView, MappedFile};
+use compiler::{Source, compile};
+use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, RunError, Sampling};
+use shaders_gen::target;
+use tests::compiled::{Silent, options};
+
+/// Bounds in microseconds, of which the first is taken that cuts dispatches on the device at hand: the validation layer takes its
+/// time for every submission.
+const BOUNDS: [u64; 3] = [100, 10, 1];
+
+/// Logits of a prompt and of what follows, bit for bit, drawn tokens, and those of a batch.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    logits: Vec<u32>,
+    drawn: Vec<u32>,
+    batch: Vec<u32>,
+}
+
+fn see(model: &Model) -> Result<Seen, RunError> {
+    let vocab_size = model.meta().model.vocab_size;
+    let prompt: Vec<u32> = (0..75).map(|index| (index * 7919 + 13) % vocab_size).collect();
+    let sampling = Sampling { temperature: 1.0, repeat_penalty: 1.3, seed: 3, ..Sampling::default() };
+    let mut logits = Vec::new();
+    let mut keep = |_: u32, row: &[f32]| logits.extend(row.iter().map(|logit| logit.to_bits()));
+    let mut session = model.session()?;
+    session.feed(&prompt[..70])?;
+    session.feed_with_logits(&prompt[70..], &mut keep)?;
+    let first = session.feed_and_sample(&prompt[..1], &sampling)?;
+    let mut drawn = vec![first.token];
+    session.generate(first.token, &sampling, 8, &mut |sampled| {
+        drawn.push(sampled.token);
+        ControlFlow::Continue(())
+    })?;
+    session.feed_with_logits(&prompt[..2], &mut keep)?;
+    let mut other = model.session()?;
+    other.feed(&prompt[..9])?;
+    let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: 5, sampling: &sampling });
+    let batch = model.decode_batch(&mut { rows })?.iter().map(|sampled| sampled.token).collect();
+    Ok(Seen { logits, drawn, batch })
+}
+
+#[test]
+fn short_submissions_give_the_same_logits_bit_for_bit() {
+    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
+        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
+        return;
+    }
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let as_they_come = LoadOptions { device: DeviceChoice::Name(device), slots: 2, ..LoadOptions::default() };
+    for (name, of_target) in [("gemma3-text", "llvmpipe"), ("phi3-longrope-long", "generic")] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny").join(name);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.unicorn");
+        let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
+        compile(Source::Model(&source), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
+        let as_they_come = LoadOptions { target: Some(of_target.into()), ..as_they_come.clone() };
+        let load = |options: &LoadOptions| Model::load(&path, options, &mut |_, _| {}).expect("it loads");
+
+        let file = MappedFile::open(&path).expect("it loads");
+        let view = ArtifactView::read(file.file()).expect("it loads");
+        let target = view.kernels.targets.iter().find(|target| target.name == of_target).expect("it was asked for");
+        let dispatches: usize = target.programs.iter().map(|program| program.dispatches.len()).sum();
+
+        let expected = see(&load(&as_they_come)).expect("the steps run");
+        let cut = BOUNDS.iter().find_map(|&microseconds| {
+            let options = LoadOptions { submission: Some(Duration::from_micros(microseconds)), ..as_they_come.clone() };
+            let model = load(&options);
+            // Each dispatch is in one submission at least.
+            (model.report().submissions.iter().sum::<u32>() as usize > dispatches).then_some((model, options))
+        });
+        let (model, options) = cut.unwrap_or_else(|| panic!("{name}: {dispatches} dispatches, and none was ever cut"));
+        assert!(see(&model).expect("the steps run") == expected, "{name}, {:?}: other bits", options.submission);
+        drop(model);
+
+        // A profile counts a dispatch once, however often it was submitted.
+        let model = load(&LoadOptions { profile: true, ..options });
+        model.session().expect("a slot").feed(&[1, 2, 3]).expect("a step");
+        let [step] = model.take_profiles().try_into().expect("one step");
+        assert_eq!(step.seconds.len(), step.dispatches.len());
+    }
+    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+}
