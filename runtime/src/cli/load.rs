@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use artifacts::{ArtifactView, MappedFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::LoadArgs;
@@ -49,6 +50,13 @@ pub fn load_candidates(
         Err(LoadError::Context { .. } | LoadError::NoRoom(_) | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
         loaded => Ok(Some(loaded?)),
     }
+}
+
+/// The longest context that the model was made for, which says how deep a case can be before anything is loaded.
+pub fn max_positions(artifact: &Path) -> Result<u32, CliError> {
+    let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
+    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
+    Ok(view.meta.model.max_positions)
 }
 
 fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {

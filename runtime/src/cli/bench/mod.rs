@@ -9,15 +9,12 @@ mod cases;
 mod measure;
 mod report;
 
-use std::path::Path;
-
-use artifacts::{ArtifactView, MappedFile};
 use indicatif::ProgressBar;
 
 use super::args::BenchArgs;
 use super::error::CliError;
 use super::figures::LoadFigures;
-use super::load::load_for;
+use super::load::{load_for, max_positions};
 use super::output::{note, print, print_json};
 use cases::Cases;
 use measure::Bench;
@@ -52,11 +49,4 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     }
     bar.finish_and_clear();
     if args.json { print_json(&report) } else { print(&report.page()) }
-}
-
-/// The longest context that the model was made for, which says how deep a case can be before anything is loaded.
-fn max_positions(artifact: &Path) -> Result<u32, CliError> {
-    let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
-    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
-    Ok(view.meta.model.max_positions)
 }

@@ -8,15 +8,12 @@
 mod decide;
 mod report;
 
-use std::path::Path;
-
 use artifacts::header::hex;
-use artifacts::{ArtifactView, MappedFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::TuneArgs;
 use super::error::CliError;
-use super::load::load_candidates;
+use super::load::{load_candidates, max_positions};
 use super::output::{print, print_json};
 use super::tuning_file::TuningFile;
 use crate::{Effort, Model, StepShape, TimedPipeline};
@@ -89,14 +86,12 @@ fn measure(
     };
     let is_wanted = |name: &str| args.only.as_deref().is_none_or(|part| name.contains(part));
     let mut timed: Vec<Vec<TimedPipeline>> = Vec::new();
+    // Another program is another way for all of its kernels, not only for some.
+    let versions = if args.only.is_some() { 1 } else { versions };
     for version in 0..versions {
         bar.set_message(format!("{name}, kernels{}", if version > 0 { " of the other program" } else { "" }));
         let kernels = model.time_kernels(shape, version, effort, |pipeline| is_wanted(&pipeline.name), &mut turn);
         timed.push(kernels.map_err(CliError::new)?);
-    }
-    // Another program is another way for all of its kernels.
-    if args.only.is_some() {
-        timed.truncate(1);
     }
     let choices = choices(&timed);
     let mut seconds = vec![None; choices.len()];
@@ -108,11 +103,4 @@ fn measure(
     bar.finish_and_clear();
     let versions = timed.iter().map(|kernels| VersionTimes::new(kernels)).collect();
     Ok(StepTimes { shape, step: name, versions, choices, seconds })
-}
-
-/// The longest context that the model was made for.
-fn max_positions(artifact: &Path) -> Result<u32, CliError> {
-    let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
-    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
-    Ok(view.meta.model.max_positions)
 }
