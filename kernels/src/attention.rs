@@ -84,7 +84,11 @@ impl AttentionSpec {
 
     /// Workgroup memory, the prologue's and the reductions' included.
     pub fn shared_bytes(&self) -> usize {
-        let prologue = if self.prologue.is_some() { (self.heads_per_group + 2) * self.cache.padded_dim() } else { 0 };
+        // Heads with the newest key and value, and their turns.
+        let prologue = self
+            .prologue
+            .as_ref()
+            .map_or(0, |heads| (self.heads_per_group + 2) * self.cache.padded_dim() + heads.rotary_dim);
         let mixed = 4 * TILE * self.chunk_quads();
         4 * (self.queries() * (self.cache.padded_dim() + TILE + self.parts()) + mixed + prologue + 2 * TILE)
     }

@@ -153,7 +153,7 @@ impl HeadsSpec {
                 None => "",
             };
             if part.rope {
-                text += "        rope_vectors(0u, 1u, row, lane);\n";
+                text += "        rope_vectors(0u, 1u, lane);\n";
             }
             let page = "head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane";
             text += &match part.to {

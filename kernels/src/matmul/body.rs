@@ -87,7 +87,7 @@ impl Body<'_> {
     fn prologue(&mut self) {
         if self.spec.prologue.is_some() {
             let call = "prologue(lane, group.y == 0u, input_row);";
-            let code = if self.spec.tile.passes > 1 { format!("if (pass == 0u) {{ {call} }}") } else { call.into() };
+            let code = if self.spec.tile.passes > 1 { format!("if (turn == 0u) {{ {call} }}") } else { call.into() };
             self.line(1, code);
         }
     }

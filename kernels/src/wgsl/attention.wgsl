@@ -104,30 +104,37 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 ${STATE}
 //#if FOLD
     let position = step.rows[first_row].position;
-    load_vectors(0u, HEADS, first_row * INPUT_STRIDE + first_head * HEAD_DIM, lane);
+    let is_first = split == 0u;
+    // Everything is on its way before anything is waited for.
+    let at = first_row * INPUT_STRIDE;
+    fetch_vectors(0u, HEADS, at + first_head * HEAD_DIM, lane);
+    if (is_first) {
+        fetch_vectors(HEADS, 1u, at + (N_HEADS + kv_head) * HEAD_DIM, lane);
+        fetch_vectors(HEADS + 1u, 1u, at + (N_HEADS + KV_HEADS + kv_head) * HEAD_DIM, lane);
+    }
+//#if ROPE
+    fetch_turns(first_row, lane);
+//#endif
+    workgroupBarrier();
 //#if QUERY_NORM
     for (var q = 0u; q < HEADS; q++) {
         norm_query(q, lane);
     }
 //#endif
+//#if KEY_NORM
+    if (is_first) {
+        norm_key(HEADS, lane);
+    }
+//#endif
 //#if ROPE
-    rope_vectors(0u, HEADS, first_row, lane);
+    rope_vectors(0u, select(HEADS, HEADS + 1u, is_first), lane);
 //#endif
     for (var i = lane; i < QUERIES * QUADS; i += TILE) {
         let at = 4u * i;
         queries[i] = QUERY_SCALE * vec4<f32>(vectors[at], vectors[at + 1u], vectors[at + 2u], vectors[at + 3u]);
     }
     workgroupBarrier();
-    if (split == 0u) {
-        let at = first_row * INPUT_STRIDE + (N_HEADS + kv_head) * HEAD_DIM;
-        load_vectors(HEADS, 1u, at, lane);
-        load_vectors(HEADS + 1u, 1u, at + KV_HEADS * HEAD_DIM, lane);
-//#if KEY_NORM
-        norm_key(HEADS, lane);
-//#endif
-//#if ROPE
-        rope_vectors(HEADS, 1u, first_row, lane);
-//#endif
+    if (is_first) {
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
         if (first_head % GQA == 0u) {

@@ -14,6 +14,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let position = step.rows[row].position;
-    load_vectors(0u, 1u, row * INPUT_STRIDE + head * HEAD_DIM, lane);
+    fetch_vectors(0u, 1u, row * INPUT_STRIDE + head * HEAD_DIM, lane);
+//#if ROPE
+    fetch_turns(row, lane);
+//#endif
+    workgroupBarrier();
 ${PARTS}
 }

@@ -155,10 +155,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
     let row = lane % 8u;
 //#if MANY_PASSES
-    for (var pass = 0u; pass < PASSES; pass++) {
-    let rows_of = group.y * PASSES + pass;
+    for (var turn = 0u; turn < PASSES; turn++) {
+    let rows_of = group.y * PASSES + turn;
 //#else
-    const pass = 0u;
     let rows_of = group.y;
 //#endif
 //#if SPLIT

@@ -3,6 +3,8 @@ ${DECLARATIONS}
 //#include reduce
 
 const LEAST: f32 = -3.4e38;
+// Loads of a lane under way.
+const AHEAD: u32 = 8u;
 
 var<workgroup> histogram: array<atomic<u32>, 256>;
 var<workgroup> chosen: u32;
@@ -199,9 +201,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (step.samplers[sampler].repeat_penalty != 1.0) {
         penalise(lane);
     }
+    // The first of this lane's greatest; loads that wait for one another would be most of the time here.
     var most = LEAST;
-    for (var token = lane; token < VOCAB; token += WORKGROUP) {
-        most = max(most, output[row_at + token]);
+    var most_at = VOCAB;
+    for (var first = lane; first < VOCAB; first += AHEAD * WORKGROUP) {
+        for (var i = 0u; i < AHEAD; i++) {
+            let token = min(first + i * WORKGROUP, VOCAB - 1u);
+            let logit = output[row_at + token];
+            if (logit > most) {
+                most = logit;
+                most_at = token;
+            }
+        }
     }
     let greatest = workgroup_max(most, lane);
     if (lane == 0u) {
@@ -210,11 +221,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     workgroupBarrier();
 
     if (step.samplers[sampler].temperature == 0.0) {
-        for (var token = lane; token < VOCAB; token += WORKGROUP) {
-            if (output[row_at + token] == greatest) {
-                atomicMin(&winner, token);
-                break;
-            }
+        if (most == greatest) {
+            atomicMin(&winner, most_at);
         }
         workgroupBarrier();
         if (lane == 0u) {

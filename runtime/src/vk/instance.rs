@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ash::{ext, vk};
 
@@ -101,6 +101,12 @@ impl Drop for Instance {
         if let Some((functions, messenger)) = self.messenger.take() {
             // SAFETY: made in `listen`, destroyed once, before its instance.
             unsafe { functions.destroy_debug_utils_messenger(messenger, None) };
+        }
+        // Not the first: it keeps the driver's libraries in the process. Some can be loaded only so often (they take thread-local
+        // storage that is never given back), and none likes to be unloaded beside another thread that loads it.
+        static KEPT: AtomicBool = AtomicBool::new(false);
+        if !KEPT.swap(true, Ordering::Relaxed) {
+            return std::mem::forget(self.entry.clone());
         }
         // SAFETY: devices own the instance that they were opened on, so none is left.
         unsafe { self.raw.destroy_instance(None) };

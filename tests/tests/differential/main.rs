@@ -195,7 +195,8 @@ fn matmul_of_every_format_and_folding() {
                 columns,
                 tiles_per_lane: if act_mul.is_some() { 2 } else { 1 + index % 2 },
                 k_slices: if target.matmul.k_slices == 1 { 1 } else { [1, 2, 4][index % 3] },
-                group_tiles: 2,
+                // A subgroup at least.
+                group_tiles: (target.subgroup_size as usize / 8).max(2),
                 unroll: 1,
                 passes: 1 + index % 2,
                 sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },

@@ -1,9 +1,9 @@
 // Heads of one row in workgroup memory, PADDED elements each with zeros past HEAD_DIM: norm, RoPE and the way into the
-// cache. Called by all lanes of a workgroup together; each function leaves its vectors readable by all lanes.
+// cache. Called by all lanes of a workgroup together; what is fetched is readable behind a barrier, anything else at once.
 var<workgroup> vectors: array<f32, VECTORS * PADDED>;
 
-// `count` vectors from `vector` on, from consecutive heads of the input.
-fn load_vectors(vector: u32, count: u32, at: u32, lane: u32) {
+// `count` vectors from `vector` on, from consecutive heads of the input; to be read behind a barrier.
+fn fetch_vectors(vector: u32, count: u32, at: u32, lane: u32) {
     for (var i = lane; i < count * PADDED; i += WORKGROUP) {
         let element = i % PADDED;
         if (element < HEAD_DIM) {
@@ -12,7 +12,6 @@ fn load_vectors(vector: u32, count: u32, at: u32, lane: u32) {
             vectors[vector * PADDED + i] = 0.0;
         }
     }
-    workgroupBarrier();
 }
 
 //#if NORM
@@ -46,21 +45,28 @@ fn norm_key(vector: u32, lane: u32) {
 //#endif
 
 //#if ROPE
-fn rope_vectors(vector: u32, count: u32, row: u32, lane: u32) {
+// Cosine and sine of each rotary pair's angle.
+var<workgroup> turns: array<vec2<f32>, ROTARY_PAIRS>;
+
+// Of row `row`; to be read behind a barrier.
+fn fetch_turns(row: u32, lane: u32) {
     let position = step.rows[row].position;
     let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
     for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
         let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
         let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];
-        let turn_cos = coarse.x * fine.x - coarse.y * fine.y;
-        let turn_sin = coarse.y * fine.x + coarse.x * fine.y;
-        for (var v = vector; v < vector + count; v++) {
-            let at = v * PADDED + i;
-            let low = vectors[at];
-            let high = vectors[at + ROTARY_PAIRS];
-            vectors[at] = low * turn_cos - high * turn_sin;
-            vectors[at + ROTARY_PAIRS] = high * turn_cos + low * turn_sin;
-        }
+        turns[i] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+    }
+}
+
+fn rope_vectors(vector: u32, count: u32, lane: u32) {
+    for (var i = lane; i < count * ROTARY_PAIRS; i += WORKGROUP) {
+        let turn = turns[i % ROTARY_PAIRS];
+        let at = (vector + i / ROTARY_PAIRS) * PADDED + i % ROTARY_PAIRS;
+        let low = vectors[at];
+        let high = vectors[at + ROTARY_PAIRS];
+        vectors[at] = low * turn.x - high * turn.y;
+        vectors[at + ROTARY_PAIRS] = high * turn.x + low * turn.y;
     }
     workgroupBarrier();
 }
