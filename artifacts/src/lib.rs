@@ -18,6 +18,8 @@
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
 pub mod account;
+pub mod amount;
+pub mod budget;
 pub mod codec;
 pub mod error;
 pub mod hash;
@@ -37,6 +39,7 @@ pub mod view;
 pub mod write;
 
 pub use account::{Account, TierAccount};
+pub use budget::Budget;
 pub use error::ParseError;
 pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch,

@@ -1,16 +1,14 @@
 //! [`Machine`]: what the planner knows of a machine's memory. Presets are files in `compiler/machines`, and users write
 //! their own; `--budget` overrides sizes.
 
-mod amount;
-mod budget;
+pub(crate) mod budget;
 mod file;
 
 use std::path::Path;
 
-use artifacts::{MachinePlan, Reader, Tier, TierPlan};
+use artifacts::{Budget, MachinePlan, Reader, Tier, TierPlan};
 
 use crate::error::{CompileError, Result};
-pub use budget::Budget;
 
 /// A machine's tiers of memory, as its file gives them.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +90,7 @@ impl Machine {
             sparse_rows: one.sparse_rows,
             source: one.source.clone(),
         };
-        budget.apply(MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
+        budget::apply(budget, MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
     }
 }
 

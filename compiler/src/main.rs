@@ -8,11 +8,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use artifacts::Budget;
 use artifacts::view::is_artifact;
 use clap::{Parser, Subcommand};
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
-use compiler::machine::{Budget, Machine};
+use compiler::machine::Machine;
 use compiler::replan::{ReplanOptions, replan};
 use compiler::report::PlanReport;
 use compiler::weights::{FormatPolicy, WeightsOption};

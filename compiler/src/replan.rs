@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use artifacts::rewrite::replace_plan;
-use artifacts::{Account, ArtifactView, MappedFile};
+use artifacts::{Account, ArtifactView, Budget, MappedFile};
 
 use crate::Progress;
 use crate::error::{CompileError, Result};
-use crate::machine::{Budget, Machine};
+use crate::machine::{Machine, budget};
 use crate::place::replace::replace;
 use crate::planned_context;
 
@@ -30,7 +30,7 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         .map_err(|error| CompileError::Malformed { path: path.to_owned(), what: error.to_string() })?;
     let machine = match &options.machine {
         Some(machine) => machine.plan(&options.budget)?,
-        None => options.budget.apply(view.plan.machine.clone())?,
+        None => budget::apply(&options.budget, view.plan.machine.clone())?,
     };
     let context_tokens = match options.context_tokens {
         Some(asked) => planned_context(Some(asked), view.meta.model.max_positions)?,

@@ -4,9 +4,8 @@ use crate::chunks::batch_program;
 use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
 use crate::model::Model;
-use crate::recovery::persist;
+use crate::recovery::{Stop, persist};
 use crate::session::{Sampled, Sampling, Session};
-use crate::vk::Failure;
 
 /// A sequence's next token, and how the one after is drawn.
 pub struct BatchRow<'b, 'm> {
@@ -44,7 +43,7 @@ impl Model {
                     session.pop();
                 }
             }
-            Ok(ran?)
+            ran
         })
     }
 }
@@ -55,7 +54,7 @@ fn draw_each(
     program: usize,
     sessions: &mut [&mut Session<'_>],
     asked: &[(u32, &Sampling)],
-) -> Result<Vec<Sampled>, Failure> {
+) -> Result<Vec<Sampled>, Stop> {
     let shapes: Vec<Rows> = sessions.iter().map(|session| session.newest_row(engine)).collect();
     let drawings: Vec<Drawing> =
         sessions.iter().zip(asked).map(|(session, (_, sampling))| session.drawing(sampling, false)).collect();

@@ -34,6 +34,11 @@ pub struct ProgramShape {
 }
 
 impl ProgramShape {
+    /// Steps that can be under way at once: the draws of a batch feed the next step without the host.
+    pub fn turns(&self) -> usize {
+        if self.batch { 2 } else { 1 }
+    }
+
     /// Whether its rows may be those of one sequence.
     fn takes_a_sequence(&self) -> bool {
         !self.batch || self.rows == 1

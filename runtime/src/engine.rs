@@ -6,9 +6,13 @@ use artifacts::step::{HISTORY_AT, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Ro
 use artifacts::step::{StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
+use crate::error::LoadError;
+use crate::loading::Loading;
+use crate::pace::Piece;
 use crate::pages::{BlockTable, PagePool};
 use crate::profile::StepProfile;
 use crate::programs::Programs;
+use crate::recovery::Stop;
 use crate::session::Sampled;
 use crate::vk::Failure;
 use crate::vk::submit::Lane;
@@ -17,6 +21,8 @@ use crate::vk::submit::Lane;
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
     pub lane: Lane,
+    /// `None`: everything was there before the first step.
+    pub loading: Option<Loading>,
     /// Steps since they were last taken, where programs were recorded to be profiled.
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
@@ -65,7 +71,7 @@ impl Engine {
     }
 
     /// Runs one step to its end. Its rows have their pages.
-    pub fn run(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+    pub fn run(&mut self, step: &Step<'_>) -> Result<(), Stop> {
         self.write(step)?;
         let begin = Instant::now();
         self.begin(step.program, 0)?;
@@ -77,9 +83,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a program run on what the step buffer holds, behind the other turn's step.
-    pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Failure> {
-        self.lane.begin(turn, &self.programs.recorded[program].turns[turn].lists)
+    /// Lets a program run on what the step buffer holds, behind the other turn's step. While weights are on their way, each
+    /// submission waits for what it reads.
+    pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
+        match &self.loading {
+            Some(loading) if !loading.arrival.is_complete()? => {
+                let waiting = &loading.programs[program];
+                let ready = |list: usize| Ok(loading.arrival.wait_for(waiting.needs[list])?);
+                self.lane.begin_when(turn, &waiting.turns[turn], ready)
+            }
+            _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].turns[turn].lists)?),
+        }
+    }
+
+    /// Returns when these pieces of a program have the weights that they read.
+    pub fn wait_for_weights(&self, program: usize, pieces: &[Piece]) -> Result<(), LoadError> {
+        let Some(loading) = &self.loading else { return Ok(()) };
+        let needed = pieces.iter().map(|piece| loading.needs[program][piece.dispatch]).max();
+        Ok(loading.arrival.wait_for(needed.unwrap_or(0))?)
     }
 
     /// Waits for the turn's step.

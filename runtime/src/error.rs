@@ -4,12 +4,14 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub(crate) use artifacts::account::size;
 use artifacts::{ParseError, Tier};
 
 use crate::device_plan::Heap;
 use crate::residency::TierBytes;
+use crate::room::NoRoom;
 
 /// Why a model could not be loaded.
 #[derive(Debug)]
@@ -28,8 +30,10 @@ pub enum LoadError {
     NoDevice { wanted: String, found: Vec<String> },
     /// No target of the artifact fits the device; `reasons` says why, one a target.
     NoTarget { device: String, reasons: Vec<String> },
-    /// The context asked for does not fit the model or the memory.
+    /// The context asked for does not fit the model or the device's bindings.
     Context { detail: String },
+    /// The device has less memory than the plan asks for, or it is split otherwise. Nothing was allocated.
+    NoRoom(Box<NoRoom>),
     /// A buffer is larger than the device lets a shader see.
     BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
     /// The device has no room for `what`; the sums of the whole model and what each heap offers.
@@ -48,6 +52,8 @@ pub enum LoadError {
     Vulkan { call: &'static str, code: String },
     /// The device stopped answering while the model was loading.
     DeviceLost { call: &'static str },
+    /// Weights that were on their way beside this did not arrive.
+    Loading { source: Arc<LoadError> },
 }
 
 /// Why a step could not run.
@@ -70,11 +76,15 @@ pub enum RunError {
         len_tokens: u32,
         kept_from: u32,
     },
-    /// The artifact holds no program that gives what was asked for.
     /// Whoever was asked between two steps said so; what was fed before stays.
     Interrupted,
+    /// The artifact holds no program that gives what was asked for.
     NoProgram {
         wanted: &'static str,
+    },
+    /// Weights that were still on their way did not arrive, or not as they should.
+    Loading {
+        source: Arc<LoadError>,
     },
     /// A sampling parameter outside its range.
     Sampling {
@@ -99,6 +109,24 @@ pub enum RunError {
         call: &'static str,
         code: String,
     },
+}
+
+impl LoadError {
+    /// Whether another try, later, may do better: a device that is being reset is lost, has no memory, or is not there.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            LoadError::DeviceLost { .. } | LoadError::OutOfMemory { .. } | LoadError::NoDevice { .. } => true,
+            LoadError::Vulkan { .. } => true,
+            LoadError::Loading { source } => source.may_pass(),
+            _ => false,
+        }
+    }
+}
+
+impl From<Arc<LoadError>> for LoadError {
+    fn from(source: Arc<LoadError>) -> LoadError {
+        LoadError::Loading { source }
+    }
 }
 
 impl fmt::Display for LoadError {
@@ -140,6 +168,7 @@ impl fmt::Display for LoadError {
                 write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))
             }
             LoadError::Context { detail } => write!(f, "{detail}"),
+            LoadError::NoRoom(no_room) => no_room.fmt(f),
             LoadError::BindingTooLarge { what, bytes, limit_bytes } => {
                 write!(f, "{what} takes {}, the device binds at most {}", size(*bytes), size(*limit_bytes))
             }
@@ -172,6 +201,7 @@ impl fmt::Display for LoadError {
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
+            LoadError::Loading { source } => source.fmt(f),
             LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),
         }
     }
@@ -197,6 +227,7 @@ impl fmt::Display for RunError {
                 "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
             ),
             RunError::Interrupted => write!(f, "interrupted between two steps"),
+            RunError::Loading { source } => source.fmt(f),
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
@@ -215,6 +246,7 @@ impl std::error::Error for LoadError {
             LoadError::File { source, .. } => Some(source),
             LoadError::Artifact { source, .. } => Some(source),
             LoadError::Pipeline { source, .. } => Some(source),
+            LoadError::Loading { source } => source.source(),
             _ => None,
         }
     }
@@ -224,6 +256,7 @@ impl std::error::Error for RunError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             RunError::NotRecovered { source, .. } => Some(source),
+            RunError::Loading { source } => source.source(),
             _ => None,
         }
     }

@@ -2,13 +2,13 @@
 //! on amdgpu the kernel's (sysfs, of the whole machine). Weights that were allocated and never reached the GPU's memory show here.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 
-use artifacts::{Plan, Tier};
+use artifacts::Plan;
 
+use crate::amdgpu::Amdgpu;
 use crate::device_plan::{DeviceFacts, DeviceKind, Heap};
 use crate::error::{LoadError, size};
-use crate::sysfs::{hex, is_numbered, names, number};
+use crate::room::knows_vram;
 
 /// Two accounts at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,13 +16,6 @@ pub struct Accounts {
     /// Bytes of each heap that this process holds; empty: the driver does not say.
     heaps: Vec<u64>,
     amdgpu: Option<Amdgpu>,
-}
-
-/// What all processes hold, by the kernel's account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Amdgpu {
-    vram: u64,
-    gtt: u64,
 }
 
 /// What a model allocated from one heap.
@@ -37,25 +30,20 @@ pub struct HeapBytes {
 const TOLERANCE_BYTES: u64 = 256 << 20;
 /// ... and one part in so many of what was allocated.
 const TOLERANCE_PART: u64 = 50;
-const AMD: u32 = 0x1002;
-const SYSFS: &str = "/sys/class/drm";
 
 impl Accounts {
     /// As they stand now; `heaps` are fresh from the driver.
     pub fn now(facts: &DeviceFacts, heaps: &[Heap]) -> Accounts {
-        Accounts::of(facts, heaps, Path::new(SYSFS))
+        Accounts::of(facts, heaps, Amdgpu::now(facts))
     }
 
-    fn of(facts: &DeviceFacts, heaps: &[Heap], sysfs: &Path) -> Accounts {
+    fn of(facts: &DeviceFacts, heaps: &[Heap], amdgpu: Option<Amdgpu>) -> Accounts {
         // A software device's heap is the machine's memory, which everybody uses.
         if facts.kind == DeviceKind::Cpu {
             return Accounts::default();
         }
         let keeps = facts.features.memory_budget;
-        Accounts {
-            heaps: heaps.iter().filter(|_| keeps).map(|heap| heap.used_bytes).collect(),
-            amdgpu: amdgpu_folder(facts, sysfs).and_then(|folder| Amdgpu::read(&folder)),
-        }
+        Accounts { heaps: heaps.iter().filter(|_| keeps).map(|heap| heap.used_bytes).collect(), amdgpu }
     }
 
     /// Whether what was `allocated` (one a heap) since these accounts were taken is in those taken `after`. Says what was
@@ -86,7 +74,8 @@ impl Accounts {
                 let heaps = facts.heaps.iter().zip(allocated).filter(|(heap, _)| heap.device_local == device_local);
                 heaps.map(|(_, bytes)| bytes.own).sum::<u64>()
             };
-            let (vram, gtt) = (after.vram.saturating_sub(before.vram), after.gtt.saturating_sub(before.gtt));
+            let vram = after.vram.used_bytes.saturating_sub(before.vram.used_bytes);
+            let gtt = after.gtt.used_bytes.saturating_sub(before.gtt.used_bytes);
             let line = |place: &str, own, found| Line {
                 place: place.into(),
                 account: "the kernel's account",
@@ -139,40 +128,13 @@ impl fmt::Display for Line {
     }
 }
 
-impl Amdgpu {
-    fn read(folder: &Path) -> Option<Amdgpu> {
-        let bytes = |name: &str| number(&folder.join(name));
-        Some(Amdgpu { vram: bytes("mem_info_vram_used")?, gtt: bytes("mem_info_gtt_used")? })
-    }
-}
-
-/// The kernel's folder of the device; `None` if there is not exactly one of its kind.
-fn amdgpu_folder(facts: &DeviceFacts, sysfs: &Path) -> Option<PathBuf> {
-    if facts.vendor_id != AMD {
-        return None;
-    }
-    let is_ours = |folder: &PathBuf| {
-        hex(&folder.join("vendor")) == Some(facts.vendor_id) && hex(&folder.join("device")) == Some(facts.device_id)
-    };
-    // card0, and not its outputs such as card0-HDMI-A-1.
-    let cards = names(sysfs).into_iter().filter(|name| is_numbered(name, "card"));
-    let mut folders = cards.map(|card| sysfs.join(card).join("device")).filter(is_ours);
-    let folder = folders.next()?;
-    folders.next().is_none().then_some(folder)
-}
-
-fn knows_vram(plan: &Plan) -> bool {
-    plan.machine.tiers.iter().any(|tier| tier.tier == Tier::Vram && tier.budget_bytes.is_some())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::amdgpu;
     use crate::device_plan::tests::facts;
     use crate::residency::tests::plan;
-    use artifacts::TierPlan;
+    use artifacts::{Tier, TierPlan};
 
     const GIB: u64 = 1 << 30;
 
@@ -215,18 +177,11 @@ mod tests {
     #[test]
     fn amdgpus_account_tells_vram_from_gtt_where_the_plan_does() {
         let folder = tempfile::tempdir().unwrap();
-        let device = folder.path().join("card1/device");
-        fs::create_dir_all(&device).unwrap();
-        fs::create_dir_all(folder.path().join("card1-HDMI-A-1/device")).unwrap();
-        let write = |name: &str, text: &str| fs::write(device.join(name), text).unwrap();
-        write("vendor", "0x1002\n");
-        write("device", "0x15bf\n");
         let mut apu = card(DeviceKind::Integrated);
         apu.features.memory_budget = false;
         let now = |vram: u64, gtt: u64| {
-            write("mem_info_vram_used", &format!("{vram}\n"));
-            write("mem_info_gtt_used", &format!("{gtt}\n"));
-            Accounts::of(&apu, &apu.heaps, folder.path())
+            amdgpu::tests::write(folder.path(), [GIB / 2, vram, 16 * GIB, gtt]);
+            Accounts::of(&apu, &apu.heaps, Amdgpu::in_folder(&apu, folder.path()))
         };
         let before = now(GIB / 4, GIB);
         // The carve-out is full, and the kernel has put the rest into GTT.
@@ -250,36 +205,19 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_tells_nonsense_is_not_believed_and_nobodys_end() {
+    fn a_kernel_that_tells_nonsense_is_nobodys_end() {
         let folder = tempfile::tempdir().unwrap();
-        let device = folder.path().join("card1/device");
-        fs::create_dir_all(&device).unwrap();
         let apu = card(DeviceKind::Integrated);
-        let of = |used: &str| {
-            for (file, text) in [("vendor", "0x1002"), ("device", "0x15bf")] {
-                fs::write(device.join(file), text).unwrap();
-            }
-            fs::write(device.join("mem_info_vram_used"), used).unwrap();
-            fs::write(device.join("mem_info_gtt_used"), used).unwrap();
-            Accounts::of(&apu, &[], folder.path())
+        let of = |used: u64| {
+            amdgpu::tests::write(folder.path(), [GIB / 2, used, 16 * GIB, used]);
+            Accounts::of(&apu, &[], Amdgpu::in_folder(&apu, folder.path()))
         };
-        for garbage in ["", "-1", "0x10", "99999999999999999999", "\u{0}"] {
-            assert_eq!(of(garbage), Accounts::default(), "{garbage:?}");
-        }
-        let (nothing, everything) = (of("0"), of(&u64::MAX.to_string()));
+        let (nothing, everything) = (of(0), of(u64::MAX));
         let compare = |before: &Accounts, after| before.compare(after, &allocated(GIB, 0), &apu, &plan(None));
         // Others hold memory, too: too much is no proof.
         assert!(compare(&nothing, &everything).unwrap().ends_with(" in vram and gtt by the kernel's account"));
         let error = compare(&everything, &nothing).unwrap_err().to_string();
         assert!(error.starts_with("resident in vram and gtt by the kernel's account: 0 bytes, "), "{error}");
-
-        // Two alike: nobody knows which is ours.
-        of("0");
-        fs::create_dir_all(folder.path().join("card2/device")).unwrap();
-        for file in ["vendor", "device", "mem_info_vram_used", "mem_info_gtt_used"] {
-            fs::copy(device.join(file), folder.path().join("card2/device").join(file)).unwrap();
-        }
-        assert_eq!(Accounts::of(&apu, &[], folder.path()), Accounts::default());
     }
 
     #[test]

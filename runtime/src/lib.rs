@@ -3,7 +3,10 @@
 //! ```text
 //!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
 //!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
+//!                           ├─ room         whether the device has what the plan asks, and what to do if not (pure)
 //!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
+//!                           ├─ route        in which pieces and in which order (pure)
+//!                           ├─ delivery     the way from end to end; loading: the same beside the first steps
 //!                           ├─ held         whether the driver and the kernel (sysfs) agree that they are there
 //!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
 //!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
@@ -22,6 +25,7 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
 
+mod amdgpu;
 mod bands;
 mod bandwidth;
 pub mod batch;
@@ -29,12 +33,14 @@ mod buffers;
 mod cache_file;
 mod checksum;
 mod chunks;
+mod delivery;
 pub mod device_plan;
 mod engine;
 pub mod error;
 mod held;
 mod journal;
 pub mod kernel_statistics;
+mod loading;
 pub mod model;
 mod pace;
 mod pages;
@@ -46,12 +52,15 @@ mod reader;
 mod recovery;
 mod residency;
 mod resident;
+mod room;
+mod route;
 mod runnable;
 pub mod session;
 mod sysfs;
 pub mod tune;
 mod tuning;
 mod vk;
+mod waiting;
 mod ways;
 mod weights;
 
@@ -59,20 +68,22 @@ mod weights;
 pub mod cli;
 
 pub use batch::BatchRow;
+pub use delivery::{Delivered, Verified};
 pub use device_plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
 pub use error::{LoadError, RunError};
 pub use kernel_statistics::kernel_statistics;
-pub use model::{LoadOptions, LoadReport, Model, Verified};
+pub use model::{LoadOptions, LoadReport, Model};
 pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use recovery::Recovery;
 pub use residency::TierBytes;
+pub use room::{NoRoom, Room};
 pub use session::{LogitsSink, Sampled, Sampling, Session};
 pub use tune::{Effort, TimedCandidate, TimedPipeline, TuneError};
 pub use tuning::{Choice, StepShape, Tuning, TuningReport};
 #[cfg(feature = "fault-injection")]
-pub use vk::faults::{Fault, FaultKind, inject, injected};
+pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};
 pub use ways::Way;
 

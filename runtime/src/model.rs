@@ -1,21 +1,25 @@
 //! A loaded model: the artifact followed step by step onto one device.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use artifacts::{Kernels, Meta, Plan, TargetKernels, TokenizerSection};
+use artifacts::{Budget, Kernels, Meta, Plan, TargetKernels, TokenizerSection};
 
+use crate::amdgpu::Amdgpu;
 use crate::bandwidth;
+use crate::delivery::Delivered;
 use crate::device_plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
+use crate::loading::Arrival;
 use crate::pages::{BlockTable, HeldPages};
 use crate::pipeline_cache::PipelineReport;
 use crate::profile::StepProfile;
 use crate::recovery::{Recovery, Shared};
 use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
 use crate::resident::{ArtifactFile, Decided, Resident, make_resident};
+use crate::room::Memory;
 use crate::session::Session;
 use crate::tune::Workbench;
 use crate::tuning::{Tuning, TuningReport};
@@ -24,10 +28,12 @@ use crate::ways::Way;
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
 pub struct Model {
-    artifact: ArtifactFile,
+    artifact: Arc<ArtifactFile>,
+    begun: Instant,
     decided: Decided,
     facts: DeviceFacts,
     report: LoadReport,
+    arrival: Arc<Arrival>,
     /// Programs of its engine keep every buffer alive that they use.
     shared: Mutex<Shared>,
     workbench: Option<Workbench>,
@@ -43,8 +49,13 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time.
     pub slots: u32,
+    /// Most of each tier's memory that the model may take; empty: all that is free.
+    pub budget: Budget,
     /// How weights reach the device; `None`: the fastest way that exists there.
     pub residency: Option<Way>,
+    /// Steps begin as soon as the first layers are there; the rest of the weights arrives beside them. Not for programs that
+    /// are profiled or compared.
+    pub lazy: bool,
     /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
     /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
@@ -65,8 +76,8 @@ pub struct LoadOptions {
 /// What loading took and where things are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadReport {
+    /// Until the first step could begin.
     pub seconds_total: f64,
-    pub seconds_weights: f64,
     /// Compiled while weights were loading.
     pub seconds_pipelines: f64,
     pub pipelines: PipelineReport,
@@ -74,26 +85,13 @@ pub struct LoadReport {
     pub weight_bytes: u64,
     /// How weights reached the device.
     pub way: String,
-    pub verified: Verified,
+    /// `None`: some are still on their way, see [`LoadOptions::lazy`].
+    pub delivered: Option<Delivered>,
     pub target: String,
     /// What is resident, by the tier that the driver really gave.
     pub memory: Vec<TierBytes>,
-    /// What the driver and the kernel said of it, or why nothing could be compared.
-    pub held: String,
     /// Submissions of a step of each of the target's programs.
     pub submissions: Vec<u32>,
-}
-
-/// How the weights were compared with their hashes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verified {
-    No,
-    /// In the file: the artifact holds no kernel that hashes.
-    InFile,
-    /// Where they are resident.
-    OnDevice {
-        seconds: f64,
-    },
 }
 
 /// What a submission may take unless the caller says otherwise: recent kernels reset an amdgpu ring after 2 s, and a desktop
@@ -107,7 +105,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] says whether the file, the device or the room on it is to blame.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
-        let begin = Instant::now();
+        let begun = Instant::now();
         let mut artifact = ArtifactFile::open(path)?;
         let instance = Instance::create()?;
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
@@ -120,15 +118,21 @@ impl Model {
             slots: options.slots.max(1),
             chunk_tokens: target.programs.iter().map(|program| program.rows).max().unwrap_or(1),
         };
-        let context_tokens = choose_context(artifact.plan(), &facts, &request)?;
+        let memory = Memory { artifact: path, facts: &facts, amdgpu: Amdgpu::now(&facts), budget: &options.budget };
+        let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
         let decided =
             Decided { target, request, context_tokens, held_pages: HeldPages::default(), options: options.clone() };
-        let Resident { engine, mut report, workbench } =
-            make_resident(&artifact, &decided, instance, &facts, progress)?;
-        report.seconds_total = begin.elapsed().as_secs_f64();
+        let lazy = options.lazy && !options.profile && !options.candidates;
+        let artifact = Arc::new(artifact);
+        let Resident { engine, report, workbench } =
+            make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;
+        let arrival = match (&report.delivered, &engine.loading) {
+            (Some(delivered), _) => Arc::new(Arrival::over(delivered.clone())),
+            (None, loading) => loading.as_ref().expect("weights are there or on their way").arrival.clone(),
+        };
         let shared = Mutex::new(Shared::new(engine, request.slots));
-        Ok(Model { artifact, decided, facts, report, shared, workbench })
+        Ok(Model { artifact, begun, decided, facts, report, arrival, shared, workbench })
     }
 
     /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
@@ -146,7 +150,10 @@ impl Model {
             wanted: format!("{}, which was lost", self.facts.name),
             found: devices.iter().map(DeviceFacts::to_string).collect(),
         })?;
-        Ok(make_resident(&self.artifact, &self.decided, instance, facts, &mut |_, _| ())?.engine)
+        let Resident { engine, report, .. } =
+            make_resident(&self.artifact, &self.decided, instance, facts, self.begun, false, &mut |_, _| ())?;
+        self.arrival.replace(report.delivered.expect("this load was not lazy"));
+        Ok(engine)
     }
 
     pub fn meta(&self) -> &Meta {
@@ -184,8 +191,31 @@ impl Model {
         programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
     }
 
-    pub fn report(&self) -> &LoadReport {
-        &self.report
+    /// As far as it is known: a lazy load may still be under way.
+    pub fn report(&self) -> LoadReport {
+        LoadReport { delivered: self.arrival.outcome().and_then(Result::ok), ..self.report.clone() }
+    }
+
+    /// Waits until all weights are resident and were checked.
+    ///
+    /// # Errors
+    /// Why a lazy load did not end well.
+    pub fn wait_for_weights(&self) -> Result<(), RunError> {
+        match self.arrival.wait() {
+            Some(Err(source)) => Err(RunError::Loading { source }),
+            // Broken off with a device that was lost, and not needed since.
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
+    /// Whether a lazy load has failed, so that no step can run.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.arrival.outcome(), Some(Err(_)))
+    }
+
+    /// Since its loading began.
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// The device's memory bandwidth in bytes per second, read and written, measured now by copies between scratch buffers.
@@ -268,7 +298,9 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
+            budget: Budget::default(),
             residency: None,
+            lazy: false,
             verify_weights: true,
             submission: None,
             cache_folder: None,

@@ -117,6 +117,7 @@ pub fn measure(
         };
         let bytes: u64 = first.iter().map(|piece| program.weight_work[piece.dispatch].bytes_in(&piece.band)).sum();
         let Some((list, timer)) = program.record_alone(&device, &first)? else { return Ok(()) };
+        engine.wait_for_weights(index, &first)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0 }];
         let drawings: [Drawing<'_>; 1] = [Sampling::default().drawing(0, false, &[])];

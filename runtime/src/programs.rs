@@ -128,11 +128,12 @@ impl Prepared {
     ) -> Result<Programs, LoadError> {
         let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
         for (program, pace) in self.programs.iter().zip(paces) {
-            let mut parts = program.parts(&program.cuts(*pace, bound_seconds));
+            let cuts = program.cuts(*pace, bound_seconds);
+            let mut parts: Vec<Vec<Command>> = cuts.iter().map(|pieces| program.commands(pieces)).collect();
             let stamps = profile
                 .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
                 .transpose()?;
-            let turns = self.timers[..if program.shape.batch { 2 } else { 1 }]
+            let turns = self.timers[..program.shape.turns()]
                 .iter()
                 .map(|timer| record_turn(device, parts.clone(), timer.clone()))
                 .collect::<Result<_, _>>()?;
@@ -162,11 +163,7 @@ impl PreparedProgram {
         cut(&self.work, pace, bound_seconds)
     }
 
-    fn parts(&self, cuts: &[Vec<Piece>]) -> Vec<Vec<Command>> {
-        cuts.iter().map(|pieces| self.commands(pieces)).collect()
-    }
-
-    fn commands(&self, pieces: &[Piece]) -> Vec<Command> {
+    pub fn commands(&self, pieces: &[Piece]) -> Vec<Command> {
         let one = |piece: &Piece| {
             let BoundDispatch { barrier_before, pipeline, set } = &self.dispatches[piece.dispatch];
             // What a dispatch waits for, its first band has waited for.

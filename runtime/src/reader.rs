@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -10,6 +10,7 @@ use std::thread;
 use artifacts::MappedFile;
 
 use crate::error::LoadError;
+use crate::vk::faults;
 
 pub struct Reader<'a> {
     file: &'a MappedFile,
@@ -17,8 +18,6 @@ pub struct Reader<'a> {
     direct: Option<File>,
 }
 
-/// What one thread reads at a time.
-const PIECE_BYTES: usize = 8 << 20;
 /// Disks want several reads at a time, and a thread that waits for one costs nothing.
 const LEAST_THREADS: usize = 4;
 /// Direct reads come in multiples of this.
@@ -39,37 +38,19 @@ impl<'a> Reader<'a> {
         self.direct.is_some()
     }
 
-    /// Fills every target from its offset in the file on; `advance` hears the length of each piece when it is there.
-    pub fn read<'t>(
-        &self,
-        targets: impl IntoIterator<Item = (u64, &'t mut [u8])>,
-        advance: &mut dyn FnMut(u64),
-    ) -> Result<(), LoadError> {
-        let cut = |(offset_bytes, bytes): (u64, &'t mut [u8])| {
-            let offsets = (offset_bytes..).step_by(PIECE_BYTES);
-            offsets.zip(bytes.chunks_mut(PIECE_BYTES))
-        };
-        let pieces: Vec<_> = targets.into_iter().flat_map(cut).collect();
-        self.on_all_cores(pieces, advance, |(offset_bytes, piece)| {
-            self.read_piece(offset_bytes, piece).map(|()| piece.len() as u64)
-        })
+    /// Fills `piece` from its offset in the file on.
+    pub fn read(&self, offset_bytes: u64, piece: &mut [u8]) -> Result<(), LoadError> {
+        faults::before_reading();
+        self.try_read(offset_bytes, piece).map_err(|error| self.error(error))
     }
 
-    /// Brings ranges of the map into memory.
-    pub fn fault_in(
-        &self,
-        ranges: impl IntoIterator<Item = Range<u64>>,
-        advance: &mut dyn FnMut(u64),
-    ) -> Result<(), LoadError> {
-        let cut = |range: Range<u64>| {
-            let end = range.end as usize;
-            range.step_by(PIECE_BYTES).map(move |start| start as usize..end.min(start as usize + PIECE_BYTES))
-        };
-        let pieces: Vec<_> = ranges.into_iter().flat_map(cut).collect();
-        self.on_all_cores(pieces, advance, |piece| self.file.fault_in(piece.clone()).map(|()| piece.len() as u64))
+    /// Brings a range of the map into memory.
+    pub fn fault_in(&self, range: Range<u64>) -> Result<(), LoadError> {
+        faults::before_reading();
+        self.file.fault_in(range.start as usize..range.end as usize).map_err(|error| self.error(error))
     }
 
-    fn read_piece(&self, offset_bytes: u64, piece: &mut [u8]) -> io::Result<()> {
+    fn try_read(&self, offset_bytes: u64, piece: &mut [u8]) -> io::Result<()> {
         let whole_blocks = piece.len() / BLOCK_BYTES * BLOCK_BYTES;
         let past_cache = match &self.direct {
             Some(direct) => direct.read_exact_at(&mut piece[..whole_blocks], offset_bytes).map(|()| whole_blocks),
@@ -86,35 +67,55 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Does `work` on every piece; `advance` hears what it returns.
-    fn on_all_cores<P: Send>(
-        &self,
-        pieces: Vec<P>,
-        advance: &mut dyn FnMut(u64),
-        work: impl Fn(P) -> io::Result<u64> + Sync,
-    ) -> Result<(), LoadError> {
-        let threads = thread::available_parallelism().map_or(1, usize::from).max(LEAST_THREADS).min(pieces.len());
-        let queue = Mutex::new(pieces.into_iter());
-        let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
-        let (sender, receiver) = mpsc::channel();
-        let done = thread::scope(|scope| {
-            for _ in 0..threads {
-                let (sender, next, work) = (sender.clone(), &next, &work);
-                scope.spawn(move || {
-                    // The receiver is gone when a piece has failed.
-                    while let Some(piece) = next() {
-                        if sender.send(work(piece)).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(sender);
-            for piece in receiver {
-                advance(piece?);
-            }
-            Ok(())
-        });
-        done.map_err(|source| LoadError::File { path: self.file.path().to_owned(), source })
+    fn error(&self, source: io::Error) -> LoadError {
+        LoadError::File { path: self.file.path().to_owned(), source }
     }
+}
+
+/// Does `work` on every piece, begun in their order; `done` hears what it returns, and may break off.
+///
+/// # Errors
+/// The first of `work`'s; pieces that were begun are still ended.
+pub fn on_all_cores<P: Send, R: Send>(
+    pieces: Vec<P>,
+    work: impl Fn(P) -> Result<R, LoadError> + Sync,
+    done: &mut dyn FnMut(R) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, LoadError> {
+    on_all_cores_beside(|| Ok(ControlFlow::Continue(())), pieces, work, done)
+}
+
+/// The same, while this thread does something else first, which may break off as well.
+pub fn on_all_cores_beside<P: Send, R: Send>(
+    first: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
+    pieces: Vec<P>,
+    work: impl Fn(P) -> Result<R, LoadError> + Sync,
+    done: &mut dyn FnMut(R) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).max(LEAST_THREADS).min(pieces.len());
+    let queue = Mutex::new(pieces.into_iter());
+    let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, work) = (sender.clone(), &next, &work);
+            scope.spawn(move || {
+                // The receiver is gone when a piece has failed, or nobody wants the rest.
+                while let Some(piece) = next() {
+                    if sender.send(work(piece)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        if first()?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        for piece in receiver {
+            if done(piece?).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })
 }

@@ -10,6 +10,7 @@
 //!    └─ failed ─ work ─► done
 //! ```
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,8 @@ pub struct Shared {
     generation: u64,
     pub free_slots: Vec<u32>,
     recoveries: Vec<Recovery>,
-    /// The failure that took the last engine.
-    lost_to: Option<Failure>,
+    /// What took the last engine.
+    lost_to: String,
 }
 
 /// A device that was lost and had back.
@@ -44,6 +45,8 @@ pub struct Recovery {
 pub enum Stop {
     /// The device failed; work may be tried again on another.
     Device(Failure),
+    /// Weights that steps were to wait for do not come.
+    Loading(Arc<LoadError>),
     /// Trying again would not help.
     Caller(RunError),
 }
@@ -72,17 +75,23 @@ pub fn persist<'m, T>(
             sessions.iter_mut().try_for_each(|session| session.catch_up(engine, generation))?;
             work(engine, sessions)
         };
-        let failure = match attempt() {
+        let stop = match attempt() {
             Ok(done) => return Ok(done),
-            Err(Stop::Caller(error)) => return Err(error),
-            Err(Stop::Device(failure)) => failure,
+            Err(stop) => stop,
         };
-        shared.lose(failure);
+        let (cause, may_pass) = match &stop {
+            Stop::Caller(_) => return Err(stop.into()),
+            // Nothing is made anew for a file that is damaged, or gone: whoever asks again hears the same.
+            Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
+            Stop::Loading(source) => (source.to_string(), true),
+            Stop::Device(failure) => (failure.to_string(), failure.may_pass()),
+        };
+        shared.lose(cause);
         let progress = sessions.iter().map(|session| u64::from(session.len_tokens())).sum();
         failures = if progress > reached { 1 } else { failures + 1 };
         reached = progress;
-        if failures >= MAX_FAILURES_IN_A_ROW || !failure.may_pass() {
-            return Err(failure.into());
+        if failures >= MAX_FAILURES_IN_A_ROW || !may_pass {
+            return Err(stop.into());
         }
     }
 }
@@ -94,7 +103,7 @@ impl Shared {
             generation: 0,
             free_slots: (0..slots).rev().collect(),
             recoveries: Vec::new(),
-            lost_to: None,
+            lost_to: String::new(),
         }
     }
 
@@ -114,7 +123,7 @@ impl Shared {
     pub fn ready(&mut self, model: &Model) -> Result<(u64, &mut Engine), RunError> {
         if self.engine.is_none() {
             let begin = Instant::now();
-            let cause = self.lost_to.map(|failure| failure.to_string()).unwrap_or_default();
+            let cause = self.lost_to.clone();
             let revived = revive(model)
                 .map_err(|error| RunError::NotRecovered { cause: cause.clone(), source: Box::new(error) })?;
             self.engine = Some(revived);
@@ -128,10 +137,10 @@ impl Shared {
     }
 
     /// Drops the engine with all that is on its device, so that there is room for the next.
-    fn lose(&mut self, failure: Failure) {
+    fn lose(&mut self, cause: String) {
         self.engine = None;
         self.generation += 1;
-        self.lost_to = Some(failure);
+        self.lost_to = cause;
     }
 }
 
@@ -139,9 +148,7 @@ fn revive(model: &Model) -> Result<Engine, LoadError> {
     let mut pause = FIRST_PAUSE;
     for _ in 1..MAX_FAILURES_IN_A_ROW {
         match model.revive() {
-            // A device that is being reset is lost, has no memory, or is not there at all.
-            Err(LoadError::DeviceLost { .. } | LoadError::OutOfMemory { .. } | LoadError::NoDevice { .. }) => {}
-            Err(LoadError::Vulkan { .. }) => {}
+            Err(error) if error.may_pass() => {}
             done => return done,
         }
         thread::sleep(pause);
@@ -153,6 +160,22 @@ fn revive(model: &Model) -> Result<Engine, LoadError> {
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Stop {
         Stop::Device(failure)
+    }
+}
+
+impl From<Arc<LoadError>> for Stop {
+    fn from(error: Arc<LoadError>) -> Stop {
+        Stop::Loading(error)
+    }
+}
+
+impl From<Stop> for RunError {
+    fn from(stop: Stop) -> RunError {
+        match stop {
+            Stop::Device(failure) => failure.into(),
+            Stop::Loading(source) => RunError::Loading { source },
+            Stop::Caller(error) => error,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use artifacts::{KvGroupPlan, Plan, Tier};
 
 use crate::device_plan::{DeviceFacts, DeviceKind, MemoryType};
 use crate::error::{LoadError, size};
+use crate::room::Memory;
 
 /// Bytes in one tier, by what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,10 +109,11 @@ pub fn rank_memory_types(facts: &DeviceFacts, role: Role) -> Vec<usize> {
 /// The context to load for.
 ///
 /// # Errors
-/// [`LoadError::Context`] when the context asked for is longer than the model's or than memory holds, or when memory does
-/// not even hold a short one.
-pub fn choose_context(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest) -> Result<u32, LoadError> {
+/// [`LoadError::Context`] when the context asked for is longer than the model's or than bindings reach, [`LoadError::NoRoom`]
+/// when memory does not hold it, or not even a short one.
+pub fn choose_context(plan: &Plan, memory: &Memory<'_>, request: &ContextRequest) -> Result<u32, LoadError> {
     let model = request.max_positions;
+    let fitting = |limit, share| longest(limit, |context| context_fits(plan, memory, request, context, share));
     if let Some(asked) = request.asked_tokens {
         if asked == 0 || asked > model {
             return Err(LoadError::Context {
@@ -120,23 +122,35 @@ pub fn choose_context(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest
                 ),
             });
         }
-        let fits = longest_context(plan, facts, request, asked, 1.0);
-        if fits < asked {
-            return Err(LoadError::Context { detail: too_long(plan, facts, request, asked, fits) });
-        }
-        return Ok(asked);
+        let fits = fitting(asked, 1.0);
+        return if fits < asked { Err(too_long(plan, memory, request, asked, fits)) } else { Ok(asked) };
     }
-    let wish = if facts.kind == DeviceKind::Cpu { model.min(SOFTWARE_CONTEXT_TOKENS) } else { model };
-    let fits = longest_context(plan, facts, request, wish, DEFAULT_KV_SHARE);
+    let is_software = memory.facts.kind == DeviceKind::Cpu;
+    let wish = if is_software { model.min(SOFTWARE_CONTEXT_TOKENS) } else { model };
+    let fits = fitting(wish, DEFAULT_KV_SHARE);
     if fits == wish {
         return Ok(wish);
     }
     let least = LEAST_DEFAULT_CONTEXT_TOKENS.min(model);
     let context = (fits / DEFAULT_CONTEXT_STEP_TOKENS * DEFAULT_CONTEXT_STEP_TOKENS).max(fits.min(least));
     if context < least {
-        return Err(LoadError::Context { detail: too_long(plan, facts, request, least, fits) });
+        return Err(too_long(plan, memory, request, least, fitting(least, 1.0)));
     }
     Ok(context)
+}
+
+/// The longest of 1 to `limit` tokens that fits; 0 if none does. What fits a number of tokens fits a smaller one.
+pub fn longest(limit: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut fitting, mut too_long) = (0, limit.saturating_add(1));
+    while too_long - fitting > 1 {
+        let middle = fitting + (too_long - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            too_long = middle;
+        }
+    }
+    fitting
 }
 
 /// Pages of one group's pool: every slot can hold its longest sequence.
@@ -234,61 +248,36 @@ impl fmt::Display for TierBytes {
     }
 }
 
-/// The longest context of at most `limit` tokens whose KV cache fits the bindings and takes at most `share` of what the
-/// rest of the model leaves in its heap. 0 when not even one token fits.
-fn longest_context(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest, limit: u32, share: f64) -> u32 {
-    // Need grows with the context, so the answer is where "fits" turns into "does not".
-    let (mut fits, mut too_long) = (0, limit.saturating_add(1));
-    while too_long - fits > 1 {
-        let middle = fits + (too_long - fits) / 2;
-        if context_fits(plan, facts, request, middle, share) {
-            fits = middle;
-        } else {
-            too_long = middle;
-        }
-    }
-    fits
+/// Whether the KV cache fits the bindings and takes at most `share` of what the rest of the model leaves in its memory.
+fn context_fits(plan: &Plan, memory: &Memory<'_>, request: &ContextRequest, context: u32, share: f64) -> bool {
+    is_bound(plan, memory, request, context)
+        && memory.rooms(plan, context, request).iter().all(|room| room.holds(share))
 }
 
-fn context_fits(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest, context: u32, share: f64) -> bool {
-    let bound = |group: &KvGroupPlan| {
+/// Whether a kernel can see a layer's whole pool.
+fn is_bound(plan: &Plan, memory: &Memory<'_>, request: &ContextRequest, context: u32) -> bool {
+    plan.kv_groups.iter().all(|group| {
         let pages = pool_pages(group, context, request);
-        pages <= u64::from(u32::MAX) && pages.saturating_mul(group.page_bytes) <= facts.storage_range_bytes
-    };
-    if !plan.kv_groups.iter().all(bound) {
-        return false;
-    }
-    // A software device makes its heap size up; the host's memory is the limit, and allocating tells.
-    if facts.kind == DeviceKind::Cpu {
-        return true;
-    }
-    let mut kv = vec![0u64; facts.heaps.len()];
-    let mut rest = vec![0u64; facts.heaps.len()];
-    for sum in planned_bytes(plan, context, request) {
-        let role = Role::Resident { tier: sum.tier, total_bytes: sum.total() };
-        let Some(&kind) = rank_memory_types(facts, role).first() else { return false };
-        let heap = facts.memory_types[kind].heap;
-        kv[heap] = kv[heap].saturating_add(sum.kv);
-        rest[heap] += sum.total().saturating_sub(sum.kv);
-    }
-    (0..facts.heaps.len())
-        .all(|heap| kv[heap] as f64 <= share * room_bytes(facts, heap).saturating_sub(rest[heap]) as f64)
+        pages <= u64::from(u32::MAX) && pages.saturating_mul(group.page_bytes) <= memory.facts.storage_range_bytes
+    })
 }
 
-fn too_long(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest, asked: u32, fits: u32) -> String {
-    let sums: Vec<String> = planned_bytes(plan, asked, request).iter().map(TierBytes::to_string).collect();
-    let heaps: Vec<String> = facts.heaps.iter().map(ToString::to_string).collect();
-    format!(
-        "context of {asked} tokens in {} slots does not fit: it needs {}; the device offers {} and bindings of {}; {fits} \
-         tokens would fit",
-        request.slots,
-        sums.join(", "),
-        heaps.join(", "),
-        size(facts.storage_range_bytes)
-    )
+fn too_long(plan: &Plan, memory: &Memory<'_>, request: &ContextRequest, asked: u32, fits: u32) -> LoadError {
+    if is_bound(plan, memory, request, asked) {
+        return LoadError::NoRoom(Box::new(memory.refuse(plan, asked, fits, request)));
+    }
+    LoadError::Context {
+        detail: format!(
+            "context of {asked} tokens in {} slots does not fit: a layer's keys would not fit bindings of {}, the most that the \
+             device has; {fits} tokens would fit",
+            request.slots,
+            size(memory.facts.storage_range_bytes)
+        ),
+    }
 }
 
-fn kv_bytes(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
+/// K and V of all of a group's layers and slots.
+pub fn kv_bytes(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
     let layers = 2 * u64::from(group.n_layers);
     pool_pages(group, context_tokens, request).saturating_mul(group.page_bytes).saturating_mul(layers)
 }
@@ -299,10 +288,12 @@ fn room_bytes(facts: &DeviceFacts, heap: usize) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::device_plan::Heap;
     use crate::device_plan::tests::facts;
-    use artifacts::{MachinePlan, SlicePlan};
+    use artifacts::{Budget, MachinePlan, SlicePlan};
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -318,7 +309,7 @@ pub(crate) mod tests {
     }
 
     /// 24 GiB of its own, 64 GiB of the host's, and a 256 MiB window onto its own.
-    fn card() -> DeviceFacts {
+    pub(crate) fn card() -> DeviceFacts {
         let heap = |bytes, device_local| Heap { bytes, budget_bytes: None, used_bytes: 0, device_local };
         DeviceFacts {
             heaps: vec![heap(24 * GIB, true), heap(64 * GIB, false), heap(256 * MIB, true)],
@@ -352,7 +343,12 @@ pub(crate) mod tests {
         }
     }
 
-    fn request(asked_tokens: Option<u32>) -> ContextRequest {
+    fn choose(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest) -> Result<u32, LoadError> {
+        let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
+        choose_context(plan, &Memory { artifact, facts, amdgpu: None, budget: &budget }, request)
+    }
+
+    pub(crate) fn request(asked_tokens: Option<u32>) -> ContextRequest {
         ContextRequest { asked_tokens, max_positions: 131_072, slots: 1, chunk_tokens: 512 }
     }
 
@@ -377,27 +373,27 @@ pub(crate) mod tests {
 
     #[test]
     fn default_context_is_the_models_unless_memory_or_software_says_less() {
-        assert_eq!(choose_context(&plan(None), &card(), &request(None)).unwrap(), 131_072);
+        assert_eq!(choose(&plan(None), &card(), &request(None)).unwrap(), 131_072);
         let software = facts(0, "llvmpipe", DeviceKind::Cpu);
-        assert_eq!(choose_context(&plan(None), &software, &request(None)).unwrap(), 4096);
+        assert_eq!(choose(&plan(None), &software, &request(None)).unwrap(), 4096);
         // 8 KiB a token: 80 % of what 1 GiB of weights leave of 1.25 GiB is about 26,000 tokens.
         let heap = Heap { bytes: 5 * GIB / 4, budget_bytes: None, used_bytes: 0, device_local: true };
         let tight = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
-        let context = choose_context(&plan(None), &tight, &request(None)).unwrap();
+        let context = choose(&plan(None), &tight, &request(None)).unwrap();
         assert!(context.is_multiple_of(256) && (25_000..26_300).contains(&context), "{context}");
     }
 
     #[test]
     fn asked_context_that_does_not_fit_is_refused_with_numbers() {
-        let error = choose_context(&plan(None), &card(), &request(Some(131_073))).unwrap_err().to_string();
+        let error = choose(&plan(None), &card(), &request(Some(131_073))).unwrap_err().to_string();
         assert!(error.starts_with("context must be 1 to 131072 tokens"), "{error}");
         // A layer's keys are 512 bytes a token; a binding of 16 MiB holds 32,768 tokens of them.
         let narrow = DeviceFacts { storage_range_bytes: 16 * MIB, ..card() };
-        let error = choose_context(&plan(None), &narrow, &request(Some(65_536))).unwrap_err().to_string();
+        let error = choose(&plan(None), &narrow, &request(Some(65_536))).unwrap_err().to_string();
         assert!(error.contains("32768 tokens would fit"), "{error}");
-        assert_eq!(choose_context(&plan(None), &narrow, &request(Some(32_768))).unwrap(), 32_768);
+        assert_eq!(choose(&plan(None), &narrow, &request(Some(32_768))).unwrap(), 32_768);
         // Windows need no more than themselves and a chunk.
-        assert_eq!(choose_context(&plan(Some(1024)), &narrow, &request(Some(65_536))).unwrap(), 65_536);
+        assert_eq!(choose(&plan(Some(1024)), &narrow, &request(Some(65_536))).unwrap(), 65_536);
     }
 
     #[test]

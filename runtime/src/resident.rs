@@ -1,5 +1,6 @@
 //! An artifact onto a device: what a start does once, and again for a device that was lost.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -9,26 +10,30 @@ use artifacts::view::WeightSection;
 use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection};
 
 use crate::buffers::{Allocated, Buffers};
-use crate::checksum::Checksum;
+use crate::delivery::{Delivery, Filled, Verify};
 use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind};
 use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::held::Accounts;
-use crate::model::{LoadOptions, LoadReport, Verified};
+use crate::loading::Loading;
+use crate::model::{LoadOptions, LoadReport};
 use crate::pace;
 use crate::pages::{HeldPages, PagePool};
 use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
 use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
+use crate::route::Route;
 use crate::runnable;
 use crate::tune::Workbench;
 use crate::tuning;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
+use crate::vk::pipeline::Pipeline;
 use crate::vk::submit::Lane;
+use crate::waiting;
 use crate::ways::{Extent, Source, Ways};
-use crate::weights;
+use crate::weights::Slice;
 
 /// An open artifact. All but the weights is in memory of our own, and the weights are only ever read: a file that is cut
 /// or changed while it is in use gives an error.
@@ -60,18 +65,20 @@ const GPU_TIMEOUT: Duration = Duration::from_secs(10);
 /// Software devices are slow, not lost.
 const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Opens the device, fills its memory and records every program. `progress` is told weight bytes done and in all.
+/// Opens the device, fills its memory and records every program; `begun` is when loading began. `progress` is told weight
+/// bytes done and in all. A lazy load returns before its memory is full: the engine's `loading` goes on with that.
 ///
 /// # Errors
 /// [`LoadError`] says whether the file, the device or the room on it is to blame. Nothing is left on the device then.
 pub fn make_resident(
-    artifact: &ArtifactFile,
+    artifact: &Arc<ArtifactFile>,
     decided: &Decided,
     instance: Instance,
     facts: &DeviceFacts,
+    begun: Instant,
+    lazy: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Resident, LoadError> {
-    let begin = Instant::now();
     let Decided { request, context_tokens, options, .. } = decided;
     let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
     let device = Device::open(instance, facts, options.robust_buffer_access)?;
@@ -88,39 +95,49 @@ pub fn make_resident(
         Buffers::allocate(&source, &extents, &ways, plan, context_tokens, request)?;
     buffers.clear(&device, &mut lane)?;
 
-    let (filled, compiled) = thread::scope(|scope| {
-        let on_host = options.verify_weights && target.checksum.is_none();
-        let verified = on_host.then(|| scope.spawn(|| artifact.verify()));
-        let compiled = scope.spawn(|| {
-            timed(|| pipeline_cache::compile(&device, artifact.kernels(), target, options.cache_folder.as_deref()))
-        });
-        let filled = timed(|| weights::fill(&source, slices, progress));
-        if let Some(verified) = verified {
-            verified.join().expect("hashing does not panic")?;
-        }
-        Ok::<_, LoadError>((filled, compiled.join().expect("compiling does not panic")))
-    })?;
-    let ((filled, seconds_weights), (compiled, seconds_pipelines)) = (filled, compiled);
-    filled?;
-    let Compiled { pipelines, report: pipeline_report } = compiled?;
-    let verified = match target.checksum {
-        _ if !options.verify_weights => Verified::No,
-        None => Verified::InFile,
-        Some(checksum) => {
-            let begin = Instant::now();
-            let mut checksum = Checksum::create(&device, &pipelines[checksum as usize])?;
-            for (slice, (section, buffer)) in artifact.view.weights().iter().zip(&buffers.weights).enumerate() {
-                checksum.verify(&mut lane, &artifact.file, slice, section, buffer)?;
-            }
-            Verified::OnDevice { seconds: begin.elapsed().as_secs_f64() }
-        }
+    let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
+    let delivery = Delivery {
+        artifact: artifact.clone(),
+        device: device.clone(),
+        timeout,
+        slices,
+        route: if lazy { Route::in_reading_order(&slice_bytes, target) } else { Route::in_file_order(&slice_bytes) },
+        before,
+        allocated: buffers.bytes_by_heap(facts.heaps.len()),
+        begun,
     };
+    let compile =
+        || timed(|| pipeline_cache::compile(&device, artifact.kernels(), target, options.cache_folder.as_deref()));
+    let verify = |pipelines: &[Arc<Pipeline>]| match target.checksum {
+        _ if !options.verify_weights => Verify::No,
+        None => Verify::InFile,
+        Some(kernel) => Verify::OnDevice(pipelines[kernel as usize].clone()),
+    };
+    let (loading, delivered, compiled, seconds_pipelines) = if lazy {
+        let loading = Loading::start(delivery, target);
+        let (compiled, seconds) = compile();
+        let compiled = compiled?;
+        loading.verify(verify(&compiled.pipelines));
+        (Some(loading), None, compiled, seconds)
+    } else {
+        let mut delivery = delivery;
+        let (filled, (compiled, seconds)) = thread::scope(|scope| {
+            let compiled = scope.spawn(compile);
+            let filled = fill(&mut delivery, progress);
+            (filled, compiled.join().expect("compiling does not panic"))
+        });
+        let (filled, compiled) = (filled?, compiled?);
+        let delivered = delivery.check(filled, verify(&compiled.pipelines))?;
+        (None, Some(delivered), compiled, seconds)
+    };
+    let Compiled { pipelines, report: pipeline_report } = compiled;
 
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens)?;
     let mut paces = prepared.guessed_paces();
     let bound = options.submission_seconds();
     let mut engine = Engine {
         lane,
+        loading,
         profiles: Vec::new(),
         views,
         programs: prepared.record(&device, &paces, bound, options.profile.then_some(target))?,
@@ -138,25 +155,37 @@ pub fn make_resident(
         pace::measure(&mut engine, &prepared, &mut paces, bound, context_tokens)?;
         engine.programs = prepared.record(&device, &paces, bound, options.profile.then_some(target))?;
     }
-    let held = Accounts::now(facts, &device.heaps()?);
-    let held = before.compare(&held, &buffers.bytes_by_heap(facts.heaps.len()), facts, plan)?;
+    if let Some(loading) = &mut engine.loading {
+        loading.programs = waiting::record(&device, &prepared, &paces, bound, &loading.needs)?;
+    }
     let direct = Reader::direct(&artifact.file).is_direct();
     let report = LoadReport {
-        seconds_total: begin.elapsed().as_secs_f64(),
-        seconds_weights,
+        seconds_total: begun.elapsed().as_secs_f64(),
         seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
         weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
         way: ways.describe(|tier| buffers.is_device_local(plan, tier), direct),
-        verified,
+        delivered,
         target: target.name.clone(),
         memory: buffers.resident_bytes(),
-        held,
         submissions: engine.programs.submissions(),
     };
     let workbench = options.candidates.then_some(Workbench { device, buffers, bound_seconds: bound });
     Ok(Resident { engine, report, workbench })
+}
+
+/// To the end; `progress` is told weight bytes done and in all.
+fn fill(delivery: &mut Delivery, progress: &mut dyn FnMut(u64, u64)) -> Result<Filled, LoadError> {
+    let lengths: Vec<u64> = delivery.route.pieces().iter().map(|piece| piece.len_bytes).collect();
+    let (mut done, total) = (0, lengths.iter().sum());
+    progress(done, total);
+    let filled = delivery.fill(&mut |place| {
+        done += lengths[place];
+        progress(done, total);
+        ControlFlow::Continue(())
+    })?;
+    Ok(filled.expect("nobody broke off"))
 }
 
 impl ArtifactFile {
@@ -204,7 +233,17 @@ impl ArtifactFile {
         both.map(extent).collect()
     }
 
-    fn verify(&self) -> Result<(), LoadError> {
+    pub fn file(&self) -> &Arc<MappedFile> {
+        &self.file
+    }
+
+    /// One a slice of the plan.
+    pub fn weights(&self) -> &[WeightSection<'static>] {
+        self.view.weights()
+    }
+
+    /// Compares the weights in the file with their hashes.
+    pub fn verify(&self) -> Result<(), LoadError> {
         let verified = self.view.weights().iter().try_for_each(|section| section.verify_in(self.file.file()));
         verified.map_err(|error| in_file(self.file.path(), error))
     }

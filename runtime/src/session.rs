@@ -10,7 +10,7 @@ use crate::error::RunError;
 use crate::journal::{Entry, Journal};
 use crate::model::Model;
 use crate::pages::BlockTable;
-use crate::recovery::persist;
+use crate::recovery::{Stop, persist};
 use crate::vk::Failure;
 
 /// One sequence: its tokens and its pages of the KV cache. Dropped, it gives back its slot.
@@ -203,7 +203,7 @@ impl<'m> Session<'m> {
                 // Its draw is the one that nobody has heard of.
                 ahead.token = session.pop();
             }
-            Ok(streamed?)
+            streamed
         })
     }
 
@@ -216,7 +216,7 @@ impl<'m> Session<'m> {
         sampling: &Sampling,
         draws_left: &mut u32,
         each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Stop> {
         let rows = [self.newest_row(engine)];
         engine.write(&Step { program, rows: &rows, drawings: &[self.drawing(sampling, true)] })?;
         engine.begin(program, self.draws as usize % 2)?;
@@ -268,7 +268,7 @@ impl<'m> Session<'m> {
                 let drawing = sampling.drawing(session.draws, false, session.journal.tokens());
                 let entry = Entry { program: chunk.program, position, tokens: now, rope_variant };
                 let ran = run_entry(engine, session.slot, &mut session.tables, &entry, drawing)
-                    .and_then(|()| after_step(engine, chunk, position));
+                    .and_then(|()| Ok(after_step(engine, chunk, position)?));
                 session.gpu_seconds += engine.gpu_seconds(chunk.program, 0).unwrap_or_default();
                 if ran.is_err() {
                     session.journal.truncate(position);
@@ -282,7 +282,7 @@ impl<'m> Session<'m> {
     }
 
     /// Makes the cache anew if the engine is another than the one that this session's tables are true for.
-    pub(crate) fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<(), Failure> {
+    pub(crate) fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<(), Stop> {
         if self.generation == generation {
             return Ok(());
         }
@@ -367,7 +367,7 @@ fn run_entry(
     tables: &mut [BlockTable],
     entry: &Entry<'_>,
     drawing: Drawing<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), Stop> {
     let &Entry { program, position, tokens, rope_variant } = entry;
     engine.advance(slot, position..position + tokens.len() as u32, tables);
     let rows = [Rows { slot, position, tokens, rope_variant }];

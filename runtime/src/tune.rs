@@ -14,9 +14,9 @@ use crate::model::Model;
 use crate::pages::BlockTable;
 use crate::pipelines::compile_each;
 use crate::programs::{self, Programs};
+use crate::recovery::Stop;
 use crate::session::Sampling;
 use crate::tuning::{self, Candidates, Choice, StepShape};
-use crate::vk::Failure;
 use crate::vk::device::Device;
 use crate::vk::pipeline::Capture;
 
@@ -203,7 +203,7 @@ impl MadeUp {
         effort: Effort,
         turn: &mut dyn FnMut(u32, u32),
         mut look: impl FnMut(&mut Engine, usize),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Stop> {
         let rows_each = self.shape.rows / slots.len() as u32;
         let position = self.first_position();
         for (&slot, tables) in slots.iter().zip(tables) {

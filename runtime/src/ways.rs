@@ -8,6 +8,7 @@
 //! ```
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use artifacts::{MappedFile, Tier};
 
 use crate::error::LoadError;
 use crate::residency::{Role, TierBytes, resident_role};
+use crate::route::Route;
 use crate::vk::Failure;
 use crate::vk::device::Device;
 use crate::vk::import::HostMemory;
@@ -142,8 +144,8 @@ impl Source<'_> {
                 Ok(fresh)
             }
             Way::Staging => {
-                let fresh = Buffer::create(self.device, buffer_bytes, role).map_err(NoBuffer::Failed)?;
-                Ok(Allocation { mapping: None, ..fresh })
+                let fresh = Buffer::create_for_copies(self.device, buffer_bytes, role);
+                Ok(Allocation { mapping: None, ..fresh.map_err(NoBuffer::Failed)? })
             }
         }
     }
@@ -183,8 +185,9 @@ impl Source<'_> {
             let begin = Instant::now();
             // What there is no room for now there will be none for later.
             let Ok(fresh) = self.allocate(way, file_offset_bytes, sample_bytes, role) else { continue };
-            let slice = Slice::new(way, file_offset_bytes, sample_bytes, fresh);
-            weights::fill(self, vec![slice], &mut |_, _| ())?;
+            let mut slice = [Slice::new(way, file_offset_bytes, sample_bytes, fresh)];
+            let route = Route::in_file_order(&[sample_bytes]);
+            let _ = weights::fill(self, &mut slice, &route, &mut |_| ControlFlow::Continue(()))?;
             measured.push((way, sample_bytes as f64 / begin.elapsed().as_secs_f64()));
         }
         Ok(measured)

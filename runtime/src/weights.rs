@@ -1,13 +1,14 @@
-//! Weight bytes from the file to the device, once, without repacking, each slice in the way that was chosen for its tier.
+//! Weight bytes from the file to the device, once, without repacking: piece by piece along a route, each slice in the way
+//! that was chosen for its tier.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use artifacts::MappedFile;
-
 use crate::error::LoadError;
-use crate::reader::Reader;
+use crate::reader::{Reader, on_all_cores, on_all_cores_beside};
 use crate::residency::Role;
-use crate::vk::memory::{Allocation, Buffer, Mapping};
+use crate::route::{PIECE_BYTES, Route};
+use crate::vk::memory::{Allocation, Buffer, Flush, Mapping};
 use crate::vk::record::{Command, CommandList};
 use crate::vk::submit::Lane;
 use crate::ways::{Source, Way};
@@ -24,8 +25,11 @@ pub struct Slice {
     mapping: Option<Mapping>,
 }
 
-/// What one copy moves; there are two such buffers.
-const STAGING_BYTES: u64 = 64 << 20;
+/// What a piece's arrival is told to: its place on the route. Who breaks off wants no more of them.
+pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+
+/// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
+const STAGING_BYTES: u64 = 8 * PIECE_BYTES;
 
 impl Slice {
     /// `fresh` was allocated for `way`.
@@ -36,84 +40,171 @@ impl Slice {
     pub fn buffer(&self) -> &Arc<Buffer> {
         &self.buffer
     }
+
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
 }
 
-/// Fills the slices' buffers; `progress` hears bytes done and in all.
+/// Fills the slices' buffers along `route`.
 ///
 /// # Errors
 /// When the file cannot be read, or a copy fails.
-pub fn fill(source: &Source<'_>, slices: Vec<Slice>, progress: &mut dyn FnMut(u64, u64)) -> Result<(), LoadError> {
-    let total: u64 = slices.iter().map(|slice| slice.len_bytes).sum();
-    let mut done = 0;
-    let mut advance = |bytes: u64| {
-        done += bytes;
-        progress(done, total);
-    };
-    advance(0);
-    let mut of_way = Way::ALL.map(|_| Vec::new());
-    slices.into_iter().for_each(|slice| of_way[slice.way as usize].push(slice));
-    let [imported, mapped, hosted, staged] = of_way;
-    fault_in(source.file, &imported, &mut advance)?;
-    read_in_place(&Reader::cached(source.file), mapped, &mut advance)?;
-    read_in_place(&Reader::direct(source.file), hosted, &mut advance)?;
-    copy_through_staging(source, &staged, &mut advance)
-}
-
-fn fault_in(file: &MappedFile, slices: &[Slice], advance: &mut dyn FnMut(u64)) -> Result<(), LoadError> {
-    let pieces = slices.iter().map(|slice| slice.file_offset_bytes..slice.file_offset_bytes + slice.len_bytes);
-    Reader::cached(file).fault_in(pieces, advance)
-}
-
-fn read_in_place(reader: &Reader<'_>, mut slices: Vec<Slice>, advance: &mut dyn FnMut(u64)) -> Result<(), LoadError> {
-    let targets = slices.iter_mut().map(|slice| {
-        let mapping = slice.mapping.as_mut().expect("slices that are read in place have a mapping");
-        (slice.file_offset_bytes, &mut mapping.bytes_mut()[..slice.len_bytes as usize])
-    });
-    reader.read(targets, advance)?;
-    for mapping in slices.iter().filter_map(|slice| slice.mapping.as_ref()) {
-        mapping.flush()?;
-    }
-    Ok(())
-}
-
-/// While the device copies from one buffer, the other is filled.
-fn copy_through_staging(source: &Source<'_>, slices: &[Slice], advance: &mut dyn FnMut(u64)) -> Result<(), LoadError> {
-    if slices.is_empty() {
-        return Ok(());
-    }
-    let reader = Reader::cached(source.file);
-    let mut stages = [Stage::create(source)?, Stage::create(source)?];
-    let mut turn = 0;
-    for slice in slices {
-        for at in (0..slice.len_bytes).step_by(STAGING_BYTES as usize) {
-            let now = STAGING_BYTES.min(slice.len_bytes - at);
-            let stage = &mut stages[turn % 2];
-            stage.lane.wait()?;
-            let bytes = &mut stage.mapping.bytes_mut()[..now as usize];
-            reader.read([(slice.file_offset_bytes + at, bytes)], advance)?;
-            stage.mapping.flush()?;
-            let copy = Command::Copy { from: stage.buffer.range(0, now), to: slice.buffer.range(at, now) };
-            stage.lane.start(CommandList::record(source.device, vec![copy])?)?;
-            turn += 1;
+pub fn fill(
+    source: &Source<'_>,
+    slices: &mut [Slice],
+    route: &Route,
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let mut parcels: Vec<Option<Parcel<'_>>> = route.pieces().iter().map(|_| None).collect();
+    for (slice, index) in slices.iter_mut().zip(0..) {
+        for (parcel, &place) in slice.parcels(route.places(index)).zip(route.places(index)) {
+            parcels[place] = Some(parcel);
         }
     }
-    for stage in &mut stages {
-        stage.lane.wait()?;
+    let mut parcels = parcels.into_iter().flatten().peekable();
+    let (cached, direct) = (Reader::cached(source.file), Reader::direct(source.file));
+    let mut stages = None;
+    while let Some(way) = parcels.peek().map(|next| next.way) {
+        let run: Vec<Parcel<'_>> = std::iter::from_fn(|| parcels.next_if(|next| next.way == way)).collect();
+        let flow = match way {
+            Way::Import => on_all_cores(run, |parcel| parcel.fault_in(&cached), arrived)?,
+            Way::Map => on_all_cores(run, |parcel| parcel.read_in_place(&cached), arrived)?,
+            Way::Host => on_all_cores(run, |parcel| parcel.read_in_place(&direct), arrived)?,
+            Way::Staging => {
+                let stages = match &mut stages {
+                    Some(stages) => stages,
+                    none => none.insert([Stage::create(source)?, Stage::create(source)?]),
+                };
+                copy_through(stages, source, &cached, run, arrived)?
+            }
+        };
+        if flow.is_break() {
+            return Ok(flow);
+        }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
+}
+
+/// A piece with everything that it takes to move it.
+struct Parcel<'s> {
+    way: Way,
+    place: usize,
+    file_offset_bytes: u64,
+    len_bytes: u64,
+    /// In the buffer.
+    offset_bytes: u64,
+    buffer: &'s Arc<Buffer>,
+    /// Where the host writes it in place.
+    target: Option<(&'s mut [u8], Flush<'s>)>,
+}
+
+impl Slice {
+    /// The slice's pieces in its order, which are at `places` of the route.
+    fn parcels<'s>(&'s mut self, places: &'s [usize]) -> impl Iterator<Item = Parcel<'s>> {
+        let Slice { way, file_offset_bytes, len_bytes, buffer, mapping } = self;
+        let (way, file_offset_bytes, len_bytes, buffer) = (*way, *file_offset_bytes, *len_bytes, &*buffer);
+        let mut targets = mapping.as_mut().map(|mapping| {
+            let (bytes, flush) = mapping.parts_mut();
+            bytes[..len_bytes as usize].chunks_mut(PIECE_BYTES as usize).map(move |bytes| (bytes, flush))
+        });
+        places.iter().zip((0..).step_by(PIECE_BYTES as usize)).map(move |(&place, offset_bytes)| Parcel {
+            way,
+            place,
+            file_offset_bytes: file_offset_bytes + offset_bytes,
+            len_bytes: PIECE_BYTES.min(len_bytes - offset_bytes),
+            offset_bytes,
+            buffer,
+            target: targets.as_mut().and_then(Iterator::next),
+        })
+    }
+}
+
+impl Parcel<'_> {
+    fn fault_in(self, reader: &Reader<'_>) -> Result<usize, LoadError> {
+        reader.fault_in(self.file_offset_bytes..self.file_offset_bytes + self.len_bytes)?;
+        Ok(self.place)
+    }
+
+    fn read_in_place(self, reader: &Reader<'_>) -> Result<usize, LoadError> {
+        let (bytes, flush) = self.target.expect("slices that are read in place have a mapping");
+        reader.read(self.file_offset_bytes, bytes)?;
+        flush.flush(self.offset_bytes..self.offset_bytes + self.len_bytes)?;
+        Ok(self.place)
+    }
+}
+
+/// While the device copies from one buffer, the other is filled. The first lots are small, so that what steps read first is
+/// there soon.
+fn copy_through(
+    stages: &mut [Stage; 2],
+    source: &Source<'_>,
+    reader: &Reader<'_>,
+    mut parcels: Vec<Parcel<'_>>,
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let [mut idle, mut busy] = stages.each_mut();
+    let mut lot = 1;
+    while !parcels.is_empty() {
+        let rest = parcels.split_off(parcels.len().min(lot));
+        if idle.send(source, reader, &parcels, || busy.finish(arrived))?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        parcels = rest;
+        lot = (2 * lot).min((STAGING_BYTES / PIECE_BYTES) as usize);
+        std::mem::swap(&mut idle, &mut busy);
+    }
+    busy.finish(arrived)
 }
 
 struct Stage {
-    /// Dropped first: it waits for the copy that reads the buffer.
+    /// Dropped first: it waits for the copies that read the buffer.
     lane: Lane,
     mapping: Mapping,
     buffer: Arc<Buffer>,
+    /// Places of what is being copied.
+    under_way: Vec<usize>,
 }
 
 impl Stage {
     fn create(source: &Source<'_>) -> Result<Stage, LoadError> {
         let Allocation { buffer, mapping } = Buffer::create(source.device, STAGING_BYTES, Role::Staging)?;
         let mapping = mapping.expect("staging buffers are host-visible");
-        Ok(Stage { lane: Lane::create(source.device, source.timeout)?, mapping, buffer })
+        let lane = Lane::create(source.device, source.timeout)?;
+        Ok(Stage { lane, mapping, buffer, under_way: Vec::new() })
+    }
+
+    /// Reads parcels, for which there is room, and lets the device copy them; `meanwhile` is done beside the reads.
+    fn send(
+        &mut self,
+        source: &Source<'_>,
+        reader: &Reader<'_>,
+        parcels: &[Parcel<'_>],
+        meanwhile: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
+    ) -> Result<ControlFlow<()>, LoadError> {
+        let chunks = self.mapping.bytes_mut().chunks_mut(PIECE_BYTES as usize);
+        let reads = parcels.iter().zip(chunks).collect();
+        let read = |(parcel, chunk): (&Parcel<'_>, &mut [u8])| {
+            reader.read(parcel.file_offset_bytes, &mut chunk[..parcel.len_bytes as usize])
+        };
+        let flow = on_all_cores_beside(meanwhile, reads, read, &mut |()| ControlFlow::Continue(()))?;
+        if flow.is_break() {
+            return Ok(flow);
+        }
+        self.mapping.flush()?;
+        let copy = |(parcel, at): (&Parcel<'_>, u64)| Command::Copy {
+            from: self.buffer.range(at, parcel.len_bytes),
+            to: parcel.buffer.range(parcel.offset_bytes, parcel.len_bytes),
+        };
+        let copies = parcels.iter().zip((0..).step_by(PIECE_BYTES as usize)).map(copy).collect();
+        self.lane.start(CommandList::record_copies(source.device, copies)?)?;
+        self.under_way.extend(parcels.iter().map(|parcel| parcel.place));
+        Ok(flow)
+    }
+
+    /// Waits for what was sent, and tells of it.
+    fn finish(&mut self, arrived: &mut Arrived<'_>) -> Result<ControlFlow<()>, LoadError> {
+        self.lane.wait()?;
+        Ok(self.under_way.drain(..).try_for_each(arrived))
     }
 }

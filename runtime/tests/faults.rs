@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling};
-use runtime::{inject, injected};
+use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
+use runtime::{inject, injected, limit_reads};
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
 
 mod toy_artifact;
@@ -170,4 +170,160 @@ fn a_device_that_is_gone_is_an_error_until_it_is_back() {
     session.feed_with_logits(&[3], &mut |_, row| rows.extend_from_slice(row)).unwrap();
     assert_eq!(rows, twin(&[prompt(CONTEXT - 1), vec![3]].concat())[CONTEXT as usize - 1]);
     assert_eq!(model.batch_rows(), LOGITS_ROWS);
+}
+
+/// No step of the toy reads its first slice, so that a lazy load moves it last: whole texts are done before it is there.
+#[test]
+fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let tokens = prompt(20);
+    let expected = twin(&tokens);
+    for way in Way::ALL {
+        let Some(options) = options() else { return };
+        inject(None);
+        limit_reads(Some(1));
+        let loaded = Model::load(&path, &LoadOptions { residency: Some(way), lazy: true, ..options }, &mut |_, _| ());
+        let model = match loaded {
+            Err(LoadError::Residency { refusals, .. }) => {
+                eprintln!("skipped: {}", refusals.join("; "));
+                continue;
+            }
+            other => other.unwrap_or_else(|error| panic!("{way}: {error}")),
+        };
+        let mut session = model.session().unwrap();
+        let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way}");
+        session.feed_with_logits(&tokens, &mut check).unwrap();
+        assert_eq!(model.report().delivered, None, "{way}: two pieces are still held back");
+        limit_reads(None);
+        model.wait_for_weights().unwrap();
+        let delivered = model.report().delivered.expect("it has ended");
+        assert!(delivered.seconds_resident >= model.report().seconds_total, "{way}: {delivered:?}");
+        // From now on the ordinary programs run, on the same cache.
+        session.truncate(18).unwrap();
+        session.feed_with_logits(&tokens[18..], &mut check).unwrap();
+    }
+    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+}
+
+/// With no weights at all, a step gets as far as its first dispatch that reads some.
+#[test]
+fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    inject(None);
+    limit_reads(Some(0));
+    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    let (before, _) = injected();
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| model.session().unwrap().feed_and_sample(&prompt(5), &Sampling::default()).unwrap());
+        // The loader is held back before it calls Vulkan, so this is the step's submission.
+        while injected().0 == before {
+            std::thread::yield_now();
+        }
+        assert!(!step.is_finished() && model.report().delivered.is_none());
+        limit_reads(None);
+        let last = twin(&prompt(5)).remove(4);
+        let drawn = step.join().unwrap();
+        assert_eq!(drawn.logit, last[drawn.token as usize]);
+    });
+}
+
+#[test]
+fn a_lazy_load_that_is_given_up_ends() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    inject(None);
+    limit_reads(Some(1));
+    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            limit_reads(None);
+        });
+        drop(model);
+    });
+}
+
+/// The file is cut after the first piece was read.
+#[test]
+fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let sound = std::fs::read(&path).unwrap();
+    let expected = format!("cannot read {}: the file ends too early, it was cut while it was in use", path.display());
+    for way in Way::ALL {
+        let Some(options) = options() else { return };
+        let options = LoadOptions { residency: Some(way), ..options };
+        let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        inject(None);
+        let mut cut_at_once = |done, _| {
+            if done == 0 {
+                cut()
+            }
+        };
+        let eager = Model::load(&path, &options, &mut cut_at_once);
+        std::fs::write(&path, &sound).unwrap();
+        match eager {
+            Err(LoadError::Residency { .. }) => continue,
+            loaded => assert_eq!(loaded.err().unwrap().to_string(), expected, "{way}"),
+        }
+        limit_reads(Some(1));
+        let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+        let mut session = model.session().unwrap();
+        session.feed(&prompt(20)).unwrap();
+        cut();
+        limit_reads(None);
+        let error = model.wait_for_weights().unwrap_err();
+        assert!(matches!(error, RunError::Loading { .. }) && error.to_string() == expected, "{way}: {error}");
+        for _ in 0..2 {
+            assert_eq!(session.feed_and_sample(&[1], &Sampling::default()).unwrap_err().to_string(), expected);
+        }
+        assert!(model.is_broken() && session.len_tokens() == 20);
+        std::fs::write(&path, &sound).unwrap();
+    }
+}
+
+/// Loader and steps call Vulkan side by side, so that which call is the n-th differs from run to run; what must hold does not.
+/// Every third, because each loads the model anew and more.
+#[test]
+fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
+    let _turn = turn();
+    let Some(options) = options() else { return };
+    let lazy = LoadOptions { slots: 2, residency: Some(Way::Staging), lazy: true, ..options };
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let load = || Model::load(&path, &lazy, &mut |_, _| ());
+    inject(None);
+    let model = load().unwrap();
+    let expected = run(&model).unwrap();
+    model.wait_for_weights().unwrap();
+    let (calls, _) = injected();
+    drop(model);
+    let mut recovered = 0;
+    for call in (0..calls).step_by(3) {
+        for kind in [FaultKind::DeviceLost, FaultKind::OutOfDeviceMemory] {
+            let fault = Fault { call, kind };
+            inject(Some(fault));
+            match load() {
+                Err(error) => assert!(injected().1.is_some(), "{fault:?}: {error} without a fault"),
+                Ok(model) => {
+                    for _ in 0..2 {
+                        let found = run(&model).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+                        assert_eq!(found, expected, "{fault:?}");
+                    }
+                    recovered += model.take_recoveries().len();
+                }
+            }
+        }
+    }
+    inject(None);
+    assert!(recovered > 10, "{recovered} devices had back");
+    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
 }

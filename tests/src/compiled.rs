@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use artifacts::Budget;
 use compiler::emit::Form;
-use compiler::machine::{Budget, Machine};
+use compiler::machine::Machine;
 use compiler::weights::{FormatPolicy, WeightsOption};
 use compiler::{CompileOptions, Progress, Source, compile};
 use kernels::KvFormat;

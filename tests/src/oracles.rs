@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use artifacts::{Account, ArtifactView, BufferRef, codec};
+use artifacts::{Account, ArtifactView, Budget, BufferRef, codec};
 use compiler::import::{Checkpoint, parse_gguf};
-use compiler::machine::{Budget, Machine};
+use compiler::machine::Machine;
 use compiler::place::replace::replace;
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};

@@ -5,14 +5,28 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
 
 use compiler::{Source, compile};
-use runtime::{DeviceChoice, Fault, FaultKind, LoadOptions, Model, RunError, Sampling, inject, injected};
+use runtime::{DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way};
+use runtime::{inject, injected, limit_reads};
 use shaders_gen::target;
 use tests::compiled::{Silent, options};
 
 /// How many of the calls after loading are failed, one a run.
 const FAULTS: u64 = 12;
+
+/// Faults are counted for the whole process: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn load_options() -> LoadOptions {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    LoadOptions { device: DeviceChoice::Name(device), ..LoadOptions::default() }
+}
 
 /// A seeded text: a prompt of several steps, some of them long, then as many draws, and what a last look sees of it all.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
@@ -34,15 +48,14 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
 
 #[test]
 fn the_text_after_a_lost_device_is_the_text_without_it() {
-    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let load_options = LoadOptions { device: DeviceChoice::Name(device), ..LoadOptions::default() };
+    let _turn = turn();
     for name in ["gemma3-text", "phi3-longrope-long"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny").join(name);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.unicorn");
         let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
         compile(Source::Model(&source), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
-        let model = Model::load(&path, &load_options, &mut |_, _| {}).expect("it loads");
+        let model = Model::load(&path, &load_options(), &mut |_, _| {}).expect("it loads");
 
         inject(None);
         let expected = text(&model).expect("the steps run");
@@ -56,3 +69,68 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
         assert!(!model.take_recoveries().is_empty(), "{name}: no fault was met");
     }
 }
+
+/// The reader is held back behind the first layers: the first step is at work then, and the last layers are not there.
+#[test]
+fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (config, path) = (folder.path().join("config.json"), folder.path().join("model.unicorn"));
+    std::fs::write(&config, EIGHT_LAYERS).expect("there is room");
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
+    compile(Source::Synthetic(&config), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
+    inject(None);
+    let eager = Model::load(&path, &load_options(), &mut |_, _| {}).expect("it loads");
+    let expected = text(&eager).expect("the steps run");
+    drop(eager);
+    // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
+    for way in [Way::Map, Way::Staging] {
+        inject(None);
+        limit_reads(Some(FIRST_PIECES));
+        let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
+        let model = match Model::load(&path, &options, &mut |_, _| {}) {
+            Err(LoadError::Residency { refusals, .. }) => {
+                eprintln!("skipped: {}", refusals.join("; "));
+                continue;
+            }
+            loaded => loaded.unwrap_or_else(|error| panic!("{way}: {error}")),
+        };
+        // The stages of the staging way are made meanwhile; then the loader waits, and calls nothing.
+        let mut before = injected().0;
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let now = injected().0;
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        let found = std::thread::scope(|scope| {
+            let found = scope.spawn(|| text(&model).expect("the steps run"));
+            // Staged pieces travel in lots, and which of them have been copied is told a lot later.
+            while way != Way::Staging && injected().0 == before {
+                std::thread::yield_now();
+            }
+            assert!(model.report().delivered.is_none() && !found.is_finished(), "{way}");
+            limit_reads(None);
+            found.join().expect("no panic")
+        });
+        assert!(found == expected, "{way}: another text");
+        model.wait_for_weights().expect("they arrive");
+        let delivered = model.report().delivered.expect("they have arrived");
+        assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}: {delivered:?}");
+        // Now with the ordinary programs.
+        assert!(text(&model).expect("the steps run") == expected, "{way}: another text");
+    }
+}
+
+/// Of 8 MiB each, of some twenty: the embedding, and a layer or two.
+const FIRST_PIECES: u64 = 8;
+
+/// 150 million bytes.
+const EIGHT_LAYERS: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16384, "hidden_size": 1024,
+    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
+    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
+}"#;

@@ -144,3 +144,32 @@ fn the_compiler_must_be_there() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr.contains("expected it beside unicorn-run or in PATH"), "{stderr}");
 }
+
+/// A device with another split of memory than the plan's: the refusal says how to plan anew, and that fits.
+#[test]
+fn the_way_out_that_a_refusal_names_is_one() {
+    let artifact = Artifact::new();
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let run = || {
+        let mut run = program("unicorn-run");
+        run.arg(artifact.path()).args(["-p", "a", "-n", "2", "-c", "64", "--device", &device]);
+        run.args(["--budget", "vram=8MiB,gtt=400MiB"]).output().unwrap()
+    };
+    let refused = run();
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{complaint}");
+    assert!(complaint.starts_with("error: model does not fit "), "before anything else: {complaint}");
+    assert!(
+        complaint.contains("; found 8.00 MiB by --budget; ") && complaint.contains(" are missing\n"),
+        "{complaint}"
+    );
+    assert!(complaint.contains("a shorter context is not enough"), "{complaint}");
+
+    let line =
+        complaint.lines().find_map(|line| line.split_once("other places: unicorn-run ")).expect("a line to run").1;
+    assert!(line.ends_with("--budget vram=8MiB,gtt=400MiB --context 64"), "{line}");
+    let replanned = program("unicorn-run").args(line.split(' ')).output().unwrap();
+    assert!(replanned.status.success(), "{}", String::from_utf8_lossy(&replanned.stderr));
+    let loaded = run();
+    assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+}

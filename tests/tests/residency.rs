@@ -1,9 +1,11 @@
 //! What is resident: every way of getting there, and whether a wrong bit is found.
 
 use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use artifacts::ArtifactView;
 use artifacts::hash::HashedRange;
@@ -12,7 +14,7 @@ use kernels::KernelSpec;
 use kernels::checksum::{self, ChecksumSpec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Verified, Way};
+use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way};
 use shaders_gen::target;
 use tests::compiled::{Compiled, Silent, options};
 use tests::launch::{Launch, Operand};
@@ -27,8 +29,9 @@ fn every_way_is_verified_on_the_device() {
     for way in Way::ALL {
         let Some(model) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
         let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
-        assert!(matches!(model.report().verified, Verified::OnDevice { .. }), "{way}");
-        assert!(!model.report().held.is_empty());
+        let delivered = model.report().delivered.expect("an eager load ends with everything there");
+        assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}");
+        assert!(!delivered.held.is_empty());
     }
 }
 
@@ -85,6 +88,70 @@ fn a_file_that_is_cut_while_it_loads_is_an_error() {
         let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
         assert!(matches!(error, LoadError::File { .. }), "{way}: {error}");
     }
+}
+
+/// Steps begin before everything is there, and end as if it had been. Which of them do is shown by `faults`.
+#[test]
+fn a_lazy_load_draws_what_an_eager_one_draws() {
+    let artifact = artifact();
+    let text = |model: &Model| {
+        let mut session = model.session().unwrap();
+        let first = session.feed_and_sample(&[1, 5, 9, 2], &Sampling::default()).unwrap().token;
+        let mut drawn = vec![first];
+        let mut each = |sampled: Sampled| {
+            drawn.push(sampled.token);
+            ControlFlow::Continue(())
+        };
+        session.generate(first, &Sampling::default(), 20, &mut each).unwrap();
+        drawn
+    };
+    let expected = text(&load(&artifact.path(), Way::Staging, &mut |_, _| ()).expect("every device has it").unwrap());
+    for way in Way::ALL {
+        // Measured at load, as on a GPU: with weights that are only just arriving.
+        for submission in [None, Some(Duration::from_micros(100))] {
+            let options = LoadOptions { lazy: true, submission, ..load_options(way) };
+            let Some(model) = load_with(&artifact.path(), &options, &mut |_, _| ()) else { continue };
+            let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
+            assert_eq!(text(&model), expected, "{way}");
+            model.wait_for_weights().unwrap();
+            let delivered = model.report().delivered.expect("they have arrived");
+            assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}: {delivered:?}");
+            assert_eq!(text(&model), expected, "{way}, everything there");
+        }
+    }
+    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+}
+
+/// `unicorn-run` says the same of a damaged file however it loads, and fails.
+#[test]
+fn a_lazy_load_of_a_damaged_file_fails_as_an_eager_one_does() {
+    let artifact = artifact();
+    let run = |lazy: bool| {
+        let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+        let mut run = program("unicorn-run");
+        run.arg(artifact.path()).args(["--device", &device, "-p", "a", "-n", "8", "--temp", "0", "--json"]);
+        run.args(lazy.then_some("--lazy")).output().unwrap()
+    };
+    let sound = [false, true].map(|lazy| {
+        let output = run(lazy);
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{complaint}"));
+        for key in ["first_token_s", "load_resident_s", "load_s"] {
+            assert!(json[key].as_f64().is_some_and(|seconds| seconds > 0.0), "{key}: {json}");
+        }
+        assert_eq!(json["load_verified"], "device");
+        json["tokens"].clone()
+    });
+    assert_eq!(sound[0], sound[1]);
+    artifact.flip(5, 1);
+    let errors = [false, true].map(|lazy| {
+        let output = run(lazy);
+        assert_eq!(output.status.code(), Some(1));
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        complaint.lines().rfind(|line| line.starts_with("error: ")).expect("an error").to_owned()
+    });
+    assert_eq!(errors[0], errors[1]);
+    assert!(errors[0].contains("hash"), "{}", errors[0]);
 }
 
 /// The kernel against its twin: every length from part of a word to several subtrees, and a range in the middle of its section.
@@ -198,9 +265,21 @@ fn artifact() -> Artifact {
 
 /// `None` if the device has no such way.
 fn load(path: &Path, way: Way, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
+    load_with(path, &load_options(way), progress)
+}
+
+fn load_options(way: Way) -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let options = LoadOptions { device: DeviceChoice::Name(device), residency: Some(way), ..LoadOptions::default() };
-    match Model::load(path, &options, progress) {
+    LoadOptions { device: DeviceChoice::Name(device), residency: Some(way), ..LoadOptions::default() }
+}
+
+/// The same.
+fn load_with(
+    path: &Path,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Option<Result<Model, LoadError>> {
+    match Model::load(path, options, progress) {
         Err(LoadError::Residency { refusals, .. }) => {
             eprintln!("skipped: {}", refusals.join("; "));
             None

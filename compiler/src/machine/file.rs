@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use artifacts::account::size;
-use artifacts::{Reader, Tier};
+use artifacts::{Reader, Tier, amount};
 
-use super::{Machine, MachineTier, amount};
+use super::{Machine, MachineTier};
 use crate::error::{CompileError, Result};
 use crate::import::json::{Fields, parse_json};
 
@@ -40,10 +40,6 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Machine> {
         ));
     }
     Ok(machine)
-}
-
-pub(super) fn tier_named(name: &str) -> Option<Tier> {
-    TIERS.into_iter().find(|tier| tier.name() == name)
 }
 
 fn read_tier(tier: Tier, fields: &Fields) -> Result<MachineTier> {

@@ -2,7 +2,7 @@
 //! not computed again.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::error::CliError;
 use super::figures::Pace;
@@ -53,6 +53,8 @@ pub struct Answer {
     pub stop_reason: StopReason,
     pub prefill: Pace,
     pub decode: Pace,
+    /// The model's age when the first token was drawn.
+    pub first_token: Option<Duration>,
 }
 
 impl Answerer<'_> {
@@ -88,6 +90,7 @@ impl Answerer<'_> {
             stop_reason: StopReason::Length,
             prefill: Pace::default(),
             decode: Pace::default(),
+            first_token: None,
         };
         self.status.turn_to(Doing::Prefill, self.model);
         let mut give = |answer: &mut Answer, text: String| {
@@ -123,6 +126,7 @@ impl Answerer<'_> {
             Err(error) => return Err(error.into()),
         };
         answer.prefill = Pace { tokens: new.len() as u64, elapsed: started.elapsed() };
+        answer.first_token = Some(self.model.age());
 
         self.status.turn_to(Doing::Decode, self.model);
         let mut stop = take(&mut answer, first)?;

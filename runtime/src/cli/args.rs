@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, value_parser};
 
+use artifacts::Budget;
 use artifacts::step::MAX_HISTORY;
 
 use crate::{Sampling, Way};
@@ -77,6 +78,9 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Begin as soon as the first layers are loaded, and load the rest beside the first steps
+    #[arg(long)]
+    pub lazy: bool,
     /// Print text and figures as one JSON object on stdout
     #[arg(long)]
     pub json: bool,
@@ -117,6 +121,9 @@ pub struct LoadArgs {
     /// Target of the artifact, by name [default: the first that fits the device]
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
+    /// Most of each tier's memory to take, such as vram=8GiB,gtt=20GiB [default: all that is free]
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    pub budget: Option<Budget>,
     /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
     /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
     #[arg(long, value_name = "WAY")]

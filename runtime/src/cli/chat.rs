@@ -8,6 +8,7 @@ use rustyline::error::ReadlineError;
 use super::answer::{Answerer, StopReason};
 use super::args::RunArgs;
 use super::error::CliError;
+use super::generate::begun;
 use super::output::note;
 use super::template::{ChatTemplate, Message};
 use crate::Sampling;
@@ -19,7 +20,7 @@ pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Re
     let mut sampling = args.sampling.clone();
     // One seed for the whole conversation, unless /set changes it.
     let seed = *sampling.seed.get_or_insert(sampling.resolve().seed);
-    let mut chat = Chat { answerer, template, system: args.system.clone(), history: Vec::new() };
+    let mut chat = Chat { answerer, template, system: args.system.clone(), lazy: args.lazy, history: Vec::new() };
 
     note(format_args!("{} · seed {seed} · /help lists the commands", chat.answerer.model.meta().model.name));
     loop {
@@ -47,7 +48,10 @@ pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Re
             Ok(Line::Message(text)) => match chat.answer(text, &sampling.resolve(), args.n_predict) {
                 Ok(()) => {}
                 // The conversation can go on after most of what goes wrong: /clear, a shorter question.
-                Err(CliError::Failed(error)) => note(format_args!("error: {error}")),
+                Err(CliError::Failed(error)) if !chat.answerer.model.is_broken() => {
+                    note(format_args!("error: {error}"))
+                }
+                Err(failed @ CliError::Failed(_)) => return Err(failed),
                 Err(CliError::OutputClosed) => return Err(CliError::OutputClosed),
             },
             Err(error) => note(format_args!("error: {error}")),
@@ -59,6 +63,8 @@ struct Chat<'m> {
     answerer: Answerer<'m>,
     template: ChatTemplate,
     system: Option<String>,
+    /// Weights may still be on their way.
+    lazy: bool,
     /// Turns of user and assistant, without the system message.
     history: Vec<Message>,
 }
@@ -92,6 +98,10 @@ impl Chat<'_> {
                 prompt.len(),
                 answer.tokens.len()
             ));
+        }
+        if let Some(first_token) = answer.first_token.filter(|_| self.history.is_empty() && self.lazy) {
+            let resident = self.answerer.model.report().delivered.map(|delivered| delivered.seconds_resident);
+            note(format_args!("({})", begun(first_token.as_secs_f64(), resident)));
         }
         if answer.stop_reason == StopReason::ContextFull {
             note(format_args!(

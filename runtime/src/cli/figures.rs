@@ -38,10 +38,13 @@ pub struct LoadFigures {
     pub target: String,
     /// Whether the device is a CPU that plays a Vulkan device.
     pub software: bool,
+    /// Until the first step could begin; in a lazy load that is before all weights are there.
     pub load_s: f64,
-    /// Part of `load_s`: moving the weights.
-    pub load_weights_s: f64,
-    /// Part of `load_s`: making the pipelines.
+    /// Until all weights were there. This and what follows is `None` for a lazy load that is still under way.
+    pub load_resident_s: Option<f64>,
+    /// Moving the weights.
+    pub load_weights_s: Option<f64>,
+    /// Making the pipelines.
     pub load_pipelines_s: f64,
     pub load_pipelines: u32,
     /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
@@ -53,12 +56,12 @@ pub struct LoadFigures {
     pub load_way: String,
     /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
     pub load_verified: Option<&'static str>,
-    /// Part of `load_s`: comparing them on the device.
+    /// Comparing them on the device.
     pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
     /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
-    pub memory_held: String,
+    pub memory_held: Option<String>,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
 }
@@ -127,28 +130,31 @@ impl LoadFigures {
                 TierMemory { weights: tier.weights, kv: tier.kv, activations: tier.activations, other: tier.other };
             (tier.tier.name(), memory)
         });
-        let (load_verified, load_verify_s) = match report.verified {
-            Verified::No => (None, None),
-            Verified::InFile => (Some("file"), None),
-            Verified::OnDevice { seconds } => (Some("device"), Some(seconds)),
+        let delivered = report.delivered.as_ref();
+        let (load_verified, load_verify_s) = match delivered.map(|delivered| delivered.verified) {
+            None | Some(Verified::No) => (None, None),
+            Some(Verified::InFile) => (Some("file"), None),
+            Some(Verified::OnDevice { seconds }) => (Some("device"), Some(seconds)),
         };
+        let load_weights_s = delivered.map(|delivered| delivered.seconds_weights);
+        let measured_s = load_weights_s.filter(|&seconds| seconds > 0.0);
         LoadFigures {
             device: model.device().name.clone(),
-            target: report.target.clone(),
+            target: report.target,
             software: is_software(model),
             load_s: report.seconds_total,
-            load_weights_s: report.seconds_weights,
+            load_resident_s: delivered.map(|delivered| delivered.seconds_resident),
+            load_weights_s,
             load_pipelines_s: report.seconds_pipelines,
             load_pipelines: report.pipelines.pipelines,
             load_pipelines_from_cache: report.pipelines.from_cache,
             load_weight_bytes: report.weight_bytes,
-            load_gb_per_s: (report.seconds_weights > 0.0)
-                .then(|| report.weight_bytes as f64 / report.seconds_weights / 1e9),
-            load_way: report.way.clone(),
+            load_gb_per_s: measured_s.map(|seconds| report.weight_bytes as f64 / seconds / 1e9),
+            load_way: report.way,
             load_verified,
             load_verify_s,
             memory_bytes: tiers.collect(),
-            memory_held: report.held.clone(),
+            memory_held: report.delivered.map(|delivered| delivered.held),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
         }
     }
@@ -163,7 +169,10 @@ pub fn bandwidth_gb_per_s(model: &Model) -> Option<f64> {
 impl fmt::Display for LoadFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
-        write!(f, "loaded   {} in {:.2} s, ", size(self.load_weight_bytes), self.load_weights_s)?;
+        match self.load_weights_s {
+            Some(seconds) => write!(f, "loaded   {} in {seconds:.2} s, ", size(self.load_weight_bytes))?,
+            None => write!(f, "loading  {}, not done yet, ", size(self.load_weight_bytes))?,
+        }
         if let Some(rate) = self.load_gb_per_s {
             write!(f, "{rate:.1} GB/s, ")?;
         }
@@ -192,8 +201,7 @@ impl fmt::Display for LoadFigures {
                 size(other)
             )?;
         }
-        writeln!(f, "held     {}", self.memory_held)?;
-        Ok(())
+        self.memory_held.iter().try_for_each(|held| writeln!(f, "held     {held}"))
     }
 }
 
@@ -226,7 +234,8 @@ pub mod tests {
             target: "generic".into(),
             software: false,
             load_s: 1.5,
-            load_weights_s: 1.0,
+            load_resident_s: Some(1.25),
+            load_weights_s: Some(1.0),
             load_pipelines_s: 0.25,
             load_pipelines: 60,
             load_pipelines_from_cache: Some(60),
@@ -236,7 +245,7 @@ pub mod tests {
             load_verified: Some("device"),
             load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
-            memory_held: "not compared".into(),
+            memory_held: Some("not compared".into()),
             weight_bytes_per_token: 2_000_000_000,
         }
     }
@@ -269,6 +278,7 @@ pub mod tests {
                 "target",
                 "software",
                 "load_s",
+                "load_resident_s",
                 "load_weights_s",
                 "load_pipelines_s",
                 "load_pipelines",

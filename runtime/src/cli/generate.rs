@@ -4,13 +4,13 @@ use std::io::{self, IsTerminal, Read, Write};
 
 use serde::Serialize;
 
-use super::answer::{Answer, Answerer};
+use super::answer::{Answer, Answerer, StopReason};
 use super::args::RunArgs;
 use super::chat;
 use super::error::CliError;
 use super::figures::Figures;
 use super::interrupt;
-use super::load::load;
+use super::load::load_to_generate;
 use super::output::{note, print_json};
 use super::status::{self, StatusWriter};
 use super::template::{ChatTemplate, Message};
@@ -25,7 +25,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     // Read before the model is loaded: a prompt that is missing should not cost a minute of loading.
     let prompt = if wants_chat { String::new() } else { prompt_text(args)? };
 
-    let model = load(artifact, &args.load, args.ctx)?;
+    let model = load_to_generate(artifact, &args.load, args.ctx, args.lazy)?;
     let section = model.tokenizer_section();
     let text = Text::open(section)?;
     let status = StatusWriter::new(status::folder(), &model);
@@ -49,6 +49,10 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         false => stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::output),
     };
     let answer = answerer.answer(&prompt, &sampling, args.n_predict, &mut emit)?;
+    // Text of weights that turn out to be wrong is no answer.
+    if answer.stop_reason != StopReason::Interrupted {
+        model.wait_for_weights()?;
+    }
     let report = RunReport::new(Figures::new(&model, answer.prefill, answer.decode), sampling.seed, answer);
     if args.json {
         drop(stdout);
@@ -58,7 +62,11 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     if stdout.is_terminal() {
         writeln!(stdout).map_err(CliError::output)?;
     }
-    note(format_args!("{}\nseed     {}\nstopped  {}", report.figures, report.seed, report.stop_reason));
+    note(&report.figures);
+    if let Some(seconds) = report.first_token_s {
+        note(format_args!("begun    {}", begun(seconds, report.figures.load.load_resident_s)));
+    }
+    note(format_args!("seed     {}\nstopped  {}", report.seed, report.stop_reason));
     Ok(())
 }
 
@@ -67,6 +75,8 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
 struct RunReport {
     #[serde(flatten)]
     figures: Figures,
+    /// From the beginning of the load to the first token.
+    first_token_s: Option<f64>,
     seed: u64,
     stop_reason: &'static str,
     /// Generated ids, without the stop token.
@@ -76,8 +86,21 @@ struct RunReport {
 
 impl RunReport {
     fn new(figures: Figures, seed: u64, answer: Answer) -> RunReport {
-        RunReport { figures, seed, stop_reason: answer.stop_reason.name(), tokens: answer.tokens, text: answer.text }
+        RunReport {
+            figures,
+            first_token_s: answer.first_token.map(|age| age.as_secs_f64()),
+            seed,
+            stop_reason: answer.stop_reason.name(),
+            tokens: answer.tokens,
+            text: answer.text,
+        }
     }
+}
+
+/// When there was something to read, and when everything was loaded, both from the beginning of the load.
+pub fn begun(first_token_s: f64, resident_s: Option<f64>) -> String {
+    let resident = resident_s.map(|seconds| format!("resident after {seconds:.2} s"));
+    format!("first token after {first_token_s:.2} s, everything {}", resident.as_deref().unwrap_or("not yet resident"))
 }
 
 /// From -p, the file, or standard input. A file's last line break is not part of the prompt, as in llama.cpp.
@@ -108,9 +131,16 @@ fn first_messages(system: Option<String>, prompt: String) -> Vec<Message> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::cli::answer::StopReason;
     use crate::cli::figures::{Pace, tests::figures};
+
+    #[test]
+    fn a_text_may_begin_before_everything_is_loaded() {
+        assert_eq!(begun(0.456, Some(2.0)), "first token after 0.46 s, everything resident after 2.00 s");
+        assert_eq!(begun(0.456, None), "first token after 0.46 s, everything not yet resident");
+    }
 
     #[test]
     fn the_report_is_one_flat_object() {
@@ -120,12 +150,14 @@ mod tests {
             stop_reason: StopReason::StopToken,
             prefill: Pace::default(),
             decode: Pace::default(),
+            first_token: Some(Duration::from_millis(750)),
         };
         let json = serde_json::to_value(RunReport::new(figures(), 42, answer)).unwrap();
         assert_eq!(json["stop_reason"], "stop_token");
         assert_eq!(json["text"], " hé");
         assert_eq!(json["tokens"], serde_json::json!([3, 4]));
         assert_eq!((&json["seed"], &json["software"]), (&42.into(), &false.into()));
+        assert_eq!(json["first_token_s"], 0.75);
         assert!(json.get("figures").is_none() && json.get("decode_tokens_per_s").is_some());
     }
 }

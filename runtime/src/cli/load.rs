@@ -17,6 +17,16 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
 
+/// The same for text, which may begin before all weights are there.
+pub fn load_to_generate(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    lazy: bool,
+) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, lazy, ..LoadOptions::default() })
+}
+
 /// The same, for `slots` sequences at a time.
 pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
     load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
@@ -37,7 +47,7 @@ pub fn load_candidates(
 ) -> Result<Option<Model>, CliError> {
     let context_tokens = Some(context_tokens);
     match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
-        Err(LoadError::Context { .. } | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
+        Err(LoadError::Context { .. } | LoadError::NoRoom(_) | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
         loaded => Ok(Some(loaded?)),
     }
 }
@@ -58,6 +68,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Mo
     let options = LoadOptions {
         device,
         target: args.target.clone(),
+        budget: args.budget.clone().unwrap_or_default(),
         residency: args.residency,
         verify_weights: !args.no_verify,
         tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },

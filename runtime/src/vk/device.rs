@@ -1,7 +1,7 @@
-//! One logical device with one compute queue.
+//! One logical device with a queue that computes, and one that only copies where the device has such.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ash::vk;
 
@@ -10,13 +10,14 @@ use crate::error::LoadError;
 use crate::vk::features::{FeatureChain, extension_names};
 use crate::vk::import::HostImport;
 use crate::vk::instance::Instance;
+use crate::vk::queues::QueueChoice;
 use crate::vk::{Named, facts, faults};
 
 pub struct Device {
     pub(super) raw: ash::Device,
-    /// Vulkan wants one thread at a time at a queue.
-    pub(super) queue: Mutex<vk::Queue>,
-    pub(super) queue_family: u32,
+    compute: Queue,
+    transfer: Option<Queue>,
+    pub(super) families: QueueChoice,
     /// Nanoseconds of one tick and the bits that count; `None`: the queue keeps no time.
     pub(super) clock: Option<(f64, u64)>,
     /// `None`: the driver takes no host memory.
@@ -27,21 +28,33 @@ pub struct Device {
     pub(super) instance: Instance,
 }
 
+/// What a command list is for, and so which queue takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Compute,
+    /// Copies and fills alone; on the queue that computes where there is no other.
+    Transfer,
+}
+
+pub(super) struct Queue {
+    /// Vulkan wants one thread at a time at a queue.
+    raw: Mutex<vk::Queue>,
+    pub family: u32,
+}
+
 impl Device {
     /// Opens the device that `facts` describe, with every optional feature in them turned on.
     pub fn open(instance: Instance, facts: &DeviceFacts, robust_buffer_access: bool) -> Result<Arc<Device>, LoadError> {
         let physical = instance.physical_devices()?[facts.index];
         // SAFETY: the device belongs to the instance.
         let families = unsafe { instance.raw.get_physical_device_queue_family_properties(physical) };
-        let queue_family = families
-            .iter()
-            .position(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE))
+        let choice = QueueChoice::of(&families)
             .ok_or_else(|| LoadError::Unsupported { what: format!("{} has no queue for compute", facts.name) })?;
 
         let priorities = [1.0];
-        let queues = [vk::DeviceQueueCreateInfo::default()
-            .queue_family_index(queue_family as u32)
-            .queue_priorities(&priorities)];
+        let request =
+            |family| vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities);
+        let queues: Vec<_> = [choice.compute].into_iter().chain(choice.transfer).map(request).collect();
         let extensions = extension_names(&facts.features, facts.has_core_1_3());
         let mut features = FeatureChain::enable(&facts.features, robust_buffer_access);
         let mut features = features.chain();
@@ -52,18 +65,20 @@ impl Device {
         // SAFETY: queue family, extensions and features were all reported by this device.
         let raw = unsafe { instance.raw.create_device(physical, &request, None) }.named("vkCreateDevice")?;
         let raw = faults::of_device(raw);
-        // SAFETY: the request above asked for queue 0 of this family.
-        let queue = unsafe { raw.get_device_queue(queue_family as u32, 0) };
+        // SAFETY: the request above asked for queue 0 of either family.
+        let queue = |family| Queue { raw: Mutex::new(unsafe { raw.get_device_queue(family, 0) }), family };
+        let (compute, transfer) = (queue(choice.compute), choice.transfer.map(queue));
         // SAFETY: the device belongs to the instance.
         let limits = unsafe { instance.raw.get_physical_device_properties(physical) }.limits;
-        let valid_bits = families[queue_family].timestamp_valid_bits;
+        let valid_bits = families[choice.compute as usize].timestamp_valid_bits;
         let clock =
             (valid_bits > 0).then(|| (f64::from(limits.timestamp_period), u64::MAX >> (64 - valid_bits.clamp(1, 64))));
         let host_import = facts.features.host_import.then(|| HostImport::of(&instance, physical, &raw));
         Ok(Arc::new(Device {
             raw,
-            queue: Mutex::new(queue),
-            queue_family: queue_family as u32,
+            compute,
+            transfer,
+            families: choice,
             clock,
             host_import,
             facts: facts.clone(),
@@ -81,15 +96,22 @@ impl Device {
         facts::heaps(&self.instance, &self.facts)
     }
 
+    pub(super) fn queue(&self, work: Work) -> &Queue {
+        match (work, &self.transfer) {
+            (Work::Transfer, Some(transfer)) => transfer,
+            _ => &self.compute,
+        }
+    }
+
     /// Returns when nothing is under way any more: done, or given up with a device that was lost. A submission that
     /// outran its timeout is not waited for.
     pub(super) fn settle(&self) {
         if self.is_stuck() {
             return;
         }
-        let _queue = self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _queues = [Some(&self.compute), self.transfer.as_ref()].map(|queue| queue.map(Queue::lock));
         // Lost or not, the device is done with what it was given, and that was all we wanted to know.
-        // SAFETY: the lock makes this thread the only user of the only queue.
+        // SAFETY: the locks make this thread the only user of all queues.
         let _ = unsafe { self.raw.device_wait_idle() };
     }
 
@@ -100,6 +122,12 @@ impl Device {
 
     pub(super) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
+    }
+}
+
+impl Queue {
+    pub fn lock(&self) -> MutexGuard<'_, vk::Queue> {
+        self.raw.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -4,7 +4,7 @@
 //! same type, which counts, and then either fails or calls the real one. Nothing above this file knows. Tests that use it
 //! run one at a time: there is one count for the whole process.
 
-use std::sync::{Mutex, MutexGuard, RwLock};
+use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 use ash::vk;
 
@@ -41,6 +41,14 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { fault: None, calls: 0, struck: None, lost: false, removed: false });
 
+struct Reads {
+    limit: Option<u64>,
+    begun: u64,
+}
+
+static READS: Mutex<Reads> = Mutex::new(Reads { limit: None, begun: 0 });
+static READ: Condvar = Condvar::new();
+
 /// Starts the count anew; `None`: only counts.
 pub fn inject(fault: Option<Fault>) {
     *state() = State { fault, ..State::default() };
@@ -72,6 +80,26 @@ pub fn of_device(raw: ash::Device) -> ash::Device {
 /// For the one call that is in no table of ours.
 pub fn before(call: &'static str) -> Result<(), Failure> {
     strike(call, false).map_or(Ok(()), Err).named(call)
+}
+
+/// Lets so many reads of weights happen, in the order in which they are begun; those behind wait until there is another
+/// limit. `None`: no limit.
+pub fn limit_reads(limit: Option<u64>) {
+    *reads() = Reads { limit, begun: 0 };
+    READ.notify_all();
+}
+
+/// Called before a piece of the weights is read.
+pub fn before_reading() {
+    let mut reads = reads();
+    while reads.limit.is_some_and(|limit| reads.begun >= limit) {
+        reads = READ.wait(reads).unwrap_or_else(|poisoned| poisoned.into_inner());
+    }
+    reads.begun += 1;
+}
+
+fn reads() -> MutexGuard<'static, Reads> {
+    READS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn state() -> MutexGuard<'static, State> {

@@ -10,6 +10,8 @@ pub fn of_device(raw: ash::Device) -> ash::Device {
     raw
 }
 
+pub fn before_reading() {}
+
 pub fn before(_call: &'static str) -> Result<(), Failure> {
     Ok(())
 }

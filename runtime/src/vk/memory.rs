@@ -1,5 +1,6 @@
 //! Buffers, each with an allocation of its own, and the host's view of those it can see.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -27,6 +28,12 @@ pub struct Mapping {
     start: NonNull<u8>,
 }
 
+/// Makes the host's writes to parts of a mapping visible to the device while other parts are still being written.
+#[derive(Clone, Copy)]
+pub struct Flush<'m> {
+    buffer: &'m Buffer,
+}
+
 /// Part of a buffer.
 #[derive(Clone)]
 pub struct BufferRange {
@@ -41,11 +48,31 @@ pub struct Allocation {
     pub mapping: Option<Mapping>,
 }
 
+/// No device has a larger nonCoherentAtomSize: 256 is the most that Vulkan allows.
+const ATOM_BYTES: u64 = 256;
+
 impl Buffer {
     /// Allocates from the best memory type that has room. The contents are undefined.
     pub fn create(device: &Arc<Device>, len_bytes: u64, role: Role) -> Result<Allocation, Failure> {
+        Buffer::create_from(device, request(len_bytes), role)
+    }
+
+    /// The same for a buffer that copies fill and kernels read, each on its queue.
+    pub fn create_for_copies(device: &Arc<Device>, len_bytes: u64, role: Role) -> Result<Allocation, Failure> {
+        // Shared for good, not handed over: drivers treat buffers of either kind alike, and nothing has to be in step.
+        match device.families.sharing() {
+            None => Buffer::create(device, len_bytes, role),
+            Some(families) => {
+                let shared = request(len_bytes).sharing_mode(vk::SharingMode::CONCURRENT);
+                Buffer::create_from(device, shared.queue_family_indices(&families), role)
+            }
+        }
+    }
+
+    fn create_from(device: &Arc<Device>, request: vk::BufferCreateInfo<'_>, role: Role) -> Result<Allocation, Failure> {
+        let len_bytes = request.size;
         // SAFETY: a plain request; the buffer is destroyed below on failure, else by its owner.
-        let raw = unsafe { device.raw.create_buffer(&request(len_bytes), None) }.named("vkCreateBuffer")?;
+        let raw = unsafe { device.raw.create_buffer(&request, None) }.named("vkCreateBuffer")?;
         match allocate(device, raw, role) {
             Ok((memory, memory_type)) => {
                 let buffer =
@@ -178,6 +205,13 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.buffer.len_bytes as usize) }
     }
 
+    /// The same bytes, to be written in parts, and what each part needs when it is.
+    pub fn parts_mut(&mut self) -> (&mut [u8], Flush<'_>) {
+        // SAFETY: as in `bytes_mut`; what flushes has no view of the bytes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.buffer.len_bytes as usize) };
+        (bytes, Flush { buffer: &self.buffer })
+    }
+
     /// Writes little-endian words from word `at` on.
     pub fn write_words(&mut self, at: usize, words: &[u32]) {
         let target = self.part_mut(4 * at, 4 * words.len());
@@ -228,6 +262,21 @@ impl Mapping {
 
     fn all(&self) -> vk::MappedMemoryRange<'_> {
         vk::MappedMemoryRange::default().memory(self.buffer.memory).offset(0).size(vk::WHOLE_SIZE)
+    }
+}
+
+impl Flush<'_> {
+    /// Of `range`, which begins on a multiple of [`ATOM_BYTES`].
+    pub fn flush(&self, range: Range<u64>) -> Result<(), Failure> {
+        if self.buffer.kind().host_coherent {
+            return Ok(());
+        }
+        assert!(range.start.is_multiple_of(ATOM_BYTES), "{range:?} of a mapping");
+        let end = range.end.next_multiple_of(ATOM_BYTES);
+        let len_bytes = if end >= self.buffer.len_bytes { vk::WHOLE_SIZE } else { end - range.start };
+        let part = vk::MappedMemoryRange::default().memory(self.buffer.memory).offset(range.start).size(len_bytes);
+        // SAFETY: part of memory that is mapped as a whole, or its rest.
+        unsafe { self.buffer.device.raw.flush_mapped_memory_ranges(&[part]) }.named("vkFlushMappedMemoryRanges")
     }
 }
 

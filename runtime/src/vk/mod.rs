@@ -5,7 +5,8 @@
 //! Two rules are left to the callers, who all live in this crate:
 //!
 //! 1. Bytes of a [`memory::Mapping`] are read or written only while no submission that is under way writes them, or for
-//!    writing even reads them. Whoever owns the mapping also owns the [`submit::Lane`] and waits on it.
+//!    writing even reads them. Whoever owns the mapping also owns the [`submit::Lane`] and waits on it; only the mappings of
+//!    weights that arrive beside the first steps are elsewhere, and submissions that read them are not made before.
 //! 2. SPIR-V is trusted as a program is: the artifact's hashes say that it is what the compiler wrote.
 //!
 //! A lane that met a failure leaves nothing under way, so that whoever gives up can drop what it used. Only once a
@@ -19,12 +20,13 @@ pub mod facts;
 pub mod faults;
 #[cfg(not(feature = "fault-injection"))]
 #[path = "faults_disabled.rs"]
-mod faults;
+pub mod faults;
 pub mod features;
 pub mod import;
 pub mod instance;
 pub mod memory;
 pub mod pipeline;
+mod queues;
 pub mod record;
 pub mod stamps;
 pub mod statistics;

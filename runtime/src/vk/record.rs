@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ash::vk;
 
 use crate::bands::Band;
-use crate::vk::device::Device;
+use crate::vk::device::{Device, Work};
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::stamps::Stamps;
@@ -38,6 +38,7 @@ pub struct CommandList {
     device: Arc<Device>,
     pool: vk::CommandPool,
     pub(super) raw: vk::CommandBuffer,
+    pub(super) work: Work,
     /// Keeps everything alive that the command buffer refers to.
     _commands: Vec<Command>,
 }
@@ -47,12 +48,23 @@ impl CommandList {
     /// sees what the list wrote. One that begins inside a dispatch follows the list with the dispatch's first band, and needs no
     /// barrier of its own.
     pub fn record(device: &Arc<Device>, commands: Vec<Command>) -> Result<CommandList, Failure> {
-        let request = vk::CommandPoolCreateInfo::default().queue_family_index(device.queue_family);
+        CommandList::record_for(device, Work::Compute, commands)
+    }
+
+    /// The same for copies, which may get a queue of their own.
+    pub fn record_copies(device: &Arc<Device>, commands: Vec<Command>) -> Result<CommandList, Failure> {
+        assert!(commands.iter().all(|command| matches!(command, Command::Copy { .. })), "copies and nothing else");
+        CommandList::record_for(device, Work::Transfer, commands)
+    }
+
+    fn record_for(device: &Arc<Device>, work: Work, commands: Vec<Command>) -> Result<CommandList, Failure> {
+        let family = device.queue(work).family;
+        let request = vk::CommandPoolCreateInfo::default().queue_family_index(family);
         // SAFETY: a plain request; destroyed by Drop.
         let pool = unsafe { device.raw.create_command_pool(&request, None) }.named("vkCreateCommandPool")?;
         // From here on Drop cleans up.
         let mut list =
-            CommandList { device: device.clone(), pool, raw: vk::CommandBuffer::null(), _commands: commands };
+            CommandList { device: device.clone(), pool, raw: vk::CommandBuffer::null(), work, _commands: commands };
         let request = vk::CommandBufferAllocateInfo::default()
             .command_pool(pool)
             .level(vk::CommandBufferLevel::PRIMARY)
@@ -118,16 +130,27 @@ impl CommandList {
     }
 
     fn barrier(&self) {
-        let work = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
-        let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
-        let reads = vk::AccessFlags::SHADER_READ | vk::AccessFlags::TRANSFER_READ;
-        self.memory_barrier((work, writes), (work, writes | reads));
+        let (stages, reads, writes) = self.accesses();
+        self.memory_barrier((stages, writes), (stages, writes | reads));
     }
 
     fn host_barrier(&self) {
-        let work = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
-        let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
-        self.memory_barrier((work, writes), (vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ));
+        let (stages, _, writes) = self.accesses();
+        self.memory_barrier((stages, writes), (vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ));
+    }
+
+    /// The stages that a list's queue has, what they read and what they write.
+    fn accesses(&self) -> (vk::PipelineStageFlags, vk::AccessFlags, vk::AccessFlags) {
+        let copies =
+            (vk::PipelineStageFlags::TRANSFER, vk::AccessFlags::TRANSFER_READ, vk::AccessFlags::TRANSFER_WRITE);
+        match self.work {
+            Work::Transfer => copies,
+            Work::Compute => (
+                copies.0 | vk::PipelineStageFlags::COMPUTE_SHADER,
+                copies.1 | vk::AccessFlags::SHADER_READ,
+                copies.2 | vk::AccessFlags::SHADER_WRITE,
+            ),
+        }
     }
 
     fn memory_barrier(

@@ -48,14 +48,27 @@ impl Lane {
 
     /// Submits `lists` behind whatever is under way of the other turn. [`Lane::end`] waits for it.
     pub fn begin(&mut self, turn: usize, lists: &[CommandList]) -> Result<(), Failure> {
+        self.begin_when(turn, lists, |_| Ok(()))
+    }
+
+    /// The same, each list when `ready`, which hears its index, lets it. If `ready` fails, the lane is of no more use.
+    pub fn begin_when<E: From<Failure>>(
+        &mut self,
+        turn: usize,
+        lists: &[CommandList],
+        mut ready: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.wait()?;
         // Left by a caller that met a failure.
         self.end(turn)?;
-        let Some((last, before)) = lists.split_last() else { return Ok(()) };
-        for list in before {
-            self.submit(list.raw, vk::Fence::null()).map_err(|failure| self.give_up(failure))?;
+        for (index, list) in lists.iter().enumerate() {
+            if let Err(error) = ready(index) {
+                self.close();
+                return Err(error);
+            }
+            let fence = if index + 1 == lists.len() { self.fences[turn] } else { vk::Fence::null() };
+            self.submit(list, fence).map_err(|failure| self.give_up(failure))?;
         }
-        self.submit(last.raw, self.fences[turn]).map_err(|failure| self.give_up(failure))?;
         self.begun[turn] = lists.len() as u32;
         Ok(())
     }
@@ -71,7 +84,7 @@ impl Lane {
     /// Starts `list` and keeps it until [`Lane::wait`].
     pub fn start(&mut self, list: CommandList) -> Result<(), Failure> {
         self.wait()?;
-        self.submit(list.raw, self.fences[0]).map_err(|failure| self.give_up(failure))?;
+        self.submit(&list, self.fences[0]).map_err(|failure| self.give_up(failure))?;
         self.under_way = Some(list);
         Ok(())
     }
@@ -86,13 +99,13 @@ impl Lane {
         waited
     }
 
-    fn submit(&self, list: vk::CommandBuffer, fence: vk::Fence) -> Result<(), Failure> {
+    fn submit(&self, list: &CommandList, fence: vk::Fence) -> Result<(), Failure> {
         if self.failed || self.device.is_stuck() {
             return Err(Failure { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST });
         }
-        let lists = [list];
+        let lists = [list.raw];
         let submission = vk::SubmitInfo::default().command_buffers(&lists);
-        let queue = self.device.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let queue = self.device.queue(list.work).lock();
         // SAFETY: the lock makes this thread the queue's only user; the fence is null, or unsignalled because every wait
         // resets it; the list is complete and not pending, because its owner gives it to one lane and one turn until the wait.
         unsafe { self.device.raw.queue_submit(*queue, &[submission], fence) }.named("vkQueueSubmit")
@@ -118,10 +131,14 @@ impl Lane {
 
     /// After a failure nothing is under way, and nothing will be any more.
     fn give_up(&mut self, failure: Failure) -> Failure {
+        self.close();
+        failure
+    }
+
+    fn close(&mut self) {
         self.failed = true;
         self.begun = [0; 2];
         self.device.settle();
-        failure
     }
 }
 
