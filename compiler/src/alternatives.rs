@@ -73,8 +73,8 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
     format!("{name}, {particular}")
 }
 
-/// Quads of a row that one lane of a norm holds at most, each in four registers.
-const NORM_QUADS: usize = 24;
+/// Quads of a row that one lane of a norm holds at most, with up to three operands of each in as many registers.
+const NORM_QUADS: usize = 12;
 
 fn other_norms(spec: &NormSpec, target: &Target) -> Vec<NormSpec> {
     let lanes = [spec.lanes / 2, 2 * spec.lanes, 4 * spec.lanes];
