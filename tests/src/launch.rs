@@ -67,7 +67,8 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     let features = device().features;
     let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
     let tile = GemmTile {
-        matrix_rows: 32,
+        // As many words of weights as the lanes of larger subgroups want.
+        matrix_rows: 4 * fragment,
         step_rows: 32,
         k: 32,
         fragment,

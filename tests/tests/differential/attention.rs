@@ -16,8 +16,9 @@ use super::*;
 const F16_TOLERANCE: f64 = 1e-3;
 /// Queries and weights hold f16, too.
 const FLASH_TOLERANCE: f64 = 2e-3;
-/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the greatest, rarely.
-const CODES_TOLERANCE: f64 = 2e-3;
+/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the greatest, in a row of few heads
+/// as much as this.
+const CODES_TOLERANCE: f64 = 4e-3;
 /// Rows of the table that stands for a model's q, k and v.
 const VOCAB: usize = 50;
 const CONTEXT: usize = tests::launch::CONTEXT as usize;
@@ -74,6 +75,7 @@ fn flash_attention() {
         let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens };
         let mut case = Case::random(&target, index / 2, cache, 1, false, &mut rng);
         case.attention.output = ActivationFormat::F32;
+        case.attention.split.room = 1;
         let flash = FlashTile { subgroups: [4, 8][index / 8 % 2], ..small };
         // From the first token on, from any other, in a program that has room for more rows.
         let n_before = [0, rng.random_range(1..600)][index / 3 % 2];
