@@ -230,7 +230,7 @@ pub fn presets() -> Vec<Target> {
                     integer_depth: None,
                     subgroups_across: 2,
                     subgroups_down: 2,
-                    double_buffered: true,
+                    double_buffered: false,
                 },
                 few: GemmTile {
                     matrix_rows: 64,

@@ -50,10 +50,15 @@ fn check_all(name: &str) {
     if target.subgroup_size > 0 {
         target = target.for_any_device(device().subgroup_size);
     }
-    // The target's own tiles, where the device is like it.
+    // The target's own tiles, where the device is like it; int8 matrices as the device has them.
     let alike = |own: &MatrixTuning, small: &MatrixTuning| own_lanes && own.many.fragment == small.many.fragment;
     let both = target.matrix.zip(device_matrices());
-    target.matrix = both.map(|(own, small)| if alike(&own, &small) { own } else { small });
+    target.matrix =
+        both.map(
+            |(own, small)| {
+                if alike(&own, &small) { MatrixTuning { integer_depth: small.integer_depth, ..own } } else { small }
+            },
+        );
     let specs = specs(&target);
     let mut checked: Vec<(&str, KernelSpec)> = Vec::new();
     let mut rng = StdRng::seed_from_u64(20);

@@ -71,7 +71,8 @@ fn flash_attention() {
     let mut rng = StdRng::seed_from_u64(10);
     for index in 0..10 {
         let head_dim = [64, 256, 16, 128, 32, 80, 96, 160][index % 8];
-        let page_tokens = if index == 9 { 16 } else { 32 };
+        // Too few tokens for all lanes of larger subgroups.
+        let page_tokens = if index == 9 && target.subgroup_size < 32 { 16 } else { 32 };
         let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens };
         let mut case = Case::random(&target, index / 2, cache, 1, false, &mut rng);
         case.attention.output = ActivationFormat::F32;
