@@ -29,6 +29,9 @@ pub struct Target {
     pub matrix: Option<MatrixTuning>,
     /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
     pub attention_workgroups: usize,
+    /// Query heads of one KV head that a workgroup of attention takes at most: more share each read of K and V, fewer have less
+    /// to do one after the other.
+    pub attention_heads: usize,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -74,6 +77,8 @@ pub struct MatrixTuning {
     /// In programs of more rows than `few` has, and of at most as many.
     pub many: GemmTile,
     pub few: GemmTile,
+    /// Programs of fewer rows do without matrices.
+    pub least_rows: usize,
     /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
     /// them are alternatives, for `unicorn-run tune` to choose.
     pub integer_depth: Option<usize>,
@@ -192,9 +197,11 @@ pub fn presets() -> Vec<Target> {
                     double_buffered: true,
                 },
                 integer_depth: Some(16),
+                least_rows: 9,
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
+            attention_heads: 8,
         },
         Target {
             name: "nvidia",
@@ -243,9 +250,11 @@ pub fn presets() -> Vec<Target> {
                     double_buffered: true,
                 },
                 integer_depth: Some(32),
+                least_rows: 17,
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 512,
+            attention_heads: 2,
         },
         Target {
             name: "llvmpipe-mesa26",
@@ -283,6 +292,7 @@ pub fn presets() -> Vec<Target> {
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
             attention_workgroups: 64,
+            attention_heads: 8,
         },
     ]
 }
@@ -316,6 +326,7 @@ fn llvmpipe() -> Target {
         norm: NormTuning { fold: false, lanes: 8 },
         matrix: None,
         attention_workgroups: 1,
+        attention_heads: 8,
     }
 }
 

@@ -79,7 +79,13 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     };
     let has_depth = |&depth: &usize| features.multiplies_int8_matrices(fragment as u32, depth as u32);
     let integer_depth = [32, 16, 8].into_iter().find(has_depth);
-    Some(MatrixTuning { many: tile, few: tile, integer_depth, flash: FlashTile { fragment, subgroups: 4 } })
+    Some(MatrixTuning {
+        many: tile,
+        few: tile,
+        least_rows: 9,
+        integer_depth,
+        flash: FlashTile { fragment, subgroups: 4 },
+    })
 }
 
 impl Operand {

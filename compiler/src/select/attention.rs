@@ -173,7 +173,8 @@ impl Selector<'_> {
         let (group, _) = self.cache_of(node);
         let (config, rows) = (self.config, self.kind.rows);
         let gqa = config.n_heads / config.n_kv_heads;
-        let heads_per_group = (1..=gqa.min(ATTENTION_QUERIES)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
+        let most_heads = gqa.min(ATTENTION_QUERIES).min(self.target.attention_heads);
+        let heads_per_group = (1..=most_heads).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);

@@ -135,7 +135,8 @@ impl Selector<'_> {
         let is_head = self.graph.matrices[matrix.0].is_head;
         let rows = if is_head { self.logits_rows() } else { self.kind.rows };
         // What a GEMM cannot do, and where its tiles would be mostly empty.
-        let matrices = self.target.matrix.is_some() && softcap.is_none() && rows > self.target.matmul.columns;
+        let wanted = self.target.matrix.is_some_and(|matrix| rows >= matrix.least_rows);
+        let matrices = wanted && softcap.is_none();
         Some(if matrices { ActivationFormat::Factored(precision) } else { ActivationFormat::Codes(precision) })
     }
 
