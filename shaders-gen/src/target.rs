@@ -250,10 +250,10 @@ pub fn presets() -> Vec<Target> {
                     double_buffered: true,
                 },
                 integer_depth: Some(32),
-                least_rows: 17,
+                least_rows: 33,
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
-            attention_workgroups: 512,
+            attention_workgroups: 1024,
             attention_heads: 2,
         },
         Target {
