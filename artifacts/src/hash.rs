@@ -12,6 +12,8 @@
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
+use crate::cores;
+
 /// What one subtree covers; the last one of a section may be shorter.
 pub const SUBTREE_BYTES: u64 = 64 << 10;
 pub const CHUNK_BYTES: u64 = 1 << 10;
@@ -68,6 +70,14 @@ pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
         [only] => only,
         _ => hash(&[]),
     }
+}
+
+/// Feeds `bytes` to `hasher` on all cores, or on this one where there are no threads for the others.
+pub fn update_on_all_cores(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    match cores::pool_threads() {
+        0 => hasher.update(bytes),
+        _ => hasher.update_rayon(bytes),
+    };
 }
 
 /// BLAKE3 of `parts`, each with its length, so that no two lists of parts are hashed alike.

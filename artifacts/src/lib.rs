@@ -15,17 +15,21 @@
 //! This crate knows bytes, sections, number formats and plan records. It does not know what a tensor means, model
 //! families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
 //!
+//! Both programs stand on it, so that what they share about the process itself is here as well: `cores`, `limits`.
+//!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
 pub mod account;
 pub mod amount;
 pub mod budget;
 pub mod codec;
+pub mod cores;
 pub mod error;
 pub mod hash;
 pub mod header;
 pub mod int4;
 pub mod kernels;
+pub mod limits;
 pub mod map;
 pub mod meta;
 pub mod plan;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use memmap2::UncheckedAdvice;
 
+use crate::hash::update_on_all_cores;
+
 /// A read-only map of a whole file.
 pub struct MappedFile {
     path: PathBuf,
@@ -94,7 +96,7 @@ impl MappedFile {
     pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
         for start in (0..self.map.len()).step_by(HASHED_BYTES) {
             let end = self.map.len().min(start + HASHED_BYTES);
-            hasher.update_rayon(&self.map[start..end]);
+            update_on_all_cores(hasher, &self.map[start..end]);
             self.release(start..end);
         }
     }

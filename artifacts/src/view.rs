@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
-use crate::hash::hash_parts;
+use crate::hash::{hash_parts, update_on_all_cores};
 use crate::header::{
     self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
 };
@@ -125,7 +125,7 @@ impl<'a> WeightSection<'a> {
     /// [`ParseError::Hash`] with both hashes if a bit changed since the file was written.
     pub fn verify(&self) -> Result<(), ParseError> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_rayon(self.bytes);
+        update_on_all_cores(&mut hasher, self.bytes);
         self.compare(*hasher.finalize().as_bytes())
     }
 
@@ -148,7 +148,7 @@ impl<'a> WeightSection<'a> {
         while at < self.len_bytes {
             let now = (self.len_bytes - at).min(PIECE_BYTES as u64) as usize;
             file.read_exact_at(&mut piece[..now], self.offset_bytes + at)?;
-            hasher.update_rayon(&piece[..now]);
+            update_on_all_cores(&mut hasher, &piece[..now]);
             at += now as u64;
         }
         Ok(compare_hash("weights", self.offset_bytes, &self.hash, hasher.finalize().as_bytes())?)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::codec;
+use crate::hash::update_on_all_cores;
 use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
@@ -78,7 +79,7 @@ impl ArtifactWriter {
     /// Appends to the open weight section.
     pub fn weight_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (_, hasher) = self.open_slice.as_mut().expect("begin_slice comes first");
-        hasher.update_rayon(bytes);
+        update_on_all_cores(hasher, bytes);
         self.put(bytes)
     }
 

@@ -1,11 +1,14 @@
 //! What an interrupt removes: Ctrl-C, a closed terminal and `kill` end a compile, and its half-written files with it.
 
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 /// The half-written file or folder, while there is one.
@@ -16,12 +19,9 @@ impl Partial {
     /// From now on a signal that ends the process removes what [`Partial::set`] named last.
     pub fn removed_by_signals() -> Partial {
         let partial = Partial::default();
-        let ignored = ignored_signals();
-        let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // Without a handler an interrupt would leave the temporary file; failing to set one changes nothing else.
-        match Signals::new(heeded) {
-            Ok(signals) => partial.watch(signals),
-            Err(error) => tell(format_args!("warning: an interrupt may leave a temporary file: {error}")),
+        if let Err(error) = partial.watch() {
+            tell(format_args!("warning: an interrupt may leave a temporary file: {error}"));
         }
         partial
     }
@@ -33,19 +33,41 @@ impl Partial {
         }
     }
 
-    fn watch(&self, mut signals: Signals) {
+    /// Returns when signals are heeded.
+    fn watch(&self) -> io::Result<()> {
+        let ignored = ignored_signals();
+        let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0);
+        let (sender, begun) = mpsc::channel();
         let partial = self.clone();
-        std::thread::spawn(move || {
-            let Some(signal) = signals.forever().next() else { return };
-            // Held until the process is gone, so that no half-written file begins or gets its name meanwhile.
-            let path = partial.0.lock();
-            if let Ok(Some(path)) = path.as_deref() {
-                let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        // The thread comes first: signals that are caught and reach nobody could not end the process.
+        thread::Builder::new().spawn(move || match Signals::new(heeded) {
+            Ok(signals) => {
+                let _ = sender.send(Ok(()));
+                partial.removed_by(signals);
             }
-            tell(format_args!("error: interrupted"));
-            std::process::exit(SIGNALLED + signal);
-        });
+            Err(error) => drop(sender.send(Err(error))),
+        })?;
+        begun.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
+
+    /// Ends the process at the first signal.
+    fn removed_by(&self, mut signals: Signals) {
+        let Some(signal) = signals.forever().next() else { return };
+        // Held until the process is gone, so that no half-written file begins or gets its name meanwhile.
+        let path = self.0.lock();
+        if let Ok(Some(path)) = path.as_deref() {
+            let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        }
+        tell(format_args!("error: interrupted"));
+        std::process::exit(SIGNALLED + signal);
+    }
+}
+
+/// Memory that cannot be had makes the standard library say so and abort. From now on that ends the process as any error
+/// does: with status 1 and no core.
+pub fn fail_when_memory_runs_out() {
+    // Without a handler the same line is there, with another status.
+    let _ = flag::register_conditional_shutdown(SIGABRT, 1, Arc::new(AtomicBool::new(true)));
 }
 
 /// A line on stderr, if it takes one.

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use artifacts::Budget;
 use artifacts::view::is_artifact;
+use artifacts::{Budget, cores, limits};
 use clap::{Parser, Subcommand};
 use compiler::emit::Form;
 use compiler::import::Checkpoint;
@@ -117,18 +117,24 @@ fn target_names() -> Vec<&'static str> {
 }
 
 fn main() -> ExitCode {
+    limits::keep_to_one_heap();
     let args = Args::parse();
-    let result = match &args.command {
-        Some(Command::Replan(args)) => run_replan(args),
-        None => run(&args),
-    };
-    match result {
+    interrupt::fail_when_memory_runs_out();
+    match begin(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A stderr that takes nothing (a log on a full disk) must not end in a panic.
             let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn begin(args: &Args) -> Result<(), CompileError> {
+    cores::start_pool_here().map_err(CompileError::io(Path::new("threads")))?;
+    match &args.command {
+        Some(Command::Replan(args)) => run_replan(args),
+        None => run(args),
     }
 }
 

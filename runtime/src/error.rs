@@ -52,6 +52,8 @@ pub enum LoadError {
     Vulkan { call: &'static str, code: String },
     /// The device stopped answering while the model was loading.
     DeviceLost { call: &'static str },
+    /// The system has no thread that could load weights beside the first steps.
+    NoThread { source: io::Error },
     /// Weights that were on their way beside this did not arrive.
     Loading { source: Arc<LoadError> },
 }
@@ -201,6 +203,11 @@ impl fmt::Display for LoadError {
             LoadError::Unsupported { what } => write!(f, "{what}"),
             LoadError::Pipeline { name, source } => write!(f, "kernel {name}: {source}"),
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
+            LoadError::NoThread { source } => write!(
+                f,
+                "thread that loads weights beside the first steps cannot be started: {source}; expected room for one more in \
+                 the limits on processes (ulimit -u) and address space (ulimit -v), or a load without --lazy"
+            ),
             LoadError::Loading { source } => source.fmt(f),
             LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),
         }
@@ -243,7 +250,7 @@ impl fmt::Display for RunError {
 impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            LoadError::File { source, .. } => Some(source),
+            LoadError::File { source, .. } | LoadError::NoThread { source } => Some(source),
             LoadError::Artifact { source, .. } => Some(source),
             LoadError::Pipeline { source, .. } => Some(source),
             LoadError::Loading { source } => source.source(),

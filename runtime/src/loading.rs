@@ -53,13 +53,17 @@ pub type Outcome = Result<Delivered, Arc<LoadError>>;
 
 impl Loading {
     /// Begins to move weights.
-    pub fn start(delivery: Delivery, target: &TargetKernels) -> Loading {
+    ///
+    /// # Errors
+    /// When the system has no thread for that.
+    pub fn start(delivery: Delivery, target: &TargetKernels) -> Result<Loading, LoadError> {
         let arrival = Arc::new(Arrival::of(delivery.route.pieces().len()));
         let needs = needs(&delivery.route, target);
         let (verify, wanted) = mpsc::channel();
         let of_loader = Closing(arrival.clone());
-        let loader = thread::spawn(move || of_loader.0.load(delivery, &wanted));
-        Loading { arrival, needs, programs: Vec::new(), verify, loader: Some(loader) }
+        let load = move || of_loader.0.load(delivery, &wanted);
+        let loader = thread::Builder::new().spawn(load).map_err(|source| LoadError::NoThread { source })?;
+        Ok(Loading { arrival, needs, programs: Vec::new(), verify, loader: Some(loader) })
     }
 
     /// Says how the weights are to be compared, once they are there.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use artifacts::{Kernels, TargetKernels};
+use artifacts::{Kernels, TargetKernels, cores};
 
 use crate::error::LoadError;
 use crate::vk::cache::PipelineCache;
@@ -60,13 +60,13 @@ fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
             done.push((index, work(index)));
         }
     };
-    let mut done = Vec::new();
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(count);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work_on_some)).collect();
-        for worker in workers {
-            done.extend(worker.join().expect("compiling does not panic"));
+    let mut done = thread::scope(|scope| {
+        let others = cores::start(scope, cores::count().min(count).saturating_sub(1), work_on_some);
+        let mut done = work_on_some();
+        for other in others {
+            done.extend(other.join().expect("compiling does not panic"));
         }
+        done
     });
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use artifacts::MappedFile;
+use artifacts::{MappedFile, cores};
 
 use crate::error::LoadError;
 use crate::vk::faults;
@@ -91,27 +92,26 @@ pub fn on_all_cores_beside<P: Send, R: Send>(
     work: impl Fn(P) -> Result<R, LoadError> + Sync,
     done: &mut dyn FnMut(R) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadError> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).max(LEAST_THREADS).min(pieces.len());
+    let threads = cores::count().max(LEAST_THREADS).min(pieces.len());
     let queue = Mutex::new(pieces.into_iter());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..threads {
-            let (sender, next, work) = (sender.clone(), &next, &work);
-            scope.spawn(move || {
-                // The receiver is gone when a piece has failed, or nobody wants the rest.
-                while let Some(piece) = next() {
-                    if sender.send(work(piece)).is_err() {
-                        return;
-                    }
+        let (next, work) = (&next, &work);
+        cores::start(scope, threads, move || {
+            // The receiver is gone when a piece has failed, or nobody wants the rest.
+            while let Some(piece) = next() {
+                if sender.send(work(piece)).is_err() {
+                    return;
                 }
-            });
-        }
-        drop(sender);
+            }
+        });
         if first()?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
-        for piece in receiver {
+        // If no thread could be started, all pieces are left.
+        let left = iter::from_fn(|| next().map(work));
+        for piece in receiver.into_iter().chain(left) {
             if done(piece?).is_break() {
                 return Ok(ControlFlow::Break(()));
             }

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use artifacts::view::WeightSection;
-use artifacts::{ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection};
+use artifacts::{
+    ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection, cores,
+};
 
 use crate::buffers::{Allocated, Buffers};
 use crate::delivery::{Delivery, Filled, Verify};
@@ -114,7 +116,7 @@ pub fn make_resident(
         Some(kernel) => Verify::OnDevice(pipelines[kernel as usize].clone()),
     };
     let (loading, delivered, compiled, seconds_pipelines) = if lazy {
-        let loading = Loading::start(delivery, target);
+        let loading = Loading::start(delivery, target)?;
         let (compiled, seconds) = compile();
         let compiled = compiled?;
         loading.verify(verify(&compiled.pipelines));
@@ -122,9 +124,13 @@ pub fn make_resident(
     } else {
         let mut delivery = delivery;
         let (filled, (compiled, seconds)) = thread::scope(|scope| {
-            let compiled = scope.spawn(compile);
+            let compiling = cores::start(scope, 1, &compile).pop();
             let filled = fill(&mut delivery, progress);
-            (filled, compiled.join().expect("compiling does not panic"))
+            let compiled = match compiling {
+                Some(thread) => thread.join().expect("compiling does not panic"),
+                None => compile(),
+            };
+            (filled, compiled)
         });
         let (filled, compiled) = (filled?, compiled?);
         let delivered = delivery.check(filled, verify(&compiled.pipelines))?;

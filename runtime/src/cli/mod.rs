@@ -46,6 +46,7 @@ mod table;
 
 use std::process::ExitCode;
 
+use artifacts::limits;
 use clap::Parser;
 
 use args::{Args, Command};
@@ -55,6 +56,7 @@ use output::note;
 /// Runs the command line: exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it does not
 /// understand. A closed stdout (`| head`) ends quietly.
 pub fn main() -> ExitCode {
+    limits::keep_to_one_heap();
     match dispatch(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {
