@@ -32,6 +32,8 @@ pub mod kernels;
 pub mod limits;
 pub mod map;
 pub mod meta;
+#[cfg(feature = "write")]
+mod partial;
 pub mod plan;
 #[cfg(feature = "write")]
 pub mod rewrite;

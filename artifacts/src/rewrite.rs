@@ -11,9 +11,10 @@ use std::path::Path;
 use crate::codec;
 use crate::header::{SECTION_ALIGN, Section, SectionKind, decode_header};
 use crate::map::MappedFile;
+use crate::partial;
 use crate::plan::Plan;
 use crate::view::section_bytes;
-use crate::write::{into_place, partial_beside};
+use crate::write::into_place;
 
 /// Replaces the plan of the artifact at `path`; `begun` is told where the copy grows, for whoever must remove it when a
 /// signal ends the process.
@@ -29,7 +30,7 @@ pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::
     let is_plan = |section: &Section| section.kind == SectionKind::Plan as u32;
     let at = sections.iter().position(is_plan).ok_or_else(|| io::Error::other("artifact has no plan section"))?;
 
-    let mut file = partial_beside(path)?;
+    let mut file = partial::beside(path)?;
     begun(file.path());
     let mut source = old.file();
     source.seek(SeekFrom::Start(0))?;

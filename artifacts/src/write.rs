@@ -13,11 +13,13 @@ use crate::hash::update_on_all_cores;
 use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
+use crate::partial;
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
 use crate::view::ArtifactView;
 
-/// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves nothing.
+/// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves nothing; where the file
+/// system can, neither does a process that is killed.
 ///
 /// Weight sections come first, in the file as in time: their lengths are known from the plan, while what the small
 /// sections say (quantisation errors) is known only afterwards. Header and table have a reserved place before them all.
@@ -63,7 +65,7 @@ impl ArtifactWriter {
         &self.path
     }
 
-    /// Where the half-written file is, for whoever must remove it when a signal ends the process.
+    /// Where the half-written file is, or will be for a moment, for whoever must remove it when a signal ends the process.
     pub fn partial_path(&self) -> &Path {
         self.file.get_ref().path()
     }
@@ -176,11 +178,10 @@ const STRUCTURED_SECTIONS: usize = 4;
 /// stays one: what it leads to is replaced.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = path.canonicalize().unwrap_or(path.to_owned());
-    let mut file = partial_beside(&path)?;
+    let mut file = partial::beside(&path)?;
     file.write_all(bytes)?;
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    partial::into_place(file, &path)
 }
 
 /// A temporary file that may be renamed to `path`.
@@ -188,13 +189,7 @@ fn replacement_of(path: &Path) -> io::Result<NamedTempFile> {
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    partial_beside(path)
-}
-
-/// A temporary file in the folder of `path`.
-pub(crate) fn partial_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempfile_in(folder)
+    partial::beside(path)
 }
 
 /// Gives a file of `len_bytes` its header, flushes it to disk, reads it back as a reader would, and renames it to `path` with
@@ -209,10 +204,9 @@ pub(crate) fn into_place(
     file.as_file_mut().seek(SeekFrom::Start(0))?;
     file.as_file_mut().write_all(&encode_header(sections, len_bytes))?;
     file.as_file().sync_all()?;
-    let written = crate::map::MappedFile::open(file.path())?;
+    let written = crate::map::MappedFile::open(&partial::readable_at(&file)?)?;
     ArtifactView::parse(written.bytes()).map_err(io::Error::other)?;
     drop(written);
     file.as_file().set_permissions(permissions)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    partial::into_place(file, path)
 }

@@ -1,5 +1,7 @@
 //! Places that cannot be written to or that the model itself has, disks that run full, and compiles that are interrupted.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -125,6 +127,23 @@ fn an_interrupt_leaves_nothing_half_written() {
     }
 }
 
+/// Nothing can be removed by then: nothing was there.
+#[test]
+fn a_killed_compile_leaves_nothing_half_written() {
+    let out = tempfile::tempdir().unwrap();
+    let mut compile = slow_compile(out.path()).spawn().unwrap();
+    wait_for_half_written(out.path(), &mut compile);
+    compile.kill().unwrap();
+    compile.wait().unwrap();
+    let left = names(out.path());
+    assert!(left.is_empty() || !makes_unnamed_files(out.path()), "left: {left:?}");
+}
+
+fn makes_unnamed_files(folder: &Path) -> bool {
+    const O_TMPFILE: i32 = 0o20200000;
+    OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(folder).is_ok()
+}
+
 /// `nohup` starts programs so.
 #[test]
 fn a_signal_that_was_to_be_ignored_is() {
@@ -148,11 +167,17 @@ fn slow_compile(folder: &Path) -> Command {
     compile
 }
 
-/// Returns once there are weights in a file beside the artifact to be; `compile` must not have ended by then.
+/// Returns once there are weights in a file, named or not, in the folder of the artifact to be; `compile` must not have ended
+/// by then.
 fn wait_for_half_written(folder: &Path, compile: &mut Child) {
     let given_up = Instant::now() + Duration::from_secs(120);
+    let open_files = format!("/proc/{}/fd", compile.id());
+    let is_written = |file: &Path| {
+        let below = std::fs::read_link(file).is_ok_and(|target| target.starts_with(folder));
+        below && std::fs::metadata(file).is_ok_and(|found| found.len() > 0)
+    };
     let written =
-        || std::fs::read_dir(folder).unwrap().any(|entry| entry.unwrap().metadata().is_ok_and(|m| m.len() > 0));
+        || std::fs::read_dir(&open_files).is_ok_and(|mut files| files.any(|one| is_written(&one.unwrap().path())));
     while !written() {
         assert_eq!(compile.try_wait().unwrap(), None, "the compile ended before it was interrupted");
         assert!(Instant::now() < given_up, "no weights were written");
@@ -223,7 +248,7 @@ fn a_text_that_does_not_fit() {
 fn a_stderr_that_takes_nothing() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
     let artifact = out.path().join("model.unicorn");
-    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut compile = program("unicorn-compile");
     compile.arg(model.path()).arg("-o").arg(&artifact).args(["--target", "generic"]);
     assert_eq!(compile.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(0));
