@@ -205,8 +205,8 @@ impl fmt::Display for LoadError {
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
             LoadError::NoThread { source } => write!(
                 f,
-                "thread that loads weights beside the first steps cannot be started: {source}; expected room for one more in \
-                 the limits on processes (ulimit -u) and address space (ulimit -v), or a load without --lazy"
+                "thread that loads weights beside the first steps cannot be started: {source}; expected room for one more \
+                 in the limits on processes (ulimit -u) and memory, or a load without --lazy"
             ),
             LoadError::Loading { source } => source.fmt(f),
             LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use super::shortage;
 use crate::{LoadError, RunError};
 
 #[derive(Debug)]
@@ -35,12 +36,12 @@ impl CliError {
 
 impl From<LoadError> for CliError {
     fn from(error: LoadError) -> CliError {
-        CliError::new(error)
+        CliError::Failed(shortage::explain_load(&error))
     }
 }
 
 impl From<RunError> for CliError {
     fn from(error: RunError) -> CliError {
-        CliError::new(error)
+        CliError::Failed(shortage::explain_run(&error))
     }
 }

@@ -42,6 +42,7 @@ mod error;
 mod interrupt;
 mod output;
 mod output_file;
+mod shortage;
 mod table;
 
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ use output::note;
 /// understand. A closed stdout (`| head`) ends quietly.
 pub fn main() -> ExitCode {
     limits::keep_to_one_heap();
+    shortage::explain_crashes();
     match dispatch(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {

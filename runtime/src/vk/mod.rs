@@ -14,6 +14,8 @@
 //! be using it.
 
 pub mod cache;
+#[cfg(feature = "cli")]
+pub mod crash;
 pub mod device;
 pub mod facts;
 #[cfg(feature = "fault-injection")]

@@ -47,7 +47,8 @@ pub fn examine(machine: &Machine, devices: &Result<Vec<DeviceFacts>, LoadError>)
     findings.extend(machine.gpus.iter().flat_map(|gpu| memory(gpu, machine, listed)));
     findings.extend(machine.gpus.iter().filter_map(compute_resets));
     findings.extend(amdgpu(machine));
-    findings.extend([resets(machine), npu(machine), locked_memory(machine), kernel(machine), huge_pages(machine)]);
+    findings.extend([resets(machine), npu(machine), locked_memory(machine), address_space(machine)]);
+    findings.extend([kernel(machine), huge_pages(machine)]);
     findings
 }
 
@@ -265,6 +266,17 @@ fn locked_memory(machine: &Machine) -> Finding {
         Some(Some(limit)) if machine.npu.present || !machine.npu.nodes.is_empty() => of(size(limit))
             .but(Verdict::Advice, "ulimit -l unlimited, or `* - memlock unlimited` in /etc/security/limits.conf"),
         Some(Some(limit)) => of(size(limit)),
+    }
+}
+
+fn address_space(machine: &Machine) -> Finding {
+    let of = |found: String| Finding::good("address space", found, "unlimited: drivers and the mapped model count too");
+    match machine.address_space_bytes {
+        None => of("the limit is not readable".into()).unknown(),
+        Some(None) => of("unlimited".into()),
+        Some(Some(limit)) => {
+            of(size(limit)).but(Verdict::Advice, "ulimit -v unlimited, or no `as` in /etc/security/limits.conf")
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use artifacts::limits::{ADDRESS_SPACE, soft_limit};
+
 use crate::sysfs::{MAX_TEXT_BYTES, hex, is_numbered, names, number, text};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +26,8 @@ pub struct Machine {
     pub npu: Npu,
     /// Soft limit of locked memory in bytes; `Some(None)`: unlimited.
     pub locked_bytes: Option<Option<u64>>,
+    /// The same of this process's address space.
+    pub address_space_bytes: Option<Option<u64>>,
     /// The chosen one of always, madvise and never.
     pub huge_pages: Option<String>,
     /// Lines of the kernel's log about a GPU that hung or was reset; `None`: the log is not for this user.
@@ -81,6 +85,7 @@ impl Machine {
         let mut vulkan_drivers: Vec<String> = DRIVER_FOLDERS.iter().flat_map(|folder| names(&at(folder))).collect();
         vulkan_drivers.retain(|name| name.ends_with(".json"));
         let cards = names(&at("sys/class/drm")).into_iter().filter(|name| is_numbered(name, "card"));
+        let limits = text(&at("proc/self/limits")).unwrap_or_default();
         let nodes = names(&at("dev/dri")).into_iter().filter(|name| is_numbered(name, "renderD"));
         Machine {
             kernel: text(&at("proc/sys/kernel/osrelease")),
@@ -93,7 +98,8 @@ impl Machine {
                 .then(|| AmdgpuParameters::read(&at("sys/module/amdgpu/parameters"))),
             ttm_pages_limit: number(&at("sys/module/ttm/parameters/pages_limit")),
             npu: Npu::read(root),
-            locked_bytes: text(&at("proc/self/limits")).and_then(|text| locked_bytes(&text)),
+            locked_bytes: soft_limit(&limits, "Max locked memory"),
+            address_space_bytes: soft_limit(&limits, ADDRESS_SPACE),
             huge_pages: text(&at("sys/kernel/mm/transparent_hugepage/enabled")).and_then(|text| chosen(&text)),
             resets: log(&at("dev/kmsg")).map(|log| resets(&log)),
         }
@@ -163,11 +169,6 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-fn locked_bytes(limits: &str) -> Option<Option<u64>> {
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?.split_whitespace().next()?;
-    if soft == "unlimited" { Some(None) } else { soft.parse().ok().map(Some) }
-}
-
 /// The one in brackets.
 fn chosen(choices: &str) -> Option<String> {
     let (_, rest) = choices.split_once('[')?;
@@ -219,7 +220,8 @@ pub mod tests {
         ("proc/meminfo", "MemTotal:       31457280 kB\nMemFree: 1 kB\n"),
         (
             "proc/self/limits",
-            "Limit Soft Hard Units\nMax locked memory         8388608              8388608              bytes\n",
+            "Limit Soft Hard Units\nMax locked memory         8388608              8388608              bytes\n\
+             Max address space         unlimited            unlimited            bytes\n",
         ),
         ("usr/share/vulkan/icd.d/radeon_icd.x86_64.json", "{}"),
         ("usr/share/vulkan/icd.d/README", "not a driver"),
@@ -280,6 +282,7 @@ pub mod tests {
         assert_eq!((gpu.vram_bytes, gpu.gtt_bytes), (Some(512 << 20), Some(15 << 30)));
         assert_eq!(machine.amdgpu.unwrap().lockup_timeout, None);
         assert_eq!((machine.locked_bytes, machine.huge_pages.as_deref()), (Some(Some(8 << 20)), Some("madvise")));
+        assert_eq!(machine.address_space_bytes, Some(None));
         assert!(machine.npu.present && machine.npu.nodes.is_empty() && machine.npu.driver_version.is_none());
         assert_eq!(machine.resets.unwrap(), ["amdgpu 0000:c5:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=4"]);
     }
