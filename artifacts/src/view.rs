@@ -75,22 +75,17 @@ impl<'a> ArtifactView<'a> {
     /// As [`ArtifactView::parse`], and when the file cannot be read.
     pub fn read(file: &File) -> Result<ArtifactView<'static>, ReadError> {
         let len_bytes = file.metadata()?.len();
-        let mut head = vec![0; len_bytes.min(MAX_HEAD_BYTES as u64) as usize];
-        file.read_exact_at(&mut head, 0)?;
+        let head = read_at(file, 0, len_bytes.min(MAX_HEAD_BYTES as u64))?;
         let sections = header::decode_header_of(&head, len_bytes)?;
         check_gaps(&sections, len_bytes, |gap| {
-            let mut bytes = vec![0; (gap.end - gap.start) as usize];
-            file.read_exact_at(&mut bytes, gap.start)?;
-            Ok::<_, ReadError>(Cow::Owned(bytes))
+            Ok::<_, ReadError>(Cow::Owned(read_at(file, gap.start, gap.end - gap.start)?))
         })?;
         let body = |section: &Section| {
             if section.len_bytes > MAX_SECTION_BYTES as u64 {
                 let limit = format!("at most {MAX_SECTION_BYTES}");
                 return Err(ParseError::invalid("length of a section", limit, section.len_bytes).into());
             }
-            let mut bytes = vec![0; section.len_bytes as usize];
-            file.read_exact_at(&mut bytes, section.offset_bytes)?;
-            Ok::<_, ReadError>(Cow::Owned(bytes))
+            Ok::<_, ReadError>(Cow::Owned(read_at(file, section.offset_bytes, section.len_bytes)?))
         };
         ArtifactView::assemble(&sections, body, |_| &[])
     }
@@ -229,6 +224,15 @@ fn weight_sections<'a>(
         });
     }
     Ok(weights)
+}
+
+/// Bytes of a file, into memory whose size the file says: that there is none left for it is an error like any other.
+fn read_at(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len_bytes as usize)?;
+    bytes.resize(len_bytes as usize, 0);
+    file.read_exact_at(&mut bytes, offset_bytes)?;
+    Ok(bytes)
 }
 
 /// `decode_header` has checked that the range lies in the file.
