@@ -3,12 +3,16 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use super::error::CliError;
 
 /// From now on, Ctrl-C is a flag that [`pressed`] reads. Called once the model is loaded: until then, Ctrl-C ends the
-/// program at once.
+/// program at once. So it does where there is no thread to wait for it.
 pub fn catch() -> Result<(), CliError> {
+    if !has_thread() {
+        return Ok(());
+    }
     let on_press = || {
         if PRESSED.swap(true, Ordering::Relaxed) {
             std::process::exit(EXIT_INTERRUPTED);
@@ -25,7 +29,14 @@ pub fn remove_partial(partial: PathBuf) {
         std::process::exit(EXIT_INTERRUPTED);
     };
     // Without a handler Ctrl-C ends the program just as well, and leaves the file.
-    let _ = ctrlc::set_handler(on_press);
+    if has_thread() {
+        let _ = ctrlc::set_handler(on_press);
+    }
+}
+
+/// Whether a thread can be started. `ctrlc` asks only when it has taken the signal, which then nobody hears.
+fn has_thread() -> bool {
+    thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
 }
 
 /// Whether Ctrl-C was pressed since the last call.

@@ -20,11 +20,11 @@ fn logits(artifact: &Path, tokens: &Path) -> Command {
     command
 }
 
-fn device_name() -> String {
+pub fn device_name() -> String {
     std::env::var("UNICORN_DEVICE").unwrap_or_else(|_| "llvmpipe".into())
 }
 
-fn has_device() -> bool {
+pub fn has_device() -> bool {
     let found = runtime::devices().is_ok_and(|devices| !devices.is_empty());
     if !found {
         println!("not run: there is no Vulkan device");

@@ -10,5 +10,6 @@ mod outputs;
 
 mod artifact_files;
 mod devices;
+mod limits;
 
 mod damage;

@@ -36,7 +36,7 @@ pub fn assert_refused(command: &mut Command, folder: &Path, expected: &[&str]) {
 }
 
 /// Names and lengths of what lies in `folder`.
-fn listing(folder: &Path) -> BTreeMap<String, u64> {
+pub fn listing(folder: &Path) -> BTreeMap<String, u64> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let described = entries.map(|entry| {
         let entry = entry.expect("an entry of the folder");
