@@ -33,12 +33,12 @@ pub fn pool_threads() -> usize {
 /// Sees to it that rayon has a pool. Where the system gives no thread this one does all the work, so that no other may call
 /// rayon.
 ///
-/// # Errors
-/// When this thread works for another pool.
-pub fn start_pool_here() -> io::Result<()> {
-    match pool_threads() {
-        0 => ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().map_err(io::Error::other),
-        _ => Ok(()),
+/// # Panics
+/// If this thread works for another pool.
+pub fn start_pool_here() {
+    if pool_threads() == 0 {
+        let alone = ThreadPoolBuilder::new().num_threads(1).use_current_thread();
+        alone.build_global().expect("a program starts its pool once");
     }
 }
 
@@ -88,6 +88,6 @@ mod tests {
         let threads = pool_threads();
         assert!(threads > 0 && threads == rayon_core::current_num_threads());
         assert_eq!(rayon_core::join(|| 1, || 2), (1, 2));
-        start_pool_here().unwrap();
+        start_pool_here();
     }
 }

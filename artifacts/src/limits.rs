@@ -8,15 +8,7 @@ use std::process::Command;
 
 /// Bytes of address space that this process may have; `None`: no limit is set, or none is known.
 pub fn address_space_bytes() -> Option<u64> {
-    soft_limit(&fs::read_to_string(LIMITS).ok()?, ADDRESS_SPACE)?
-}
-
-/// Bytes of address space that this process may still take; `None`: there is no limit.
-pub fn free_address_space_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let taken_kib: u64 =
-        status.lines().find_map(|line| line.strip_prefix("VmSize:"))?.split_whitespace().next()?.parse().ok()?;
-    Some(address_space_bytes()?.saturating_sub(taken_kib.saturating_mul(1024)))
+    soft_limit(&fs::read_to_string("/proc/self/limits").ok()?, ADDRESS_SPACE)?
 }
 
 /// A line of `/proc/self/limits`, by the name of the limit; `Some(None)`: unlimited, `None`: it is not there.
@@ -32,8 +24,9 @@ pub fn keep_to_one_heap() {
     if address_space_bytes().is_none() || env::var_os(HEAPS).is_some() {
         return;
     }
+    let Ok(program) = env::current_exe() else { return };
     let mut arguments = env::args_os();
-    let mut again = Command::new("/proc/self/exe");
+    let mut again = Command::new(program);
     if let Some(name) = arguments.next() {
         again.arg0(name);
     }
@@ -41,7 +34,7 @@ pub fn keep_to_one_heap() {
     let _ = again.args(arguments).env(HEAPS, "1").exec();
 }
 
-const LIMITS: &str = "/proc/self/limits";
+/// As [`soft_limit`] takes it.
 pub const ADDRESS_SPACE: &str = "Max address space";
 /// Read by glibc when a program begins.
 const HEAPS: &str = "MALLOC_ARENA_MAX";

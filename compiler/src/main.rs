@@ -120,21 +120,18 @@ fn main() -> ExitCode {
     limits::keep_to_one_heap();
     let args = Args::parse();
     interrupt::fail_when_memory_runs_out();
-    match begin(&args) {
+    cores::start_pool_here();
+    let result = match &args.command {
+        Some(Command::Replan(args)) => run_replan(args),
+        None => run(&args),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A stderr that takes nothing (a log on a full disk) must not end in a panic.
             let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn begin(args: &Args) -> Result<(), CompileError> {
-    cores::start_pool_here().map_err(CompileError::io(Path::new("threads")))?;
-    match &args.command {
-        Some(Command::Replan(args)) => run_replan(args),
-        None => run(args),
     }
 }
 
