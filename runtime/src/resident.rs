@@ -124,7 +124,7 @@ pub fn make_resident(
     } else {
         let mut delivery = delivery;
         let (filled, (compiled, seconds)) = thread::scope(|scope| {
-            let compiling = cores::start(scope, 1, &compile).pop();
+            let compiling = cores::start(scope, 1, compile).pop();
             let filled = fill(&mut delivery, progress);
             let compiled = match compiling {
                 Some(thread) => thread.join().expect("compiling does not panic"),
