@@ -218,15 +218,13 @@ impl Model {
         self.begun.elapsed()
     }
 
-    /// The device's memory bandwidth in bytes per second, read and written, measured now by copies between scratch buffers.
-    ///
-    /// # Errors
-    /// When there is no room for the scratch buffers, or the device fails.
-    pub fn measure_bandwidth(&self) -> Result<f64, RunError> {
+    /// Bytes per second at which the device reads its memory, measured now; `None`: the artifact holds no kernel for that,
+    /// there is no room for what is read, or the device fails.
+    pub fn measure_read_bandwidth(&self) -> Option<f64> {
         let mut shared = self.shared();
-        let lane = &mut shared.ready(self)?.1.lane;
-        let device = lane.device().clone();
-        Ok(bandwidth::measure(&device, lane)?)
+        let engine = shared.ready(self).ok()?.1;
+        let device = engine.lane.device().clone();
+        bandwidth::measure(&device, &mut engine.lane, engine.reads.as_ref()?).ok()
     }
 
     /// The steps of all sessions since this was last called, if the model was loaded to be profiled.

@@ -141,6 +141,7 @@ pub fn make_resident(
         profiles: Vec::new(),
         views,
         programs: prepared.record(&device, &paces, bound, options.profile.then_some(target))?,
+        reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
         pools: plan
             .kv_groups
             .iter()
