@@ -22,6 +22,8 @@ use crate::vk::submit::Lane;
 const MOST_BYTES: u64 = 1 << 30;
 /// ... and beyond those of a CPU, which reads slower.
 const MOST_SOFTWARE_BYTES: u64 = 128 << 20;
+/// So little that its lack is worth an error.
+const LEAST_BYTES: u64 = 1 << 20;
 /// More than any device runs at a time, so that none of it is idle at the end.
 const MOST_WORKGROUPS: u64 = 8192;
 /// Submissions that count, after one that does not; the median is the answer.
@@ -33,7 +35,8 @@ const ROUNDS: usize = 5;
 /// # Errors
 /// When there is no room for what is read, or the device fails.
 pub fn measure(device: &Arc<Device>, lane: &mut Lane, kernel: &Arc<Pipeline>) -> Result<f64, LoadError> {
-    let len_bytes = readable_bytes(device)?;
+    let len_bytes =
+        scratch_bytes(device)?.min(device.facts().storage_range_bytes) / READ_BLOCK_BYTES * READ_BLOCK_BYTES;
     let role = Role::Resident { tier: Tier::Vram, total_bytes: len_bytes };
     let source = Buffer::create(device, len_bytes, role)?.buffer;
     let workgroups = (len_bytes / READ_BLOCK_BYTES).min(MOST_WORKGROUPS);
@@ -66,12 +69,10 @@ pub fn measure(device: &Arc<Device>, lane: &mut Lane, kernel: &Arc<Pipeline>) ->
     Ok(len_bytes as f64 / seconds[ROUNDS / 2])
 }
 
-/// What one binding sees, and no more than half of what is free: others may want memory at the same time.
-fn readable_bytes(device: &Device) -> Result<u64, LoadError> {
-    let facts = device.facts();
-    let most_bytes = if facts.kind == DeviceKind::Cpu { MOST_SOFTWARE_BYTES } else { MOST_BYTES };
+/// What a measurement may take, which is no more than half of what is free: others may want memory at the same time.
+pub fn scratch_bytes(device: &Device) -> Result<u64, LoadError> {
+    let most_bytes = if device.facts().kind == DeviceKind::Cpu { MOST_SOFTWARE_BYTES } else { MOST_BYTES };
     let heaps = device.heaps()?;
     let free_bytes = heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.available_bytes()).max();
-    let bytes = most_bytes.min(facts.storage_range_bytes).min(free_bytes.unwrap_or(0) / 2);
-    Ok((bytes / READ_BLOCK_BYTES).max(1) * READ_BLOCK_BYTES)
+    Ok(most_bytes.min(free_bytes.unwrap_or(0) / 2).max(LEAST_BYTES))
 }

@@ -149,6 +149,9 @@ pub struct LoadArgs {
 pub struct DevicesArgs {
     /// Artifact whose targets are compared with each device
     pub artifact: Option<PathBuf>,
+    /// Measure how fast bytes get from this machine's memory to each device
+    #[arg(long)]
+    pub transfers: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -413,7 +416,7 @@ mod tests {
     #[test]
     fn a_subcommand_needs_no_artifact_of_its_own() {
         let args = Args::try_parse_from(["unicorn-run", "devices", "--json"]).unwrap();
-        assert!(matches!(args.command, Some(Command::Devices(DevicesArgs { artifact: None, json: true }))));
+        assert!(matches!(args.command, Some(Command::Devices(DevicesArgs { artifact: None, json: true, .. }))));
         assert!(Args::try_parse_from(["unicorn-run", "m.unicorn", "-p", "text", "devices"]).is_err());
         assert!(Args::try_parse_from(["unicorn-run"]).is_err());
     }
