@@ -84,16 +84,15 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
     }
     for (way, rates) in WAYS.into_iter().zip(&ways) {
         let [from_disk, from_cache] = media.of(way, &rates.to);
-        let part = |rates: &Rates, (name, medium): (&str, &Rates)| {
-            let (rate, medium) = (rates.median()?, medium.median()?);
-            Some(format!("{rate:>8.2} GB/s, {:>4.0} % of {name}", 100.0 * rate / medium))
-        };
-        let from_disk = part(&rates.nothing_cached, from_disk);
-        let from_cache = part(&rates.all_cached, from_cache);
-        if let (Some(from_disk), Some(from_cache)) = (from_disk, from_cache) {
-            println!("{way}, {}:", rates.to);
-            println!("  {:<30}{from_disk}", "nothing cached");
-            println!("  {:<30}{from_cache}", "all cached");
+        let lines =
+            [("nothing cached", &rates.nothing_cached, from_disk), ("all cached", &rates.all_cached, from_cache)];
+        for (cached, rates_so, (name, medium)) in lines {
+            let Some(rate) = rates_so.median() else { continue };
+            let part = medium.median().map(|medium| format!(", {:.0} % of {name}", 100.0 * rate / medium));
+            println!("{:<32}{rate:>8.2} GB/s{}", format!("{way}, {cached}"), part.unwrap_or_default());
+        }
+        if !rates.to.is_empty() {
+            println!("  {}", rates.to);
         }
     }
     Ok(())
@@ -151,10 +150,10 @@ impl Media {
 
     /// What holds a way back, from the disk and from the page cache; `to` says where it put the weights.
     fn of(&self, way: &str, to: &str) -> [(&'static str, &Rates); 2] {
-        let [disk, past_cache, page_cache, _, copied, mapped_device, mapped_host] = self.named();
+        let [disk, past_cache, _, fresh_memory, copied, mapped_device, mapped_host] = self.named();
         match way {
-            // What is imported is mapped, not copied.
-            "import" => [disk, page_cache],
+            // Nothing is copied: the least that another way would do.
+            "import" => [disk, fresh_memory],
             "host" => [past_cache, past_cache],
             "staging" => [disk, copied],
             _ if to.contains("device-local") => [disk, mapped_device],

@@ -21,7 +21,10 @@ pub fn run(args: &DevicesArgs) -> Result<(), CliError> {
     let mut rows: Vec<DeviceRow> = devices.iter().map(|facts| DeviceRow::new(facts, targets.as_deref())).collect();
     if args.transfers {
         for (row, facts) in rows.iter_mut().zip(&devices) {
-            row.transfers = Some(TransferRow::new(measure_transfers(facts)?));
+            match measure_transfers(facts) {
+                Ok(transfers) => row.transfers = Some(TransferRow::new(transfers)),
+                Err(error) => note(format_args!("transfers to {} are not measured: {error}", facts.name)),
+            }
         }
     }
     if args.json {
@@ -58,7 +61,7 @@ struct DeviceRow {
     /// Only when an artifact was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<TargetFit>>,
-    /// Only when asked for.
+    /// Only when asked for, and the device does it.
     #[serde(skip_serializing_if = "Option::is_none")]
     transfers: Option<TransferRow>,
 }
