@@ -56,6 +56,9 @@ pub struct LoadOptions {
     /// Steps begin as soon as the first layers are there; the rest of the weights arrives beside them. Not for programs that
     /// are profiled or compared.
     pub lazy: bool,
+    /// Pipelines are made when all weights are there, not meanwhile: a start takes longer, and what loading took is that of the
+    /// weights' way alone. Not for a lazy load.
+    pub load_alone: bool,
     /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
     /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
@@ -78,7 +81,7 @@ pub struct LoadOptions {
 pub struct LoadReport {
     /// Until the first step could begin.
     pub seconds_total: f64,
-    /// Compiled while weights were loading.
+    /// Compiled while weights were loading, unless they were to be alone.
     pub seconds_pipelines: f64,
     pub pipelines: PipelineReport,
     pub tuning: TuningReport,
@@ -299,6 +302,7 @@ impl Default for LoadOptions {
             budget: Budget::default(),
             residency: None,
             lazy: false,
+            load_alone: false,
             verify_weights: true,
             submission: None,
             cache_folder: None,

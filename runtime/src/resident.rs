@@ -121,11 +121,15 @@ pub fn make_resident(
         (Some(loading), None, compiled, seconds)
     } else {
         let mut delivery = delivery;
-        let (filled, (compiled, seconds)) = thread::scope(|scope| {
-            let compiled = scope.spawn(compile);
-            let filled = fill(&mut delivery, progress);
-            (filled, compiled.join().expect("compiling does not panic"))
-        });
+        let (filled, (compiled, seconds)) = if options.load_alone {
+            (fill(&mut delivery, progress), compile())
+        } else {
+            thread::scope(|scope| {
+                let compiled = scope.spawn(compile);
+                let filled = fill(&mut delivery, progress);
+                (filled, compiled.join().expect("compiling does not panic"))
+            })
+        };
         let (filled, compiled) = (filled?, compiled?);
         let delivered = delivery.check(filled, verify(&compiled.pipelines))?;
         (None, Some(delivered), compiled, seconds)

@@ -30,6 +30,8 @@ pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
 const STAGING_BYTES: u64 = 8 * PIECE_BYTES;
+/// What one core reads of it at a time, so that all of many cores have something to do.
+const READ_BYTES: u64 = 2 << 20;
 
 impl Slice {
     /// `fresh` was allocated for `way`.
@@ -126,6 +128,12 @@ impl Parcel<'_> {
         Ok(self.place)
     }
 
+    /// Where each part of its bytes lies in the file and goes in `chunk`, which is at least as long.
+    fn parts<'c>(&self, chunk: &'c mut [u8]) -> impl Iterator<Item = (u64, &'c mut [u8])> {
+        let parts = chunk[..self.len_bytes as usize].chunks_mut(READ_BYTES as usize);
+        (self.file_offset_bytes..).step_by(READ_BYTES as usize).zip(parts)
+    }
+
     fn read_in_place(self, reader: &Reader<'_>) -> Result<usize, LoadError> {
         let (bytes, flush) = self.target.expect("slices that are read in place have a mapping");
         reader.read(self.file_offset_bytes, bytes)?;
@@ -183,10 +191,8 @@ impl Stage {
         meanwhile: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
     ) -> Result<ControlFlow<()>, LoadError> {
         let chunks = self.mapping.bytes_mut().chunks_mut(PIECE_BYTES as usize);
-        let reads = parcels.iter().zip(chunks).collect();
-        let read = |(parcel, chunk): (&Parcel<'_>, &mut [u8])| {
-            reader.read(parcel.file_offset_bytes, &mut chunk[..parcel.len_bytes as usize])
-        };
+        let reads = parcels.iter().zip(chunks).flat_map(|(parcel, chunk)| parcel.parts(chunk)).collect();
+        let read = |(file_offset_bytes, part): (u64, &mut [u8])| reader.read(file_offset_bytes, part);
         let flow = on_all_cores_beside(meanwhile, reads, read, &mut |()| ControlFlow::Continue(()))?;
         if flow.is_break() {
             return Ok(flow);
