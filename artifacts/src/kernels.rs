@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What a workgroup of [`TargetKernels::reads`] reads at a time.
+pub const READ_BLOCK_BYTES: u64 = 16 << 10;
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernels {
     /// SPIR-V modules, each once, in words. Entry point `main`.
@@ -19,6 +22,9 @@ pub struct TargetKernels {
     /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
     /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees, a workgroup each.
     pub checksum: Option<u32>,
+    /// Index into `pipelines` of the one that reads a buffer once, by which bandwidth is measured: bound to whole blocks of
+    /// [`READ_BLOCK_BYTES`] and a word for each workgroup, of which there may be any number.
+    pub reads: Option<u32>,
 }
 
 /// Which devices a target is for, in Vulkan's terms. The runtime takes the first target in the file that fits.

@@ -57,9 +57,10 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         }
     }
     for target in &view.kernels.targets {
-        if let Some(checksum) = target.checksum {
-            below("pipeline of the checksum", checksum, target.pipelines.len())?;
-            equal("bindings of the checksum", target.pipelines[checksum as usize].bindings, 3)?;
+        for (what, pipeline, bindings) in [("checksum", target.checksum, 3), ("reads", target.reads, 2)] {
+            let Some(pipeline) = pipeline else { continue };
+            below(&format!("pipeline of the {what}"), pipeline, target.pipelines.len())?;
+            equal(&format!("bindings of the {what}"), target.pipelines[pipeline as usize].bindings, bindings)?;
         }
         for pipeline in &target.pipelines {
             in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;

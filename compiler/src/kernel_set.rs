@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
 use kernels::checksum::ChecksumSpec;
+use kernels::reads::ReadsSpec;
 use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
@@ -68,7 +69,7 @@ pub fn build(
             });
         }
         let checksum = specs.len() as u32;
-        specs.push(KernelSpec::Checksum(ChecksumSpec {}));
+        specs.extend([KernelSpec::Checksum(ChecksumSpec {}), KernelSpec::Reads(ReadsSpec {})]);
         let others = |spec| if options.alternatives { alternatives::alternatives(spec, target) } else { Vec::new() };
         let others: Vec<Vec<KernelSpec>> = specs.iter().map(others).collect();
         let mut module_of = |words: Vec<u32>| {
@@ -116,6 +117,7 @@ pub fn build(
             pipelines,
             programs,
             checksum: Some(checksum),
+            reads: Some(checksum + 1),
         });
         set.specs.push(specs);
         progress.advance(1);

@@ -25,6 +25,7 @@ pub mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod quantize;
+pub mod reads;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};

@@ -13,6 +13,7 @@ use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
 use crate::quantize::QuantizeSpec;
+use crate::reads::ReadsSpec;
 use crate::sample::SampleSpec;
 
 /// One specialised kernel.
@@ -30,6 +31,7 @@ pub enum KernelSpec {
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
     Checksum(ChecksumSpec),
+    Reads(ReadsSpec),
 }
 
 /// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
@@ -82,6 +84,8 @@ pub enum Role {
     HashedRange,
     /// Eight words a subtree of that range.
     Hashes,
+    /// One word a workgroup, of everything that it has read.
+    Folded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -121,7 +125,13 @@ impl KernelSpec {
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
             KernelSpec::Checksum(_) => "checksum",
+            KernelSpec::Reads(_) => "reads",
         }
+    }
+
+    /// Whether the runtime starts it by itself, in no program.
+    pub fn is_of_runtime(&self) -> bool {
+        matches!(self, KernelSpec::Checksum(_) | KernelSpec::Reads(_))
     }
 
     /// The buffers of descriptor set 0, in order.
@@ -139,6 +149,7 @@ impl KernelSpec {
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
             KernelSpec::Checksum(spec) => spec.bindings(),
+            KernelSpec::Reads(spec) => spec.bindings(),
         }
     }
 
@@ -165,10 +176,12 @@ impl KernelSpec {
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
             KernelSpec::Checksum(spec) => spec.wgsl(),
+            KernelSpec::Reads(spec) => spec.wgsl(),
         }
     }
 
-    /// Workgroups for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees.
+    /// Workgroups for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees, and of
+    /// [`KernelSpec::Reads`] just as many.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
@@ -181,7 +194,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
-            KernelSpec::Checksum(_) => [rows, 1, 1],
+            KernelSpec::Checksum(_) | KernelSpec::Reads(_) => [rows, 1, 1],
         }
     }
 }
@@ -189,8 +202,11 @@ impl KernelSpec {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     let writes = |role| {
-        use Role::{Drawn, Encoded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
-        matches!(role, StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes)
+        use Role::{Drawn, Encoded, Folded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
+        matches!(
+            role,
+            StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes | Folded
+        )
     };
     roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
 }
@@ -222,6 +238,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Drawn => ("drawn", "array<Output>"),
             Role::HashedRange => ("hashed_range", "vec4<u32>"),
             Role::Hashes => ("hashes", "array<vec4<u32>>"),
+            Role::Folded => ("folded", "array<u32>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
         format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")

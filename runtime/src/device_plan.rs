@@ -371,7 +371,7 @@ pub(crate) mod tests {
     }
 
     fn target(name: &str, matches: TargetMatch) -> TargetKernels {
-        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![], checksum: None }
+        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![], checksum: None, reads: None }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use artifacts::step::{HISTORY_AT, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT, Sampler};
@@ -15,6 +16,7 @@ use crate::programs::Programs;
 use crate::recovery::Stop;
 use crate::session::Sampled;
 use crate::vk::Failure;
+use crate::vk::pipeline::Pipeline;
 use crate::vk::submit::Lane;
 
 /// What all sessions of a model share on its device.
@@ -27,6 +29,8 @@ pub struct Engine {
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
     pub programs: Programs,
+    /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
+    pub reads: Option<Arc<Pipeline>>,
     /// One a KV group.
     pub pools: Vec<PagePool>,
     pub slots: u32,

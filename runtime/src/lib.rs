@@ -16,7 +16,8 @@
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
 //!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
-//!                          tune (the time of each alternative, from which tuning makes the target that is loaded)
+//!                          tune (the time of each alternative, from which tuning makes the target that is loaded),
+//!                          bandwidth (of reads from its memory), transfers (to its memory)
 //!  vk (unsafe inside, safe outside): instance · facts · device · import · memory · cache · pipeline · stamps · record · submit ·
 //!                                    statistics
 //! ```
@@ -57,6 +58,7 @@ mod route;
 mod runnable;
 pub mod session;
 mod sysfs;
+mod transfers;
 pub mod tune;
 mod tuning;
 mod vk;
@@ -80,6 +82,7 @@ pub use recovery::Recovery;
 pub use residency::TierBytes;
 pub use room::{NoRoom, Room};
 pub use session::{LogitsSink, Sampled, Sampling, Session};
+pub use transfers::{Transfers, measure_transfers};
 pub use tune::{Effort, TimedCandidate, TimedPipeline, TuneError};
 pub use tuning::{Choice, StepShape, Tuning, TuningReport};
 #[cfg(feature = "fault-injection")]

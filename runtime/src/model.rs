@@ -56,6 +56,9 @@ pub struct LoadOptions {
     /// Steps begin as soon as the first layers are there; the rest of the weights arrives beside them. Not for programs that
     /// are profiled or compared.
     pub lazy: bool,
+    /// Pipelines are made when all weights are there, not meanwhile: a start takes longer, and what loading took is that of the
+    /// weights' way alone. Not for a lazy load.
+    pub load_alone: bool,
     /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
     pub verify_weights: bool,
     /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
@@ -78,7 +81,7 @@ pub struct LoadOptions {
 pub struct LoadReport {
     /// Until the first step could begin.
     pub seconds_total: f64,
-    /// Compiled while weights were loading.
+    /// Compiled while weights were loading, unless they were to be alone.
     pub seconds_pipelines: f64,
     pub pipelines: PipelineReport,
     pub tuning: TuningReport,
@@ -218,15 +221,13 @@ impl Model {
         self.begun.elapsed()
     }
 
-    /// The device's memory bandwidth in bytes per second, read and written, measured now by copies between scratch buffers.
-    ///
-    /// # Errors
-    /// When there is no room for the scratch buffers, or the device fails.
-    pub fn measure_bandwidth(&self) -> Result<f64, RunError> {
+    /// Bytes per second at which the device reads its memory, measured now; `None`: the artifact holds no kernel for that,
+    /// there is no room for what is read, or the device fails.
+    pub fn measure_read_bandwidth(&self) -> Option<f64> {
         let mut shared = self.shared();
-        let lane = &mut shared.ready(self)?.1.lane;
-        let device = lane.device().clone();
-        Ok(bandwidth::measure(&device, lane)?)
+        let engine = shared.ready(self).ok()?.1;
+        let device = engine.lane.device().clone();
+        bandwidth::measure(&device, &mut engine.lane, engine.reads.as_ref()?).ok()
     }
 
     /// The steps of all sessions since this was last called, if the model was loaded to be profiled.
@@ -301,6 +302,7 @@ impl Default for LoadOptions {
             budget: Budget::default(),
             residency: None,
             lazy: false,
+            load_alone: false,
             verify_weights: true,
             submission: None,
             cache_folder: None,

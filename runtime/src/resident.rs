@@ -123,15 +123,19 @@ pub fn make_resident(
         (Some(loading), None, compiled, seconds)
     } else {
         let mut delivery = delivery;
-        let (filled, (compiled, seconds)) = thread::scope(|scope| {
-            let compiling = cores::start(scope, 1, compile).pop();
-            let filled = fill(&mut delivery, progress);
-            let compiled = match compiling {
-                Some(thread) => thread.join().expect("compiling does not panic"),
-                None => compile(),
-            };
-            (filled, compiled)
-        });
+        let (filled, (compiled, seconds)) = if options.load_alone {
+            (fill(&mut delivery, progress), compile())
+        } else {
+            thread::scope(|scope| {
+                let compiling = cores::start(scope, 1, compile).pop();
+                let filled = fill(&mut delivery, progress);
+                let compiled = match compiling {
+                    Some(thread) => thread.join().expect("compiling does not panic"),
+                    None => compile(),
+                };
+                (filled, compiled)
+            })
+        };
         let (filled, compiled) = (filled?, compiled?);
         let delivered = delivery.check(filled, verify(&compiled.pipelines))?;
         (None, Some(delivered), compiled, seconds)
@@ -147,6 +151,7 @@ pub fn make_resident(
         profiles: Vec::new(),
         views,
         programs: prepared.record(&device, &paces, bound, options.profile.then_some(target))?,
+        reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
         pools: plan
             .kv_groups
             .iter()

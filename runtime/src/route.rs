@@ -137,6 +137,7 @@ mod tests {
             pipelines: vec![],
             programs: programs.into_iter().map(program).collect(),
             checksum: None,
+            reads: None,
         }
     }
 

@@ -111,6 +111,7 @@ mod tests {
             pipelines: vec![pipeline],
             programs: vec![program],
             checksum: None,
+            reads: None,
         };
         let mut kernels =
             Kernels { modules: vec![vec![0; HEADER_WORDS], on_integers(16), on_integers(32)], targets: vec![target] };

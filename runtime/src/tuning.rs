@@ -188,8 +188,10 @@ fn assemble(target: &TargetKernels, programs: &[(usize, &BTreeMap<u32, u32>)]) -
         }
         made.programs.push(program);
     }
-    if let Some(checksum) = target.checksum {
-        made.checksum = Some(number_of(&mut made.pipelines, checksum, None)?);
+    for (of_runtime, number) in [(&mut made.checksum, target.checksum), (&mut made.reads, target.reads)] {
+        if let Some(number) = number {
+            *of_runtime = Some(number_of(&mut made.pipelines, number, None)?);
+        }
     }
     Some(made)
 }
@@ -238,6 +240,7 @@ mod tests {
                 program(1, vec![matmul()]),
             ],
             checksum: Some(2),
+            reads: None,
         }
     }
 

@@ -30,6 +30,9 @@ pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
 const STAGING_BYTES: u64 = 8 * PIECE_BYTES;
+/// What one core reads at a time, so that many cores have something to do, and that the file is read nearly in order, as
+/// systems like it that read ahead.
+const READ_BYTES: u64 = 2 << 20;
 
 impl Slice {
     /// `fresh` was allocated for `way`.
@@ -69,8 +72,8 @@ pub fn fill(
         let run: Vec<Parcel<'_>> = std::iter::from_fn(|| parcels.next_if(|next| next.way == way)).collect();
         let flow = match way {
             Way::Import => on_all_cores(run, |parcel| parcel.fault_in(&cached), arrived)?,
-            Way::Map => on_all_cores(run, |parcel| parcel.read_in_place(&cached), arrived)?,
-            Way::Host => on_all_cores(run, |parcel| parcel.read_in_place(&direct), arrived)?,
+            Way::Map => read_in_place(&cached, run, arrived)?,
+            Way::Host => read_in_place(&direct, run, arrived)?,
             Way::Staging => {
                 let stages = match &mut stages {
                     Some(stages) => stages,
@@ -125,13 +128,49 @@ impl Parcel<'_> {
         reader.fault_in(self.file_offset_bytes..self.file_offset_bytes + self.len_bytes)?;
         Ok(self.place)
     }
+}
 
-    fn read_in_place(self, reader: &Reader<'_>) -> Result<usize, LoadError> {
-        let (bytes, flush) = self.target.expect("slices that are read in place have a mapping");
-        reader.read(self.file_offset_bytes, bytes)?;
-        flush.flush(self.offset_bytes..self.offset_bytes + self.len_bytes)?;
-        Ok(self.place)
+/// What one core reads at a time.
+struct Part<'b> {
+    /// Index of the parcel, and how far behind its begin.
+    parcel: usize,
+    begin: u64,
+    bytes: &'b mut [u8],
+}
+
+/// Cuts where each of some parcels is read to.
+fn parts<'b>(targets: impl IntoIterator<Item = &'b mut [u8]>) -> Vec<Part<'b>> {
+    let mut parts = Vec::new();
+    for (parcel, bytes) in targets.into_iter().enumerate() {
+        let chunks = bytes.chunks_mut(READ_BYTES as usize).zip((0..).step_by(READ_BYTES as usize));
+        parts.extend(chunks.map(|(bytes, begin)| Part { parcel, begin, bytes }));
     }
+    parts
+}
+
+/// Reads each parcel to where it stays.
+fn read_in_place(
+    reader: &Reader<'_>,
+    mut parcels: Vec<Parcel<'_>>,
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let targets = parcels.iter_mut().map(|parcel| parcel.target.take());
+    let targets = targets.map(|target| target.expect("slices that are read in place have a mapping"));
+    let (targets, flushes): (Vec<&mut [u8]>, Vec<Flush<'_>>) = targets.unzip();
+    let parts = parts(targets);
+    let mut parts_left = vec![0; parcels.len()];
+    parts.iter().for_each(|part| parts_left[part.parcel] += 1);
+    let read = |part: Part<'_>| {
+        let Parcel { file_offset_bytes, offset_bytes, .. } = parcels[part.parcel];
+        reader.read(file_offset_bytes + part.begin, part.bytes)?;
+        let begin = offset_bytes + part.begin;
+        flushes[part.parcel].flush(begin..begin + part.bytes.len() as u64)?;
+        Ok(part.parcel)
+    };
+    on_all_cores(parts, read, &mut |parcel: usize| {
+        parts_left[parcel] -= 1;
+        if parts_left[parcel] == 0 { arrived(parcels[parcel].place) } else { ControlFlow::Continue(()) }
+    })
 }
 
 /// While the device copies from one buffer, the other is filled. The first lots are small, so that what steps read first is
@@ -183,11 +222,9 @@ impl Stage {
         meanwhile: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
     ) -> Result<ControlFlow<()>, LoadError> {
         let chunks = self.mapping.bytes_mut().chunks_mut(PIECE_BYTES as usize);
-        let reads = parcels.iter().zip(chunks).collect();
-        let read = |(parcel, chunk): (&Parcel<'_>, &mut [u8])| {
-            reader.read(parcel.file_offset_bytes, &mut chunk[..parcel.len_bytes as usize])
-        };
-        let flow = on_all_cores_beside(meanwhile, reads, read, &mut |()| ControlFlow::Continue(()))?;
+        let chunks = parcels.iter().zip(chunks).map(|(parcel, chunk)| &mut chunk[..parcel.len_bytes as usize]);
+        let read = |part: Part<'_>| reader.read(parcels[part.parcel].file_offset_bytes + part.begin, part.bytes);
+        let flow = on_all_cores_beside(meanwhile, parts(chunks), read, &mut |()| ControlFlow::Continue(()))?;
         if flow.is_break() {
             return Ok(flow);
         }

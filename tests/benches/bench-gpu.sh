@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks and times Unicorn on this machine's GPU, beside llama.cpp where the bundle holds it. Needs nothing but a Vulkan
 # driver; installs nothing. `--help` is any argument that it does not know; reports lie in ./bench-gpu afterwards.
+# `--loading ARTIFACT` as the first argument measures how fast weights get there instead, as `cargo xtask loading` does.
 set -eu
 bundle=$(cd "$(dirname "$0")" && pwd)
 
@@ -23,5 +24,10 @@ LD_LIBRARY_PATH=$used${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ ! -d $nvidia ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$nvidia/lib64:$nvidia/lib
 export LD_LIBRARY_PATH
 
+if [ "${1:-}" = --loading ]; then
+  shift
+  "$bundle/bin/xtask" loading --runtime "$bundle/bin/unicorn-run" "$@"
+  exit
+fi
 "$bundle/bin/unicorn-run" devices
 "$bundle/bin/bench-gpu" --bundle "$bundle" "$@"

@@ -246,6 +246,7 @@ impl Launch {
             pipelines,
             programs,
             checksum: Some(number),
+            reads: None,
         });
         let plan = Plan {
             machine: MachinePlan::default(),

@@ -83,6 +83,7 @@ impl CompiledModel {
             pipelines: others.iter().map(|(pipeline, _, _)| pipeline.clone()).collect(),
             programs: Vec::new(),
             checksum: None,
+            reads: None,
             ..compiled.clone()
         };
         let executables = kernel_statistics(facts, &set.kernels, &only_others, true)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bench-gpu.sh   the one thing to start there
-//! bin/           unicorn-compile, unicorn-run · differential, e2e · bench-gpu, random-gguf
+//! bin/           unicorn-compile, unicorn-run · differential, e2e · bench-gpu, random-gguf · xtask, for `loading`
 //! shapes/ models/                             what is timed, what is checked
 //! lib/           the Vulkan loader and what drivers link to, for systems that lack them
 //! llama/         llama-bench with its libraries, if asked for
@@ -96,15 +96,16 @@ pub fn run_build(args: &BenchGpuArgs) -> Result<()> {
     Ok(())
 }
 
-/// Everything for `bin`: our two programs as users run them, the checks and helpers as tests run them.
+/// Everything for `bin`: our two programs as users run them, the checks and helpers as tests run them, and what runs now.
 fn programs(binaries: &Binaries) -> Result<Vec<PathBuf>> {
     let tests = ["test", "--package", "tests", "--no-run", "--test", "differential", "--test", "e2e"];
     let helpers = ["build", "--package", "tests", "--bin", "bench-gpu", "--bin", "random-gguf"];
     let tests = executables(&read(cargo().args(tests).arg("--message-format=json"))?, "test")?;
     let helpers = executables(&read(cargo().args(helpers).arg("--message-format=json"))?, "bin")?;
-    let own = [binaries.compiler_path(), binaries.runtime_path()];
+    let xtask = std::env::current_exe().context("path of xtask is unknown")?;
+    let own = [binaries.compiler_path(), binaries.runtime_path(), xtask];
     let programs: Vec<PathBuf> = own.into_iter().chain(tests).chain(helpers).collect();
-    ensure!(programs.len() == 6, "cargo built {programs:?}, expected six programs");
+    ensure!(programs.len() == 7, "{programs:?} are at hand, expected seven programs");
     Ok(programs)
 }
 

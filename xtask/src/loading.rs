@@ -1,5 +1,5 @@
-//! `cargo xtask loading`: how fast weights become resident in each way, beside what the disk, the memory and the page cache
-//! can do, all in one run.
+//! `cargo xtask loading`: how fast weights become resident in each way, beside what the disk, the memory and the device can do,
+//! all in one run. `bench-gpu.sh --loading` is the same on a machine without cargo.
 
 use std::fs;
 use std::hint::black_box;
@@ -31,6 +31,31 @@ pub struct LoadingArgs {
 
 const WAYS: [&str; 4] = ["import", "map", "host", "staging"];
 
+/// Rates of one thing, a round each, in 10⁹ bytes a second.
+#[derive(Default)]
+struct Rates(Vec<f64>);
+
+/// What one way reached, and where it put the weights.
+#[derive(Default)]
+struct WayRates {
+    nothing_cached: Rates,
+    all_cached: Rates,
+    /// In words, as unicorn-run says it.
+    to: String,
+}
+
+/// What disk, memory and device can do.
+#[derive(Default)]
+struct Media {
+    disk: Rates,
+    disk_past_cache: Rates,
+    page_cache: Rates,
+    fresh_memory: Rates,
+    copied: Rates,
+    mapped_device: Rates,
+    mapped_host: Rates,
+}
+
 /// Prints a line a medium and a line a way. In each round every one of them takes its turn.
 ///
 /// # Errors
@@ -40,59 +65,125 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
         Some(program) => program.clone(),
         None => Binaries::build()?.runtime().get_program().into(),
     };
-    let artifact = &args.artifact;
-    let bytes = fs::metadata(artifact).with_context(|| format!("{} cannot be read", artifact.display()))?.len();
-    let mut media: [Vec<f64>; 4] = Default::default();
-    let mut ways: [[Vec<f64>; 2]; 4] = Default::default();
+    let mut media = Media::default();
+    let mut ways: [WayRates; 4] = Default::default();
     for _ in 0..args.rounds {
-        forget(artifact)?;
-        media[0].push(rate(bytes, || read_once(artifact, &[]))?);
-        media[1].push(rate(bytes, || read_once(artifact, &["iflag=direct"]))?);
-        read_once(artifact, &[])?;
-        media[2].push(rate(bytes, || read_once(artifact, &[]))?);
-        media[3].push(copy_rate(bytes as usize));
+        let mut device = None;
         for (way, rates) in WAYS.into_iter().zip(&mut ways) {
-            for (is_warm, rates) in [false, true].into_iter().zip(rates) {
-                if is_warm {
-                    read_once(artifact, &[])?
-                } else {
-                    forget(artifact)?
-                }
-                match load(&runtime, args, way) {
-                    Ok(rate) => rates.push(rate),
-                    Err(error) => eprintln!("{way} is left out: {error:#}"),
-                }
+            match rates.measure(&runtime, args, way) {
+                Ok(name) => device = Some(name),
+                Err(error) => eprintln!("{way} is left out: {error:#}"),
             }
         }
+        media.measure(&runtime, &args.artifact, &device.context("no way exists on this device")?)?;
     }
-    let [cold, direct, warm, copy] = media.each_mut().map(|rates| median(rates));
-    println!("dd, nothing cached      {cold:>6.2} GB/s");
-    println!("dd, past the cache      {direct:>6.2} GB/s");
-    println!("dd, all cached          {warm:>6.2} GB/s");
-    println!("copy to fresh memory    {copy:>6.2} GB/s");
-    for (way, rates) in WAYS.into_iter().zip(&mut ways) {
-        let [from_disk, from_cache] = rates.each_mut().map(|rates| median(rates));
-        if rates.iter().any(Vec::is_empty) {
-            continue;
+    for (name, rates) in media.named() {
+        if let Some(rate) = rates.median() {
+            println!("{name:<32}{rate:>8.2} GB/s");
         }
-        println!(
-            "{way:<8} nothing cached {from_disk:>6.2} GB/s, {:>4.0} % of dd; all cached {from_cache:>6.2} GB/s, {:>4.0} % of a copy",
-            100.0 * from_disk / if way == "host" { direct } else { cold },
-            100.0 * from_cache / copy
-        );
+    }
+    for (way, rates) in WAYS.into_iter().zip(&ways) {
+        let [from_disk, from_cache] = media.of(way, &rates.to);
+        let lines =
+            [("nothing cached", &rates.nothing_cached, from_disk), ("all cached", &rates.all_cached, from_cache)];
+        for (cached, rates_so, (name, medium)) in lines {
+            let Some(rate) = rates_so.median() else { continue };
+            let part = medium.median().map(|medium| format!(", {:.0} % of {name}", 100.0 * rate / medium));
+            println!("{:<32}{rate:>8.2} GB/s{}", format!("{way}, {cached}"), part.unwrap_or_default());
+        }
+        if !rates.to.is_empty() {
+            println!("  {}", rates.to);
+        }
     }
     Ok(())
 }
 
-/// 10⁹ bytes a second of weights becoming resident.
-fn load(runtime: &Path, args: &LoadingArgs, way: &str) -> Result<f64> {
+impl WayRates {
+    /// Loads twice; gives the device's name.
+    fn measure(&mut self, runtime: &Path, args: &LoadingArgs, way: &str) -> Result<String> {
+        forget(&args.artifact)?;
+        let figures = load(runtime, args, way)?;
+        self.nothing_cached.0.push(load_rate(&figures)?);
+        read_once(&args.artifact, &[])?;
+        let figures = load(runtime, args, way)?;
+        self.all_cached.0.push(load_rate(&figures)?);
+        let text = |key: &str| figures[key].as_str().map(String::from).with_context(|| format!("figures lack {key}"));
+        self.to = text("load_way")?;
+        text("device")
+    }
+}
+
+impl Media {
+    fn measure(&mut self, runtime: &Path, artifact: &Path, device: &str) -> Result<()> {
+        let bytes = fs::metadata(artifact).with_context(|| format!("{} cannot be read", artifact.display()))?.len();
+        forget(artifact)?;
+        self.disk.0.push(rate(bytes, || read_once(artifact, &[]))?);
+        match rate(bytes, || read_once(artifact, &["iflag=direct"])) {
+            Ok(rate) => self.disk_past_cache.0.push(rate),
+            Err(error) => eprintln!("reads past the cache are left out: {error:#}"),
+        }
+        read_once(artifact, &[])?;
+        self.page_cache.0.push(rate(bytes, || read_once(artifact, &[]))?);
+        self.fresh_memory.0.push(copy_rate(bytes as usize));
+        let devices = read(Command::new(runtime).args(["devices", "--json", "--transfers"]))?;
+        let devices: Value = serde_json::from_str(&devices).context("devices of unicorn-run are not JSON")?;
+        let mut listed = devices.as_array().into_iter().flatten();
+        let row = listed.find(|row| row["name"] == device).with_context(|| format!("{device} is not listed"))?;
+        let keys = ["copied_gb_per_s", "mapped_device_gb_per_s", "mapped_host_gb_per_s"];
+        for (rates, key) in [&mut self.copied, &mut self.mapped_device, &mut self.mapped_host].into_iter().zip(keys) {
+            rates.0.extend(row["transfers"][key].as_f64());
+        }
+        Ok(())
+    }
+
+    fn named(&self) -> [(&'static str, &Rates); 7] {
+        [
+            ("dd, nothing cached", &self.disk),
+            ("dd, past the cache", &self.disk_past_cache),
+            ("dd, all cached", &self.page_cache),
+            ("copy to fresh memory", &self.fresh_memory),
+            ("copies by the device", &self.copied),
+            ("mapped device memory", &self.mapped_device),
+            ("mapped host memory", &self.mapped_host),
+        ]
+    }
+
+    /// What holds a way back, from the disk and from the page cache; `to` says where it put the weights.
+    fn of(&self, way: &str, to: &str) -> [(&'static str, &Rates); 2] {
+        let [disk, past_cache, _, fresh_memory, copied, mapped_device, mapped_host] = self.named();
+        match way {
+            // Nothing is copied: the least that another way would do.
+            "import" => [disk, fresh_memory],
+            "host" => [past_cache, past_cache],
+            "staging" => [disk, copied],
+            _ if to.contains("device-local") => [disk, mapped_device],
+            _ => [disk, mapped_host],
+        }
+    }
+}
+
+impl Rates {
+    /// `None`: nothing was measured.
+    fn median(&self) -> Option<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+/// What unicorn-run says of a load.
+fn load(runtime: &Path, args: &LoadingArgs, way: &str) -> Result<Value> {
     let mut command = Command::new(runtime);
     command.arg("bench").arg(&args.artifact).args(["--json", "--no-verify", "-p", "1", "-n", "1", "-r", "1"]);
-    command.args(["--residency", way]);
+    command.args(["--load-alone", "--residency", way]);
     if let Some(device) = &args.device {
         command.args(["--device", device]);
     }
-    let figures: Value = serde_json::from_str(&read(&mut command)?).context("figures of unicorn-run are not JSON")?;
+    serde_json::from_str(&read(&mut command)?).context("figures of unicorn-run are not JSON")
+}
+
+/// Of weights becoming resident.
+fn load_rate(figures: &Value) -> Result<f64> {
     figures["load_gb_per_s"].as_f64().context("figures of unicorn-run lack load_gb_per_s")
 }
 
@@ -129,15 +220,10 @@ fn copy_rate(bytes: usize) -> f64 {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let source = vec![1u8; bytes / cores];
     let begin = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| drop(black_box(black_box(&source).clone())));
-        }
+    let copies: Vec<Vec<u8>> = thread::scope(|scope| {
+        let copying: Vec<_> = (0..cores).map(|_| scope.spawn(|| black_box(&source).clone())).collect();
+        copying.into_iter().map(|thread| thread.join().expect("a copy does not panic")).collect()
     });
-    (cores * source.len()) as f64 / begin.elapsed().as_secs_f64() / 1e9
-}
-
-fn median(rates: &mut [f64]) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
+    let seconds = begin.elapsed().as_secs_f64();
+    copies.iter().map(Vec::len).sum::<usize>() as f64 / seconds / 1e9
 }

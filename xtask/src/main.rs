@@ -6,7 +6,7 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
-//! loading         one artifact → bytes a second of each way to the device, dd and memcpy       when loading changes
+//! loading         one artifact → bytes a second of each way to the device and its medium       when loading changes
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```

@@ -79,7 +79,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     /// Begin as soon as the first layers are loaded, and load the rest beside the first steps
-    #[arg(long)]
+    #[arg(long, conflicts_with = "load_alone")]
     pub lazy: bool,
     /// Print text and figures as one JSON object on stdout
     #[arg(long)]
@@ -134,6 +134,9 @@ pub struct LoadArgs {
     /// Do not compare them
     #[arg(long, overrides_with = "verify")]
     pub no_verify: bool,
+    /// Make kernels after the weights are there, not meanwhile: a slower start, whose rate of loading is the way's own
+    #[arg(long)]
+    pub load_alone: bool,
     /// Longest that one submission to the device may take, in milliseconds [default: 100]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
     pub submission_ms: Option<u32>,
@@ -149,6 +152,9 @@ pub struct LoadArgs {
 pub struct DevicesArgs {
     /// Artifact whose targets are compared with each device
     pub artifact: Option<PathBuf>,
+    /// Measure how fast bytes get from this machine's memory to each device
+    #[arg(long)]
+    pub transfers: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -413,7 +419,7 @@ mod tests {
     #[test]
     fn a_subcommand_needs_no_artifact_of_its_own() {
         let args = Args::try_parse_from(["unicorn-run", "devices", "--json"]).unwrap();
-        assert!(matches!(args.command, Some(Command::Devices(DevicesArgs { artifact: None, json: true }))));
+        assert!(matches!(args.command, Some(Command::Devices(DevicesArgs { artifact: None, json: true, .. }))));
         assert!(Args::try_parse_from(["unicorn-run", "m.unicorn", "-p", "text", "devices"]).is_err());
         assert!(Args::try_parse_from(["unicorn-run"]).is_err());
     }

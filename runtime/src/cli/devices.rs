@@ -10,14 +10,23 @@ use super::args::DevicesArgs;
 use super::error::CliError;
 use super::output::{note, print, print_json};
 use crate::error::size;
-use crate::{DeviceFacts, DeviceKind, LoadError, choose_target, devices};
+use crate::{DeviceFacts, DeviceKind, LoadError, Transfers, choose_target, devices, measure_transfers};
 
 pub fn run(args: &DevicesArgs) -> Result<(), CliError> {
     let targets = match &args.artifact {
         Some(path) => Some(targets_of(path)?),
         None => None,
     };
-    let rows: Vec<DeviceRow> = devices()?.iter().map(|facts| DeviceRow::new(facts, targets.as_deref())).collect();
+    let devices = devices()?;
+    let mut rows: Vec<DeviceRow> = devices.iter().map(|facts| DeviceRow::new(facts, targets.as_deref())).collect();
+    if args.transfers {
+        for (row, facts) in rows.iter_mut().zip(&devices) {
+            match measure_transfers(facts) {
+                Ok(transfers) => row.transfers = Some(TransferRow::new(transfers)),
+                Err(error) => note(format_args!("transfers to {} are not measured: {error}", facts.name)),
+            }
+        }
+    }
     if args.json {
         return print_json(&rows);
     }
@@ -52,6 +61,19 @@ struct DeviceRow {
     /// Only when an artifact was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<TargetFit>>,
+    /// Only when asked for, and the device does it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfers: Option<TransferRow>,
+}
+
+/// From this machine's memory, in 10⁹ bytes a second.
+#[derive(Serialize)]
+struct TransferRow {
+    copied_gb_per_s: f64,
+    /// `None`: the host does not see enough of the device's memory.
+    mapped_device_gb_per_s: Option<f64>,
+    /// `None`: the device reads no host memory in place, or all memory counts as its own.
+    mapped_host_gb_per_s: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -101,6 +123,7 @@ impl DeviceRow {
             features: facts.features.names(),
             cooperative_matrix: facts.features.cooperative_matrix.clone(),
             targets: targets.map(|targets| targets.iter().map(|target| TargetFit::new(target, facts)).collect()),
+            transfers: None,
         }
     }
 
@@ -129,6 +152,7 @@ impl DeviceRow {
         lines.push(format!("   features      {}", self.features.join(", ")));
         lines.extend(self.cooperative_matrix.iter().map(|shape| format!("   matrices      {shape}")));
         lines.extend(self.targets.iter().flatten().map(TargetFit::line));
+        lines.extend(self.transfers.iter().map(TransferRow::line));
         lines.join("\n") + "\n"
     }
 }
@@ -141,6 +165,26 @@ impl HeapRow {
             None => String::new(),
         };
         format!("   memory        {} of {place} memory{budget}", size(self.bytes))
+    }
+}
+
+impl TransferRow {
+    fn new(transfers: Transfers) -> TransferRow {
+        TransferRow {
+            copied_gb_per_s: transfers.copied / 1e9,
+            mapped_device_gb_per_s: transfers.mapped_device.map(|rate| rate / 1e9),
+            mapped_host_gb_per_s: transfers.mapped_host.map(|rate| rate / 1e9),
+        }
+    }
+
+    fn line(&self) -> String {
+        let mapped = |rate: Option<f64>, place| rate.map(|rate| format!(", mapped {place} memory {rate:.2} GB/s"));
+        format!(
+            "   transfers     copies {:.2} GB/s{}{}",
+            self.copied_gb_per_s,
+            mapped(self.mapped_device_gb_per_s, "device").unwrap_or_default(),
+            mapped(self.mapped_host_gb_per_s, "host").unwrap_or_default()
+        )
     }
 }
 

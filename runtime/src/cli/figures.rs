@@ -24,10 +24,10 @@ pub struct Figures {
     pub decode_tokens_per_s: Option<f64>,
     /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
     pub decode_gb_per_s: Option<f64>,
-    /// Memory bandwidth of the device in 10⁹ bytes a second, read and written, measured by copies after the run.
-    pub bandwidth_gb_per_s: Option<f64>,
-    /// `decode_gb_per_s` over `bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
-    pub decode_percent_of_bandwidth: Option<f64>,
+    /// Bandwidth of reads from the device's memory in 10⁹ bytes a second, measured after the run.
+    pub read_bandwidth_gb_per_s: Option<f64>,
+    /// `decode_gb_per_s` over `read_bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
+    pub decode_percent_of_read_bandwidth: Option<f64>,
 }
 
 /// A model as it was loaded.
@@ -91,11 +91,11 @@ impl Pace {
 
 impl Figures {
     pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
-        Figures::of(LoadFigures::new(model), bandwidth_gb_per_s(model), prefill, decode)
+        Figures::of(LoadFigures::new(model), read_bandwidth_gb_per_s(model), prefill, decode)
     }
 
     /// Of what has been measured already.
-    pub fn of(load: LoadFigures, bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
+    pub fn of(load: LoadFigures, read_bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
         Figures {
             load,
             prefill_tokens: 0,
@@ -103,8 +103,8 @@ impl Figures {
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
-            bandwidth_gb_per_s,
-            decode_percent_of_bandwidth: None,
+            read_bandwidth_gb_per_s,
+            decode_percent_of_read_bandwidth: None,
         }
         .with_paces(prefill, decode)
     }
@@ -116,8 +116,8 @@ impl Figures {
         self.decode_tokens_per_s = decode.tokens_per_s();
         self.decode_gb_per_s =
             self.decode_tokens_per_s.map(|rate| rate * self.load.weight_bytes_per_token as f64 / 1e9);
-        let share = |rate: f64| self.bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
-        self.decode_percent_of_bandwidth = self.decode_gb_per_s.and_then(share);
+        let share = |rate: f64| self.read_bandwidth_gb_per_s.map(|bandwidth| 100.0 * rate / bandwidth);
+        self.decode_percent_of_read_bandwidth = self.decode_gb_per_s.and_then(share);
         self
     }
 }
@@ -160,9 +160,9 @@ impl LoadFigures {
     }
 }
 
-/// Measured now. A device without room for two scratch buffers has no figure; what was run on it has gone well.
-pub fn bandwidth_gb_per_s(model: &Model) -> Option<f64> {
-    model.measure_bandwidth().ok().map(|bytes_per_s| bytes_per_s / 1e9)
+/// Measured now. A device without room for what is read has no figure; what was run on it has gone well.
+pub fn read_bandwidth_gb_per_s(model: &Model) -> Option<f64> {
+    model.measure_read_bandwidth().map(|bytes_per_s| bytes_per_s / 1e9)
 }
 
 /// A line a figure, for stderr.
@@ -216,8 +216,9 @@ impl fmt::Display for Figures {
         if let (Some(rate), Some(gb_per_s)) = (self.decode_tokens_per_s, self.decode_gb_per_s) {
             write!(f, ", {rate:.2} tokens/s, {gb_per_s:.2} GB/s of weights")?;
         }
-        if let (Some(percent), Some(bandwidth)) = (self.decode_percent_of_bandwidth, self.bandwidth_gb_per_s) {
-            write!(f, ", {percent:.1} % of the device's {bandwidth:.1} GB/s")?;
+        if let (Some(percent), Some(bandwidth)) = (self.decode_percent_of_read_bandwidth, self.read_bandwidth_gb_per_s)
+        {
+            write!(f, ", {percent:.1} % of the {bandwidth:.1} GB/s of the device's reads")?;
         }
         Ok(())
     }
@@ -258,8 +259,8 @@ pub mod tests {
             decode_tokens: 0,
             decode_tokens_per_s: None,
             decode_gb_per_s: None,
-            bandwidth_gb_per_s: Some(80.0),
-            decode_percent_of_bandwidth: None,
+            read_bandwidth_gb_per_s: Some(80.0),
+            decode_percent_of_read_bandwidth: None,
         }
         .with_paces(
             Pace { tokens: 7, elapsed: Duration::from_millis(500) },
@@ -296,13 +297,13 @@ pub mod tests {
                 "decode_tokens",
                 "decode_tokens_per_s",
                 "decode_gb_per_s",
-                "bandwidth_gb_per_s",
-                "decode_percent_of_bandwidth"
+                "read_bandwidth_gb_per_s",
+                "decode_percent_of_read_bandwidth"
             ]
         );
         assert_eq!(json["prefill_tokens_per_s"], 14.0);
         assert_eq!(json["decode_gb_per_s"], 20.0);
-        assert_eq!(json["decode_percent_of_bandwidth"], 25.0);
+        assert_eq!(json["decode_percent_of_read_bandwidth"], 25.0);
         assert_eq!(json["memory_bytes"]["vram"]["weights"], 2_000_000_000_u64);
     }
 

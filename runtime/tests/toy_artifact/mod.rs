@@ -163,7 +163,7 @@ fn kernels() -> Kernels {
     let matches = TargetMatch::default();
     Kernels {
         modules,
-        targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs, checksum: None }],
+        targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs, checksum: None, reads: None }],
     }
 }
 

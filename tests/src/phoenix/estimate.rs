@@ -108,7 +108,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Combine(_)
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_)
-        | KernelSpec::Checksum(_) => (0, 0),
+        | KernelSpec::Checksum(_)
+        | KernelSpec::Reads(_) => (0, 0),
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kernels::KernelSpec;
-
 use super::instructions::Class;
 use super::{CompiledModel, Kernel};
 
@@ -41,8 +39,8 @@ pub fn table(models: &[CompiledModel]) -> String {
     let mut text = String::new();
     for model in models {
         let mut alike: BTreeMap<(Vec<u32>, &str, [u64; COLUMNS.len() - 1]), u64> = BTreeMap::new();
-        // What only other versions of a program use is with the alternatives; what hashes is in no program.
-        let is_own = |kernel: &&Kernel| !kernel.rows.is_empty() || matches!(kernel.spec, KernelSpec::Checksum(_));
+        // What only other versions of a program use is with the alternatives.
+        let is_own = |kernel: &&Kernel| !kernel.rows.is_empty() || kernel.spec.is_of_runtime();
         for kernel in model.kernels.iter().filter(is_own) {
             let rows = kernel.rows.iter().copied().collect();
             *alike.entry((rows, &kernel.name, values(kernel))).or_default() += 1;
@@ -73,7 +71,7 @@ pub fn alternatives_table(models: &[CompiledModel]) -> String {
         let mut lines: BTreeSet<(Vec<u32>, &str, String)> = BTreeSet::new();
         for (kernel, pipeline) in model.kernels.iter().zip(&model.set.kernels.targets[0].pipelines) {
             let others: Vec<String> = alternatives.by_ref().take(pipeline.alternatives.len()).map(figures).collect();
-            let is_version = kernel.rows.is_empty() && !matches!(kernel.spec, KernelSpec::Checksum(_));
+            let is_version = kernel.rows.is_empty() && !kernel.spec.is_of_runtime();
             if is_version || !others.is_empty() {
                 let figures = format!("{:>11}: {}", figures(kernel), others.join(" "));
                 lines.insert((kernel.rows.iter().copied().collect(), &kernel.name, figures));

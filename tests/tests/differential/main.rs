@@ -12,6 +12,7 @@ use kernels::embed::{self, EmbedSpec};
 use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
+use kernels::reads::{self, ReadsSpec};
 use kernels::sample::{self, SampleSpec};
 use kernels::spec::Number;
 use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
@@ -442,6 +443,21 @@ fn quantize_to_every_format() {
         };
         let expected: Vec<u32> = input.chunks(stride).flat_map(row).collect();
         assert_same_rows(&format!("{spec:?}"), format, &found[&0], &expected, [width, stride], CODE_TOLERANCE);
+    }
+}
+
+/// More blocks than workgroups and fewer, and a rest that is no whole block.
+#[test]
+fn reads_of_every_block() {
+    let mut rng = StdRng::seed_from_u64(15);
+    let block_words = artifacts::kernels::READ_BLOCK_BYTES as usize / 4;
+    for (words, workgroups) in [(block_words, 1), (9 * block_words, 4), (3 * block_words + 8, 2), (2 * block_words, 5)]
+    {
+        let source: Vec<u32> = (0..words).map(|_| rng.random()).collect();
+        let operands = vec![Operand::words(&source), Operand::Out { id: 0, words: workgroups }];
+        let target = target::by_name("generic").expect("a preset");
+        let folded = launch(&target, KernelSpec::Reads(ReadsSpec {}), operands, workgroups).run();
+        assert_eq!(folded[&0], reads::folded(&source, workgroups), "{words} words, {workgroups} workgroups");
     }
 }
 

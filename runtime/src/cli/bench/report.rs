@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cases::Case;
 use super::measure::Measured;
 use crate::Model;
-use crate::cli::figures::{Figures, LoadFigures, Pace, bandwidth_gb_per_s};
+use crate::cli::figures::{Figures, LoadFigures, Pace, read_bandwidth_gb_per_s};
 use crate::cli::table::{Column, or_dash, table};
 
 /// What `--json` prints.
@@ -16,8 +16,8 @@ pub struct BenchReport {
     pub synthetic: bool,
     /// Runs of each case; every figure is the median's.
     pub repetitions: u32,
-    /// The keys of a run: of the first load, the first case of prefill and the first of decode. Bandwidth is measured once,
-    /// by copies, so that all cases are held against the same.
+    /// The keys of a run: of the first load, the first case of prefill and the first of decode. The bandwidth of reads is measured
+    /// once, so that all cases are held against the same.
     #[serde(flatten)]
     pub first: Option<Figures>,
     pub loads: Vec<LoadedFor>,
@@ -52,18 +52,18 @@ pub struct CaseFigures {
     pub bytes_per_token: Option<f64>,
     /// `tokens_per_s * bytes_per_token`, in 10⁹ bytes a second.
     pub gb_per_s: Option<f64>,
-    /// Bandwidth over `bytes_per_token`.
+    /// The bandwidth of reads over `bytes_per_token`.
     pub floor_tokens_per_s: Option<f64>,
     /// `tokens_per_s` over `floor_tokens_per_s`.
     pub percent_of_floor: Option<f64>,
 }
 
 impl CaseFigures {
-    pub fn new(case: Case, measured: &Measured, model: &Model, bandwidth_gb_per_s: Option<f64>) -> CaseFigures {
+    pub fn new(case: Case, measured: &Measured, model: &Model, read_bandwidth_gb_per_s: Option<f64>) -> CaseFigures {
         let weights = model.meta().model.weight_bytes_per_token;
         let groups = &model.plan().kv_groups;
         let cache = groups.iter().map(|group| group.bytes_read_per_token(measured.cached_tokens)).sum();
-        CaseFigures::of_bytes(case, measured, weights, cache, bandwidth_gb_per_s)
+        CaseFigures::of_bytes(case, measured, weights, cache, read_bandwidth_gb_per_s)
     }
 
     /// `weights` are read once a step, `cache` bytes once a sequence.
@@ -72,7 +72,7 @@ impl CaseFigures {
         measured: &Measured,
         weights: u64,
         cache: u64,
-        bandwidth_gb_per_s: Option<f64>,
+        read_bandwidth_gb_per_s: Option<f64>,
     ) -> CaseFigures {
         let (test, depth_tokens, sequences) = match case {
             Case::Prefill { .. } => ("prefill", 0, 1),
@@ -84,7 +84,7 @@ impl CaseFigures {
             Case::Decode { .. } | Case::Batch { .. } => Some(weights as f64 / f64::from(sequences) + cache as f64),
         };
         let tokens_per_s = measured.tokens as f64 / measured.wall.as_secs_f64();
-        let floor = bandwidth_gb_per_s.zip(bytes_per_token).map(|(bandwidth, bytes)| 1e9 * bandwidth / bytes);
+        let floor = read_bandwidth_gb_per_s.zip(bytes_per_token).map(|(bandwidth, bytes)| 1e9 * bandwidth / bytes);
         CaseFigures {
             test,
             depth_tokens,
@@ -131,8 +131,8 @@ impl BenchReport {
     /// Adds the cases of one load.
     pub fn add(&mut self, model: &Model, load: LoadedFor, measured: &[(Case, Measured)]) {
         let bandwidth = match &self.first {
-            Some(first) => first.bandwidth_gb_per_s,
-            None => bandwidth_gb_per_s(model),
+            Some(first) => first.read_bandwidth_gb_per_s,
+            None => read_bandwidth_gb_per_s(model),
         };
         let pace = |wanted: fn(&Case) -> bool| {
             let first = measured.iter().find(|(case, _)| wanted(case));
@@ -152,9 +152,9 @@ impl BenchReport {
         for LoadedFor { sequences, context_tokens, load } in &self.loads {
             page += &format!("{load}         for {sequences} sequences of {context_tokens} tokens\n");
         }
-        page += &match self.first.as_ref().and_then(|first| first.bandwidth_gb_per_s) {
-            Some(bandwidth) => format!("copies   {bandwidth:.1} GB/s, by which the floor is reckoned\n"),
-            None => "copies   no room to measure them, so no floor is known\n".into(),
+        page += &match self.first.as_ref().and_then(|first| first.read_bandwidth_gb_per_s) {
+            Some(bandwidth) => format!("reads    {bandwidth:.1} GB/s, the bandwidth by which the floor is reckoned\n"),
+            None => "reads    not measured, so no floor is known\n".into(),
         };
         let columns = [
             Column::Left("test"),

@@ -21,14 +21,14 @@ pub struct KernelTimes {
     pub weight_bytes: u64,
     /// Weights read, in 10⁹ bytes a second; `None` for kernels without weights.
     pub gb_per_s: Option<f64>,
-    /// `gb_per_s` over the device's measured bandwidth: 100 is the floor of a kernel that reads its weights once.
+    /// `gb_per_s` over the measured bandwidth of reads: 100 is the floor of a kernel that reads its weights once.
     pub percent_of_floor: Option<f64>,
     /// Multiply-adds of rows in use, two each; `None` where the artifact does not say.
     pub tflop_per_s: Option<f64>,
 }
 
 /// The slowest first.
-pub fn times(steps: &[StepProfile], bandwidth_bytes_per_s: Option<f64>) -> Vec<KernelTimes> {
+pub fn times(steps: &[StepProfile], read_bytes_per_s: Option<f64>) -> Vec<KernelTimes> {
     let mut sums: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
     for step in steps {
         for (dispatch, seconds) in step.dispatches.iter().zip(&step.seconds) {
@@ -47,7 +47,7 @@ pub fn times(steps: &[StepProfile], bandwidth_bytes_per_s: Option<f64>) -> Vec<K
             share: if total_seconds > 0.0 { sum.seconds / total_seconds } else { 0.0 },
             weight_bytes: sum.weight_bytes,
             gb_per_s: bytes_per_s.map(|rate| rate / 1e9),
-            percent_of_floor: bytes_per_s.zip(bandwidth_bytes_per_s).map(|(rate, most)| 100.0 * rate / most),
+            percent_of_floor: bytes_per_s.zip(read_bytes_per_s).map(|(rate, most)| 100.0 * rate / most),
             tflop_per_s: rate(sum.flops as f64).map(|rate| rate / 1e12),
         }
     };

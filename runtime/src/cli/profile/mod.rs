@@ -38,13 +38,12 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     decode(&mut session, steps)?;
     let decode_steps = model.take_profiles();
 
-    // A device without room for two scratch buffers has no figure; the run itself has gone well.
-    let bandwidth = model.measure_bandwidth().ok();
+    let bandwidth = model.measure_read_bandwidth();
     let report = ProfileReport {
         device: model.device().name.clone(),
         target: model.report().target.clone(),
         software: is_software(&model),
-        bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
+        read_bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
         prefill: Phase::new(&prefill_steps, bandwidth),
         decode: Phase::new(&decode_steps, bandwidth),
     };
@@ -63,8 +62,8 @@ struct ProfileReport {
     device: String,
     target: String,
     software: bool,
-    /// Read and written, measured by copies after the run; `None`: no room to measure it.
-    bandwidth_gb_per_s: Option<f64>,
+    /// Of reads from the device's memory, measured after the run; `None`: no room to measure it.
+    read_bandwidth_gb_per_s: Option<f64>,
     prefill: Phase,
     /// From the end of the prompt on.
     decode: Phase,
@@ -84,14 +83,14 @@ struct Phase {
 }
 
 impl Phase {
-    fn new(steps: &[StepProfile], bandwidth_bytes_per_s: Option<f64>) -> Phase {
+    fn new(steps: &[StepProfile], read_bytes_per_s: Option<f64>) -> Phase {
         Phase {
             steps: steps.len(),
             tokens: steps.iter().map(|step| u64::from(step.rows)).sum(),
             wall_s: steps.iter().map(|step| step.wall_seconds).sum(),
             gpu_s: steps.iter().flat_map(|step| &step.seconds).sum(),
             dispatches: steps.iter().map(|step| step.dispatches.len()).sum(),
-            kernels: kernels::times(steps, bandwidth_bytes_per_s),
+            kernels: kernels::times(steps, read_bytes_per_s),
         }
     }
 
@@ -108,9 +107,9 @@ impl Phase {
 impl ProfileReport {
     fn page(&self, n_prompt: u32) -> String {
         let ProfileReport { device, target, .. } = self;
-        let bandwidth = match self.bandwidth_gb_per_s {
-            Some(bandwidth) => format!("copies reach {bandwidth:.1} GB/s"),
-            None => "there was no room to measure its bandwidth".into(),
+        let bandwidth = match self.read_bandwidth_gb_per_s {
+            Some(bandwidth) => format!("bandwidth of reads {bandwidth:.1} GB/s"),
+            None => "bandwidth of reads not measured".into(),
         };
         let (prefill, decode) =
             (self.prefill.page("prefill"), self.decode.page(&format!("decode after {n_prompt} tokens")));

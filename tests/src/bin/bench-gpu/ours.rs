@@ -42,7 +42,7 @@ fn add(report: &mut Report, shape: &str, text: &str) -> Result<(), String> {
     let load = &json["loads"][0];
     report.device = load["device"].as_str().unwrap_or_default().into();
     report.target = load["target"].as_str().unwrap_or_default().into();
-    report.bandwidth_gb_per_s = json["bandwidth_gb_per_s"].as_f64();
+    report.read_bandwidth_gb_per_s = json["read_bandwidth_gb_per_s"].as_f64();
     for case in json["cases"].as_array().into_iter().flatten() {
         let number = |key: &str| case[key].as_f64();
         let count = |key: &str| case[key].as_u64().unwrap_or_default();

@@ -11,8 +11,8 @@ use crate::checks::Check;
 pub struct Report {
     pub device: String,
     pub target: String,
-    /// Of copies, as the last shape's run measured it.
-    pub bandwidth_gb_per_s: Option<f64>,
+    /// As the last shape's run measured it.
+    pub read_bandwidth_gb_per_s: Option<f64>,
     pub checks: Vec<Check>,
     pub lines: Vec<Line>,
     pub problems: Vec<Problem>,
@@ -102,9 +102,9 @@ impl Report {
 
     pub fn markdown(&self) -> String {
         let mut text = format!("device {}, target {}", self.device, self.target);
-        if let Some(bandwidth) = self.bandwidth_gb_per_s {
+        if let Some(bandwidth) = self.read_bandwidth_gb_per_s {
             // Writing to a String does not fail, here and below.
-            let _ = write!(text, ", copies {bandwidth:.1} GB/s");
+            let _ = write!(text, ", bandwidth of reads {bandwidth:.1} GB/s");
         }
         text += "\n\n";
         for Check { name, passed, seconds, words } in &self.checks {
