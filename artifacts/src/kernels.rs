@@ -97,12 +97,22 @@ pub struct Dispatch {
     pub alternatives: Vec<[u32; 3]>,
     /// One a binding of the pipeline, in order.
     pub bindings: Vec<Binding>,
-    /// Reads or overwrites something that a dispatch since the last barrier wrote or read.
-    pub barrier_before: bool,
+    pub order: Order,
     /// For people: layer and role.
     pub label: String,
     /// Weight bytes that this dispatch reads.
     pub weight_bytes: u64,
+}
+
+/// What keeps a dispatch behind those whose results it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// It touches nothing that a dispatch since the last barrier wrote, and overwrites nothing that one read.
+    Free,
+    /// A barrier comes before it.
+    Barrier,
+    /// Its workgroups wait by themselves until all those of the dispatch before have counted themselves.
+    Counted,
 }
 
 /// A range of one of the runtime's buffers.

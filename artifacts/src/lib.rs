@@ -48,7 +48,8 @@ pub use account::{Account, TierAccount};
 pub use budget::Budget;
 pub use error::ParseError;
 pub use kernels::{
-    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch,
+    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
+    TargetMatch,
 };
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};

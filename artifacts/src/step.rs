@@ -120,7 +120,8 @@ gpu_words! {
         logit: f32,
         /// Tokens that top-k, top-p and min-p left to draw from.
         candidates: u32,
-        reserved: u32,
+        /// 1: a dispatch gave up waiting for the one before it, and what was drawn means nothing.
+        stalled: u32,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
-use crate::kernels::{Binding, BufferRef, Dispatch, Program, TargetKernels};
+use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
 use crate::plan::{BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
 use crate::step::MAX_ROWS;
 use crate::view::ArtifactView;
@@ -129,6 +129,9 @@ fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
 
 fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> Result<(), ParseError> {
     in_range("rows of a program", u64::from(program.rows), 1, MAX_ROWS as u64)?;
+    if program.dispatches.first().is_some_and(|first| first.order == Order::Counted) {
+        return Err(ParseError::invalid("order of a program's first dispatch", "free or barrier", "counted"));
+    }
     for dispatch in &program.dispatches {
         below("pipeline of a dispatch", dispatch.pipeline, target.pipelines.len())?;
         let pipeline = &target.pipelines[dispatch.pipeline as usize];

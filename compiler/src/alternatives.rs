@@ -28,6 +28,9 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
         KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
         KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
         KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
+        KernelSpec::DecodeAttention(spec) => {
+            attention::other_decodes(spec, target).into_iter().map(KernelSpec::DecodeAttention).collect()
+        }
         KernelSpec::Combine(spec) => {
             attention::other_combines(spec, target).into_iter().map(KernelSpec::Combine).collect()
         }
@@ -66,6 +69,7 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
         KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
         KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
         KernelSpec::Attention(spec) => attention::particular(spec),
+        KernelSpec::DecodeAttention(spec) => attention::decode_particular(spec),
         KernelSpec::Combine(spec) => format!("{} lanes", spec.lanes),
         KernelSpec::Norm(spec) => format!("{} lanes", spec.lanes),
         _ => return name,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use artifacts::{Account, BufferRef, Plan};
+use artifacts::{Account, BufferRef, Order, Plan};
 
 use crate::Planned;
 use crate::error::Result;
@@ -106,11 +106,11 @@ fn kernels_text(set: &KernelSet) -> String {
             let (rows, logits) = (program.rows, program.logits);
             writeln!(text, "program of {rows} rows, logits {logits:?}").expect("writing to a String");
             for dispatch in &program.dispatches {
-                let barrier = if dispatch.barrier_before { "|" } else { " " };
+                let order = order_mark(dispatch.order);
                 let bindings: Vec<String> = dispatch.bindings.iter().map(binding_text).collect();
                 let [x, y, z] = dispatch.workgroups;
                 let (pipeline, label) = (dispatch.pipeline, &dispatch.label);
-                writeln!(text, "{barrier} {label}: pipeline {pipeline} {x}×{y}×{z} {}", bindings.join(" "))
+                writeln!(text, "{order} {label}: pipeline {pipeline} {x}×{y}×{z} {}", bindings.join(" "))
                     .expect("writing to a String");
             }
         }
@@ -119,6 +119,15 @@ fn kernels_text(set: &KernelSet) -> String {
         }
     }
     text
+}
+
+/// `|` behind a barrier, `>` where its workgroups wait by themselves for those of the dispatch before.
+fn order_mark(order: Order) -> char {
+    match order {
+        Order::Free => ' ',
+        Order::Barrier => '|',
+        Order::Counted => '>',
+    }
 }
 
 fn binding_text(binding: &artifacts::Binding) -> String {

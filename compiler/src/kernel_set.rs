@@ -159,6 +159,9 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let Split { rows_per_group, splits, .. } = spec.split;
             format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
         }
+        KernelSpec::DecodeAttention(spec) => {
+            format!("decode attention {} /{}", spec.cache.format.name(), spec.split.splits)
+        }
         KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
         other => other.name().into(),
     }

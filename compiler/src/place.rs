@@ -10,10 +10,10 @@ use artifacts::header::MAX_SLICE_BYTES;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::step::{self, MAX_OUTPUTS, Output};
 use artifacts::{
-    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Plan, Program,
-    SlicePlan, Tier, WeightPlan,
+    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Order, Plan,
+    Program, SlicePlan, Tier, WeightPlan,
 };
-use kernels::KvFormat;
+use kernels::{KvFormat, chain};
 use shaders_gen::Target;
 
 use crate::alternatives::programs;
@@ -231,6 +231,11 @@ pub fn widest_activations(
     widest
 }
 
+/// Counters at the beginning of the arena, in words: of attention's splits, then the slots of chains. No activation of any
+/// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
+pub const ARRIVALS: usize = 4096;
+const COUNTERS: usize = ARRIVALS + chain::SLOTS * chain::SLOT_WORDS;
+
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
 pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<Operand, ActivationPlan> {
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
@@ -285,7 +290,7 @@ fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
         .map(|other| (other.offset_bytes, other.offset_bytes + other.len_bytes))
         .collect();
     taken.sort_unstable();
-    let mut offset = 0u64;
+    let mut offset = 4 * COUNTERS as u64;
     for (start, end) in taken {
         if offset + plan.len_bytes <= start {
             break;
@@ -330,7 +335,7 @@ pub fn place_program(
                 pipeline,
                 workgroups: step.workgroups.map(|count| count as u32),
                 alternatives: alternatives.iter().map(|other| other.map(|count| count as u32)).collect(),
-                barrier_before: hazards.barrier_before(&bindings, step.is_next_part),
+                order: hazards.order(&bindings, step),
                 bindings,
                 label: step.label.clone(),
                 weight_bytes: step.weight_bytes,
@@ -347,10 +352,20 @@ fn bind(
     writes: bool,
 ) -> Binding {
     let whole = |buffer| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
+    let words = |first: usize, count: usize| Binding {
+        buffer: BufferRef::Arena,
+        offset_bytes: 4 * first as u64,
+        len_bytes: 4 * count as u64,
+        writes,
+    };
+    let slot = |number| ARRIVALS + chain::SLOT_WORDS * number;
     match operand {
         Operand::StepBuffer => whole(BufferRef::Step),
         Operand::Logits => whole(BufferRef::Logits),
         Operand::Drawn => whole(BufferRef::Output),
+        Operand::Arrivals => words(0, ARRIVALS),
+        Operand::Chain { dispatch } => words(slot(dispatch - 1), 2 * chain::SLOT_WORDS),
+        Operand::ChainSlots => words(slot(0), chain::SLOTS * chain::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } => {
@@ -371,12 +386,29 @@ fn bind(
 struct Hazards {
     reads: BTreeSet<Range>,
     writes: BTreeSet<Range>,
+    /// The newest dispatch waited by itself: nobody else knows what came before it.
+    counted: bool,
 }
 
 /// (buffer, start, end); whole buffers end at the greatest number.
 type Range = ((u8, u32, u32), u64, u64);
 
 impl Hazards {
+    fn order(&mut self, bindings: &[Binding], step: &Step) -> Order {
+        if step.is_counted {
+            self.counted(bindings);
+            return Order::Counted;
+        }
+        if self.barrier_before(bindings, step.is_next_part) { Order::Barrier } else { Order::Free }
+    }
+
+    /// A dispatch waits by itself for the one before, and so for all.
+    fn counted(&mut self, bindings: &[Binding]) {
+        *self = Hazards::default();
+        self.barrier_before(bindings, false);
+        self.counted = true;
+    }
+
     /// Whether a dispatch must wait: it reads what was written, or writes what was read or written.
     ///
     /// `is_next_part`: it writes elsewhere in the output of the dispatch before, of which both bind the same range.
@@ -389,9 +421,9 @@ impl Hazards {
         let must_wait = ranges.iter().any(|(range, writes)| {
             (touches(&self.writes, range) && !shared(range, *writes)) || (*writes && touches(&self.reads, range))
         });
+        let must_wait = must_wait || self.counted;
         if must_wait {
-            self.reads.clear();
-            self.writes.clear();
+            *self = Hazards::default();
         }
         for (range, writes) in ranges {
             if writes { &mut self.writes } else { &mut self.reads }.insert(range);
@@ -434,6 +466,15 @@ mod tests {
         assert!(hazards.barrier_before(&[arena(256, false), arena(512, true)], false));
         assert!(hazards.barrier_before(&[arena(512, false), arena(768, true)], true));
         assert!(hazards.barrier_before(&[arena(768, true)], false));
+    }
+
+    #[test]
+    fn whoever_follows_a_counted_dispatch_counts_it_or_has_a_barrier() {
+        let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
+        let mut hazards = Hazards::default();
+        hazards.counted(&[arena(0, true)]);
+        assert!(hazards.barrier_before(&[arena(512, false)], false));
+        assert!(!hazards.barrier_before(&[arena(512, false)], false));
     }
 
     proptest! {

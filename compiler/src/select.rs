@@ -3,6 +3,7 @@
 //! Nothing has an address yet: operands name values, weights and caches, and `place` turns them into bindings.
 
 mod attention;
+mod chain;
 mod matmul;
 
 use std::collections::BTreeMap;
@@ -83,6 +84,8 @@ pub struct Step {
     pub weight_bytes: u64,
     /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
     pub is_next_part: bool,
+    /// Its workgroups wait by themselves for those of the step before, see `kernels::chain`.
+    pub is_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +95,14 @@ pub enum Operand {
     Value(ValueId),
     /// The same value as the integers that matmuls read.
     Encoded(ValueId),
+    /// Counters of attention's splits, 0 between dispatches.
+    Arrivals,
+    /// The slots of the dispatch before this one and its own, see `kernels::chain`.
+    Chain {
+        dispatch: usize,
+    },
+    /// Those of the whole program.
+    ChainSlots,
     /// What the splits of an attention leave for its `combine`, `len` f32 elements.
     Partials {
         of: ValueId,
@@ -167,6 +178,9 @@ pub fn select(
     }
     if kind.samples() {
         selector.sample();
+        if target.chains {
+            chain::chain(&mut selector.steps);
+        }
     }
     selector.steps
 }
@@ -258,6 +272,7 @@ impl Selector<'_> {
             logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(1024),
             subgroup_size: self.target.subgroup_size,
+            chained: false,
         });
         self.steps.push(Step {
             workgroups: spec.workgroups(self.logits_rows()),
@@ -267,6 +282,7 @@ impl Selector<'_> {
             label: "sample".into(),
             weight_bytes: 0,
             is_next_part: false,
+            is_counted: false,
         });
     }
 
@@ -319,6 +335,7 @@ impl Selector<'_> {
             label,
             weight_bytes,
             is_next_part: false,
+            is_counted: false,
         });
     }
 

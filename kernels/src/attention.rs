@@ -19,7 +19,7 @@ use crate::cache::{CacheLayout, Cell, KvFormat, Side};
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::HeadsSpec;
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
-use crate::split::{Split, TILE};
+use crate::split::Split;
 use crate::template::{Values, render};
 
 /// Parameters of one attention pipeline.
@@ -43,6 +43,8 @@ pub struct AttentionSpec {
     pub subgroup_size: u32,
 }
 
+/// Cached tokens that are scored at a time, and lanes of a workgroup.
+pub const TILE: usize = 64;
 /// Runs of a tile whose greatest scores are found apart, without subgroups.
 const PARTS: usize = 8;
 /// Words of K or V that a lane has under way at a time.
@@ -111,6 +113,7 @@ impl AttentionSpec {
 
     pub(crate) fn wgsl(&self) -> String {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
+        assert_eq!(self.split.tile, TILE, "a lane scores a token");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
         assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
@@ -192,19 +195,6 @@ impl AttentionSpec {
         (0..self.chunk_quads()).map(code).collect()
     }
 
-    /// Four dimensions of the word `word`, without the scale.
-    fn unpacked(&self, word: &str, quad: usize) -> String {
-        let lane = |i: usize| ["x", "y", "z", "w"][i];
-        match self.cache.format {
-            KvFormat::F16 => format!(
-                "vec4<f32>(unpack2x16float({word}.{}), unpack2x16float({word}.{}))",
-                lane(2 * quad),
-                lane(2 * quad + 1)
-            ),
-            KvFormat::Int8 => format!("int8_codes({word}.{})", lane(quad)),
-        }
-    }
-
     fn state_wgsl(&self) -> String {
         let rows = (0..self.split.rows_per_group).map(|row| {
             format!("    let position_{row} = step.rows[min(first_row + {row}u, step.header.n_rows - 1u)].position;\n")
@@ -222,8 +212,8 @@ impl AttentionSpec {
         let newest = self.each_quad(|j| {
             format!(
                 "        let key_{j} = {};\n        let value_{j} = value.scale * {};\n",
-                self.unpacked("key.words", j),
-                self.unpacked("value.words", j)
+                self.cache.unpacked_wgsl("key.words", j),
+                self.cache.unpacked_wgsl("value.words", j)
             )
         });
         let begin = self.each(|q| {
@@ -249,7 +239,8 @@ impl AttentionSpec {
             .collect();
         let products =
             (0..self.key_unroll()).flat_map(|u| (0..self.chunk_quads()).map(move |j| (u, j))).map(|(u, j)| {
-                let quad = format!("            let key_{u}_{j} = {};\n", self.unpacked(&format!("key_{u}"), j));
+                let quad =
+                    format!("            let key_{u}_{j} = {};\n", self.cache.unpacked_wgsl(&format!("key_{u}"), j));
                 let step = self.each(|q| {
                     let at = format!("{q}u * QUADS + (c + {u}u) * CHUNK_QUADS + {j}u");
                     format!("            score_{q} += dot(key_{u}_{j}, queries[{at}]);\n")
@@ -313,7 +304,7 @@ impl AttentionSpec {
             .collect();
         let sums = (0..self.value_unroll()).map(|u| {
             let quads = self.each_quad(|j| {
-                format!("            let value_{u}_{j} = {};\n", self.unpacked(&format!("value_{u}"), j))
+                format!("            let value_{u}_{j} = {};\n", self.cache.unpacked_wgsl(&format!("value_{u}"), j))
             });
             let add = self.each(|q| {
                 let weight = format!("            let weight_{u}_{q} = weights[{q}u * TILE + token_{u}];\n");

@@ -9,6 +9,7 @@
 
 pub mod activations;
 pub mod cache;
+pub mod chain;
 pub mod layout;
 pub mod spec;
 pub mod split;
@@ -17,6 +18,7 @@ pub mod template;
 pub mod attention;
 pub mod checksum;
 pub mod combine;
+pub mod decode_attention;
 pub mod elementwise;
 pub mod embed;
 pub mod flash;

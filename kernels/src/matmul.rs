@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
 
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision, decode_row, encode_row};
+use crate::chain;
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
 use crate::norm::{NormSpec, norm_row};
 use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
@@ -43,6 +44,9 @@ pub struct MatMulSpec {
     pub row_from_step: bool,
     pub tile: MatMulTile,
     pub subgroup_size: u32,
+    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`. Not of f32
+    /// activations.
+    pub chained: bool,
 }
 
 /// How lanes share the work; chosen per device and shape.
@@ -127,6 +131,7 @@ impl MatMulSpec {
             (None, _) => roles.push(Role::Codes),
         }
         roles.extend(self.bias.then_some(Role::Bias));
+        roles.extend(self.chained.then_some(Role::Chain));
         bindings(roles)
     }
 
@@ -143,7 +148,7 @@ impl MatMulSpec {
         let norm = self.prologue.as_ref();
         // What a workgroup quantises: its normed input, its output, or both.
         let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
-        let values = Values::default()
+        let values = chain::values(self.chained, Values::default())
             .size("COLS", layout.cols)
             .size("PADDED_COLS", layout.padded_cols())
             .size("BLOCKS", layout.blocks_per_tile())

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use artifacts::step::Sampler;
 
+use crate::chain;
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -23,16 +24,20 @@ pub struct SampleSpec {
     /// Lanes; each owns a run of consecutive tokens while drawing.
     pub workgroup: usize,
     pub subgroup_size: u32,
+    /// The program has chains: where a dispatch gave up waiting, the draw says so (`Output::stalled`).
+    pub chained: bool,
 }
 
 impl SampleSpec {
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
         // The logits are rewritten with the penalties applied.
-        bindings([Role::StepState, Role::Output, Role::Drawn])
+        let chain = self.chained.then_some(Role::ChainSlots);
+        bindings([Role::StepState, Role::Output, Role::Drawn].into_iter().chain(chain))
     }
 
     pub(crate) fn wgsl(&self) -> String {
-        let values = Values::default()
+        let values = chain::values(self.chained, Values::default())
+            .size("SLOTS", chain::SLOTS)
             .size("VOCAB", self.vocab)
             .size("LOGITS_STRIDE", self.logits_stride)
             .size("WORKGROUP", self.workgroup)

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activations::ActivationFormat;
 use crate::attention::AttentionSpec;
 use crate::checksum::ChecksumSpec;
 use crate::combine::CombineSpec;
+use crate::decode_attention::DecodeAttentionSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
 use crate::flash::FlashSpec;
@@ -26,6 +28,7 @@ pub enum KernelSpec {
     Gemm(GemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
+    DecodeAttention(DecodeAttentionSpec),
     Flash(FlashSpec),
     Combine(CombineSpec),
     Elementwise(ElementwiseSpec),
@@ -66,6 +69,14 @@ pub enum Role {
     Encoded,
     /// What attention found in each split, see `combine`.
     Partials,
+    /// The same, written and read by workgroups of one dispatch.
+    Exchange,
+    /// Counters of what has been left there; 0 between dispatches.
+    Arrivals,
+    /// The slots of the dispatch before and of this one, see `chain`.
+    Chain,
+    /// The slots of the whole program.
+    ChainSlots,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -99,6 +110,28 @@ pub enum Activation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Number(u32);
 
+impl Role {
+    fn is_written(self) -> bool {
+        matches!(
+            self,
+            Role::StepState
+                | Role::Output
+                | Role::OutputQuads
+                | Role::Encoded
+                | Role::Partials
+                | Role::Exchange
+                | Role::Arrivals
+                | Role::Chain
+                | Role::Sum
+                | Role::Keys
+                | Role::Values
+                | Role::Drawn
+                | Role::Hashes
+                | Role::Folded
+        )
+    }
+}
+
 impl Number {
     pub fn new(value: f32) -> Number {
         Number(value.to_bits())
@@ -120,6 +153,7 @@ impl KernelSpec {
             KernelSpec::Gemm(_) => "gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
+            KernelSpec::DecodeAttention(_) => "decode attention",
             KernelSpec::Flash(_) => "flash",
             KernelSpec::Combine(_) => "combine",
             KernelSpec::Elementwise(_) => "elementwise",
@@ -144,6 +178,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
+            KernelSpec::DecodeAttention(spec) => spec.bindings(),
             KernelSpec::Flash(spec) => spec.bindings(),
             KernelSpec::Combine(spec) => spec.bindings(),
             KernelSpec::Elementwise(spec) => spec.bindings(),
@@ -161,6 +196,16 @@ impl KernelSpec {
         }
     }
 
+    /// Whether the kernel waits for the dispatch before it, and counts itself for the next, without barriers: `None`, it
+    /// cannot.
+    pub fn chained(&mut self) -> Option<&mut bool> {
+        match self {
+            KernelSpec::MatMul(spec) if spec.input != ActivationFormat::F32 => Some(&mut spec.chained),
+            KernelSpec::DecodeAttention(spec) => Some(&mut spec.chained),
+            _ => None,
+        }
+    }
+
     /// WGSL with entry point `main`.
     pub fn wgsl(&self) -> String {
         match self {
@@ -171,6 +216,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
+            KernelSpec::DecodeAttention(spec) => spec.wgsl(),
             KernelSpec::Flash(spec) => spec.wgsl(),
             KernelSpec::Combine(spec) => spec.wgsl(),
             KernelSpec::Elementwise(spec) => spec.wgsl(),
@@ -190,6 +236,7 @@ impl KernelSpec {
             KernelSpec::Gemm(spec) => spec.workgroups(rows),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
+            KernelSpec::DecodeAttention(spec) => spec.workgroups(rows),
             KernelSpec::Flash(spec) => spec.workgroups(rows),
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
@@ -201,14 +248,7 @@ impl KernelSpec {
 
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
-    let writes = |role| {
-        use Role::{Drawn, Encoded, Folded, Hashes, Keys, Output, OutputQuads, Partials, StepState, Sum, Values};
-        matches!(
-            role,
-            StepState | Output | OutputQuads | Encoded | Partials | Sum | Keys | Values | Drawn | Hashes | Folded
-        )
-    };
-    roles.into_iter().map(|role| BindingSpec { role, writes: writes(role) }).collect()
+    roles.into_iter().map(|role| BindingSpec { role, writes: role.is_written() }).collect()
 }
 
 /// `var` declarations of `bindings` in WGSL: each role has one name and one element type everywhere.
@@ -225,7 +265,10 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Output => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),
             Role::Encoded => ("encoded", "array<u32>"),
-            Role::Partials => ("partials", "array<vec4<f32>>"),
+            Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
+            Role::Arrivals => ("arrivals", "array<atomic<u32>>"),
+            Role::Chain => ("chain", "array<atomic<u32>>"),
+            Role::ChainSlots => ("chain_slots", "array<u32>"),
             Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
             Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
@@ -241,7 +284,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Folded => ("folded", "array<u32>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
-        format!("@group(0) @binding({number}) var<storage, {access}> {name}: {kind};\n")
+        let coherent = if binding.role == Role::Exchange { " @coherent" } else { "" };
+        format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")
     };
     bindings.iter().enumerate().map(declare).collect()
 }

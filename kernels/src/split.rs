@@ -14,14 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::Values;
 
-/// Cached tokens that are scored at a time, and lanes of an attention workgroup.
-pub const TILE: usize = 64;
-
 /// Which rows look at the cache together, at what, in how many parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Split {
     /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
     pub rows_per_group: usize,
+    /// Cached tokens that a workgroup looks at together; splits are whole tiles.
+    pub tile: usize,
     /// A row sees this many tokens, its own included; `None`: all up to its own.
     pub window: Option<usize>,
     /// Workgroups that share the tokens.
@@ -48,10 +47,10 @@ impl Split {
     /// Tokens of each split in use: the first always is, though it may have none.
     pub fn parts(&self, positions: &[u32]) -> Vec<Range<usize>> {
         let span = self.span(positions);
-        let first_tile = span.start / TILE;
-        let tiles = if span.is_empty() { 0 } else { span.end.div_ceil(TILE) - first_tile };
+        let first_tile = span.start / self.tile;
+        let tiles = if span.is_empty() { 0 } else { span.end.div_ceil(self.tile) - first_tile };
         let tiles_per_split = tiles.div_ceil(self.splits).max(1);
-        let start = |part: usize| (TILE * (first_tile + part * tiles_per_split)).clamp(span.start, span.end);
+        let start = |part: usize| (self.tile * (first_tile + part * tiles_per_split)).clamp(span.start, span.end);
         (0..tiles.div_ceil(tiles_per_split).max(1)).map(|part| start(part)..start(part + 1)).collect()
     }
 
@@ -62,7 +61,7 @@ impl Split {
             .size("WINDOW", self.window.unwrap_or(0))
             .size("SPLITS", self.splits)
             .size("ROOM", self.room)
-            .size("TILE", TILE)
+            .size("TILE", self.tile)
             .flag("WINDOWED", self.window.is_some())
             .flag("NEWEST_APART", self.newest_apart)
     }
@@ -77,9 +76,9 @@ mod tests {
         #[test]
         fn parts_are_the_span_in_order(
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
-            newest_apart in any::<bool>(),
+            tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
         ) {
-            let split = Split { rows_per_group: 8, window, splits, room: splits, newest_apart };
+            let split = Split { rows_per_group: 8, tile, window, splits, room: splits, newest_apart };
             let positions: Vec<u32> = (first..first + rows).collect();
             let (span, parts) = (split.span(&positions), split.parts(&positions));
             prop_assert!(parts.len() <= splits);
@@ -87,7 +86,7 @@ mod tests {
             prop_assert_eq!(parts[parts.len() - 1].end, span.end.max(span.start));
             for pair in parts.windows(2) {
                 prop_assert_eq!(pair[0].end, pair[1].start);
-                prop_assert!(pair[0].end.is_multiple_of(TILE) && !pair[1].is_empty());
+                prop_assert!(pair[0].end.is_multiple_of(tile) && !pair[1].is_empty());
             }
         }
     }

@@ -10,6 +10,7 @@ use artifacts::kernels::READ_BLOCK_BYTES;
 use crate::bands::Band;
 use crate::device_plan::DeviceKind;
 use crate::error::LoadError;
+use crate::links::Link;
 use crate::residency::Role;
 use crate::vk::device::Device;
 use crate::vk::memory::Buffer;
@@ -46,7 +47,8 @@ pub fn measure(device: &Arc<Device>, lane: &mut Lane, kernel: &Arc<Pipeline>) ->
 
     let bindings = vec![source.whole(), folded.whole()];
     let set = BoundSet::create_all(device, &[(kernel.layout().clone(), bindings)])?.remove(0);
-    let read = Command::Dispatch { pipeline: kernel.clone(), set, band: Band::whole([workgroups as u32, 1, 1]) };
+    let band = Band::whole([workgroups as u32, 1, 1]);
+    let read = Command::Dispatch { pipeline: kernel.clone(), set, band, link: Link::default() };
     let timer = Stamps::create(device, 2)?;
     let commands = match &timer {
         Some(timer) => {

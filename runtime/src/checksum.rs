@@ -9,6 +9,7 @@ use artifacts::view::WeightSection;
 
 use crate::bands::Band;
 use crate::error::LoadError;
+use crate::links::Link;
 use crate::residency::Role;
 use crate::vk::Failure;
 use crate::vk::device::Device;
@@ -100,7 +101,7 @@ impl Checksum {
             let set = BoundSet::create_all(&self.device, &[(self.pipeline.layout().clone(), bindings)])?.remove(0);
             let subtrees = now.div_ceil(SUBTREE_BYTES);
             let band = Band::whole([subtrees as u32, 1, 1]);
-            let dispatch = Command::Dispatch { pipeline: self.pipeline.clone(), set, band };
+            let dispatch = Command::Dispatch { pipeline: self.pipeline.clone(), set, band, link: Link::default() };
             lane.run(&[CommandList::record(&self.device, vec![dispatch])?])?;
             self.hashes.1.invalidate()?;
             let (found, _) = self.hashes.1.bytes().as_chunks::<{ HASH_BYTES as usize }>();

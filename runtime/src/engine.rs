@@ -123,7 +123,10 @@ impl Engine {
         let mut words = [0; Output::WORDS];
         let at = (draw as usize % 2) * MAX_SAMPLERS + sampler;
         self.views.output.read_words(at * Output::WORDS, &mut words);
-        let [token, logit, candidates, _] = words;
+        let [token, logit, candidates, stalled] = words;
+        if stalled != 0 {
+            return Err(Failure::stalled());
+        }
         Ok(Sampled { token, logit: f32::from_bits(logit), candidates })
     }
 

@@ -41,6 +41,7 @@ pub mod error;
 mod held;
 mod journal;
 pub mod kernel_statistics;
+mod links;
 mod loading;
 pub mod model;
 mod pace;

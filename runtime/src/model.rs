@@ -1,6 +1,7 @@
 //! A loaded model: the artifact followed step by step onto one device.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ pub struct LoadOptions {
     pub submission: Option<Duration>,
     /// Where starts leave what spares later ones work; `None`: nowhere.
     pub cache_folder: Option<PathBuf>,
+    /// A barrier before every dispatch that depends on those before, also where it could wait for them by itself.
+    pub barriers: bool,
     /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
     pub profile: bool,
     /// What an earlier `tune` found best.
@@ -124,8 +127,8 @@ impl Model {
         let memory = Memory { artifact: path, facts: &facts, amdgpu: Amdgpu::now(&facts), budget: &options.budget };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
-        let decided =
-            Decided { target, request, context_tokens, held_pages: HeldPages::default(), options: options.clone() };
+        let (held_pages, barriers) = (HeldPages::default(), AtomicBool::new(options.barriers));
+        let decided = Decided { target, request, context_tokens, held_pages, options: options.clone(), barriers };
         let lazy = options.lazy && !options.profile && !options.candidates;
         let artifact = Arc::new(artifact);
         let Resident { engine, report, workbench } =
@@ -136,6 +139,11 @@ impl Model {
         };
         let shared = Mutex::new(Shared::new(engine, request.slots));
         Ok(Model { artifact, begun, decided, facts, report, arrival, shared, workbench })
+    }
+
+    /// From the next time on that the device is had back, dispatches have barriers.
+    pub(crate) fn do_without_chains(&self) {
+        self.decided.barriers.store(true, Ordering::Relaxed);
     }
 
     /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
@@ -275,6 +283,11 @@ impl Model {
         self.decided.request.slots
     }
 
+    /// Whether dispatches have barriers also where they could wait for each other by themselves.
+    pub(crate) fn has_barriers(&self) -> bool {
+        self.decided.barriers.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn workbench(&self) -> &Workbench {
         self.workbench.as_ref().expect("loaded with candidates")
     }
@@ -306,6 +319,7 @@ impl Default for LoadOptions {
             verify_weights: true,
             submission: None,
             cache_folder: None,
+            barriers: false,
             profile: false,
             tuning: None,
             candidates: false,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use artifacts::{BufferRef, Dispatch, LogitsRows, Plan, Program, TargetKernels};
+use artifacts::{BufferRef, Dispatch, LogitsRows, Order, Plan, Program, TargetKernels};
 
 use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
+use crate::links::links;
 use crate::pace::{Pace, Piece, Work, cut};
 use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
@@ -47,6 +48,8 @@ pub struct PreparedProgram {
     /// Index into the target's programs.
     index: usize,
     dispatches: Vec<BoundDispatch>,
+    /// Of each dispatch.
+    orders: Vec<Order>,
     /// By the weights that each dispatch reads.
     pub weight_work: Vec<Work>,
     /// By what each reads at the longest context: its weights, or its layer's K and V.
@@ -55,12 +58,11 @@ pub struct PreparedProgram {
 }
 
 struct BoundDispatch {
-    barrier_before: bool,
     pipeline: Arc<Pipeline>,
     set: BoundSet,
 }
 
-/// Binds every dispatch to its buffers.
+/// Binds every dispatch to its buffers; `barriers`: also where a dispatch could wait by itself for the one before.
 ///
 /// # Errors
 /// When the device cannot bind so much, or the plan has no room for a program's logits.
@@ -71,6 +73,7 @@ pub fn prepare(
     pipelines: &[Arc<Pipeline>],
     buffers: &Buffers,
     context_tokens: u32,
+    barriers: bool,
 ) -> Result<Prepared, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -97,6 +100,7 @@ pub fn prepare(
             shape: ProgramShape { rows, logits, samples, batch },
             index,
             dispatches: bind(&program.dispatches, pipelines, &mut sets),
+            orders: program.dispatches.iter().map(|dispatch| order(dispatch, barriers)).collect(),
             weight_work: work(|_, dispatch, _| dispatch.weight_bytes),
             work: work(|plan, dispatch, context_tokens| {
                 dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)
@@ -115,7 +119,8 @@ impl Prepared {
     }
 
     /// Records every program, cut so that no submission takes longer than `bound_seconds` at its pace. The step's time goes
-    /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own.
+    /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own, for which
+    /// programs are to be prepared with barriers.
     ///
     /// # Errors
     /// When the device fails, or is to be profiled and keeps no time.
@@ -129,7 +134,7 @@ impl Prepared {
         let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
         for (program, pace) in self.programs.iter().zip(paces) {
             let cuts = program.cuts(*pace, bound_seconds);
-            let mut parts: Vec<Vec<Command>> = cuts.iter().map(|pieces| program.commands(pieces)).collect();
+            let mut parts = program.commands(&cuts);
             let stamps = profile
                 .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
                 .transpose()?;
@@ -154,7 +159,7 @@ impl PreparedProgram {
         pieces: &[Piece],
     ) -> Result<Option<(CommandList, Arc<Stamps>)>, LoadError> {
         let Some(timer) = Stamps::create(device, 2)? else { return Ok(None) };
-        let mut turn = record_turn(device, vec![self.commands(pieces)], Some(timer.clone()))?;
+        let mut turn = record_turn(device, self.commands(&[pieces.to_vec()]), Some(timer.clone()))?;
         Ok(turn.lists.pop().map(|list| (list, timer)))
     }
 
@@ -163,15 +168,18 @@ impl PreparedProgram {
         cut(&self.work, pace, bound_seconds)
     }
 
-    pub fn commands(&self, pieces: &[Piece]) -> Vec<Command> {
+    /// What is recorded for each submission.
+    pub fn commands(&self, submissions: &[Vec<Piece>]) -> Vec<Vec<Command>> {
+        let links = links(&self.orders, submissions.iter().flatten());
         let one = |piece: &Piece| {
-            let BoundDispatch { barrier_before, pipeline, set } = &self.dispatches[piece.dispatch];
+            let BoundDispatch { pipeline, set } = &self.dispatches[piece.dispatch];
             // What a dispatch waits for, its first band has waited for.
-            let waits = *barrier_before && !piece.band.continues();
-            let work = Command::Dispatch { pipeline: pipeline.clone(), set: set.clone(), band: piece.band };
+            let waits = self.orders[piece.dispatch] == Order::Barrier && !piece.band.continues();
+            let (pipeline, set, link) = (pipeline.clone(), set.clone(), links[&piece.dispatch]);
+            let work = Command::Dispatch { pipeline, set, band: piece.band, link };
             waits.then_some(Command::Barrier).into_iter().chain([work])
         };
-        pieces.iter().flat_map(one).collect()
+        submissions.iter().map(|pieces| pieces.iter().flat_map(one).collect()).collect()
     }
 }
 
@@ -213,11 +221,18 @@ fn bind(
     sets: &mut impl Iterator<Item = BoundSet>,
 ) -> Vec<BoundDispatch> {
     let one = |(dispatch, set): (&Dispatch, BoundSet)| BoundDispatch {
-        barrier_before: dispatch.barrier_before,
         pipeline: pipelines[dispatch.pipeline as usize].clone(),
         set,
     };
     dispatches.iter().zip(sets).map(one).collect()
+}
+
+/// A barrier takes the place of waiting, with the same results; a dispatch's time by itself is one without the next.
+fn order(dispatch: &Dispatch, barriers: bool) -> Order {
+    match dispatch.order {
+        Order::Counted if barriers => Order::Barrier,
+        order => order,
+    }
 }
 
 fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {

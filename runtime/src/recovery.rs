@@ -1,6 +1,7 @@
 //! A lost device is no end: the model is made resident again, sequences are computed again from their journals, and whoever
 //! was waiting gets what they would have got. Only a submission that neither ends nor fails keeps the memory of its device:
-//! then there may be no room for the model a second time, which is said.
+//! then there may be no room for the model a second time, which is said. A dispatch that waited in vain for the one before it
+//! (`kernels/src/chain.rs`) counts as a lost device, and from then on dispatches have barriers.
 //!
 //! ```text
 //! persist ─► engine there? ─ no ─► Model::revive ──► engine, of a new generation
@@ -35,7 +36,7 @@ pub struct Shared {
 /// A device that was lost and had back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// The Vulkan call that failed, and how.
+    /// The Vulkan call or the wait that failed, and how.
     pub cause: String,
     /// Until the model was resident again.
     pub seconds: f64,
@@ -84,7 +85,12 @@ pub fn persist<'m, T>(
             // Nothing is made anew for a file that is damaged, or gone: whoever asks again hears the same.
             Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
             Stop::Loading(source) => (source.to_string(), true),
-            Stop::Device(failure) => (failure.to_string(), failure.may_pass()),
+            Stop::Device(failure) => {
+                if failure.is_stall() {
+                    model.do_without_chains();
+                }
+                (failure.to_string(), failure.may_pass())
+            }
         };
         shared.lose(cause);
         let progress = sessions.iter().map(|session| u64::from(session.len_tokens())).sum();

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,8 @@ pub struct Decided {
     pub context_tokens: u32,
     pub held_pages: HeldPages,
     pub options: LoadOptions,
+    /// Dispatches do not wait for each other by themselves: the options say so, or one of them gave up waiting.
+    pub barriers: AtomicBool,
 }
 
 /// An artifact on a device.
@@ -142,7 +145,8 @@ pub fn make_resident(
     };
     let Compiled { pipelines, report: pipeline_report } = compiled;
 
-    let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens)?;
+    let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
+    let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;
     let mut paces = prepared.guessed_paces();
     let bound = options.submission_seconds();
     let mut engine = Engine {

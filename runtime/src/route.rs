@@ -103,7 +103,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use artifacts::{LogitsRows, Program, TargetMatch};
+    use artifacts::{LogitsRows, Order, Program, TargetMatch};
 
     const MIB: u64 = 1 << 20;
 
@@ -117,7 +117,7 @@ mod tests {
                 Binding { buffer: BufferRef::Arena, offset_bytes: 0, len_bytes: 64, writes: true },
                 Binding { buffer, offset_bytes, len_bytes, writes: false },
             ],
-            barrier_before: false,
+            order: Order::Free,
             label: String::new(),
             weight_bytes: len_bytes,
         }

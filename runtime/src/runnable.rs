@@ -67,7 +67,7 @@ fn int8_matrices(words: &[u32]) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use artifacts::{Alternative, Dispatch, LogitsRows, Pipeline, Program, TargetKernels, TargetMatch};
+    use artifacts::{Alternative, Dispatch, LogitsRows, Order, Pipeline, Program, TargetKernels, TargetMatch};
 
     use super::*;
 
@@ -99,7 +99,7 @@ mod tests {
             workgroups: [1, 1, 1],
             alternatives: vec![[2, 1, 1], [3, 1, 1], [4, 1, 1]],
             bindings: Vec::new(),
-            barrier_before: false,
+            order: Order::Free,
             label: "gemm".into(),
             weight_bytes: 0,
         };

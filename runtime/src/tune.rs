@@ -151,7 +151,9 @@ impl Model {
     fn record(&self, target: &TargetKernels, profile: bool) -> Result<Programs, LoadError> {
         let Workbench { device, buffers, bound_seconds } = self.workbench();
         let pipelines = compile_each(device, self.kernels(), target, None, Capture::Nothing, Ok)?;
-        let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, self.context_tokens())?;
+        let context_tokens = self.context_tokens();
+        let barriers = profile || self.has_barriers();
+        let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, context_tokens, barriers)?;
         prepared.record(device, &prepared.guessed_paces(), *bound_seconds, profile.then_some(target))
     }
 

@@ -198,7 +198,7 @@ fn assemble(target: &TargetKernels, programs: &[(usize, &BTreeMap<u32, u32>)]) -
 
 #[cfg(test)]
 mod tests {
-    use artifacts::{Alternative, Dispatch, LogitsRows, TargetMatch};
+    use artifacts::{Alternative, Dispatch, LogitsRows, Order, TargetMatch};
 
     use super::*;
 
@@ -219,7 +219,7 @@ mod tests {
             workgroups: [1; 3],
             alternatives,
             bindings: vec![],
-            barrier_before: false,
+            order: Order::Free,
             label: String::new(),
             weight_bytes: 0,
         };

@@ -29,9 +29,11 @@ pub fn record(
 ) -> Result<Vec<WaitingProgram>, LoadError> {
     let one = |((program, pace), needs): ((&PreparedProgram, &Pace), &Vec<usize>)| {
         let lists = cut(program.cuts(*pace, bound_seconds), needs);
-        let record_list = |(pieces, _): &(Vec<Piece>, usize)| CommandList::record(device, program.commands(pieces));
-        let turns = (0..program.shape.turns()).map(|_| lists.iter().map(record_list).collect::<Result<_, _>>());
-        Ok(WaitingProgram { turns: turns.collect::<Result<_, _>>()?, needs: lists.iter().map(|list| list.1).collect() })
+        let (submissions, needs): (Vec<Vec<Piece>>, Vec<usize>) = lists.into_iter().unzip();
+        let commands = program.commands(&submissions);
+        let record_turn = || commands.iter().map(|list| CommandList::record(device, list.clone())).collect();
+        let turns = (0..program.shape.turns()).map(|_| record_turn()).collect::<Result<_, _>>()?;
+        Ok(WaitingProgram { turns, needs })
     };
     prepared.programs.iter().zip(paces).zip(needs).map(one).collect()
 }

@@ -4,11 +4,13 @@
 //! `cargo test -p runtime --features fault-injection --test faults`
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 use runtime::{inject, injected, limit_reads};
+use tempfile::TempDir;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
 
 mod toy_artifact;
@@ -18,6 +20,15 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A test's turn, where there is a device: with the toy's artifact at the path, in a folder of its own.
+fn toy() -> Option<(MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf)> {
+    let turn = turn();
+    let options = options()?;
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    Some((turn, options, folder, path))
 }
 
 /// Everything that a run gives to its caller.
@@ -116,10 +127,7 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
 
 #[test]
 fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
-    let _turn = turn();
-    let Some(options) = options() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_toy(folder.path());
+    let Some((_turn, options, _folder, path)) = toy() else { return };
     let sound = std::fs::read(&path).unwrap();
     inject(None);
     let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
@@ -151,10 +159,7 @@ fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_device_that_is_gone_is_an_error_until_it_is_back() {
-    let _turn = turn();
-    let Some(options) = options() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_toy(folder.path());
+    let Some((_turn, options, _folder, path)) = toy() else { return };
     inject(None);
     let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
     let mut session = model.session().unwrap();
@@ -210,10 +215,7 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
 /// With no weights at all, a step gets as far as its first dispatch that reads some.
 #[test]
 fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
-    let _turn = turn();
-    let Some(options) = options() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_toy(folder.path());
+    let Some((_turn, options, _folder, path)) = toy() else { return };
     inject(None);
     limit_reads(Some(0));
     let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
@@ -234,10 +236,7 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
 
 #[test]
 fn a_lazy_load_that_is_given_up_ends() {
-    let _turn = turn();
-    let Some(options) = options() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_toy(folder.path());
+    let Some((_turn, options, _folder, path)) = toy() else { return };
     inject(None);
     limit_reads(Some(1));
     let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();

@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod error;
+mod fences;
 pub mod integers;
 pub mod matrices;
 pub mod mend;

@@ -4,6 +4,7 @@
 //! - Arrays in workgroup memory have no layout that anybody could see, so none may be declared.
 //! - WGSL has no bitcast between u32 and two f16. Kernels write `vec2<f16>(unpack2x16float(word))`, through f32 and back, or
 //!   `pack2x16float(vec2<f32>(pair))`; here that becomes the one OpBitcast that it means.
+//! - Fences of one lane are in `fences`.
 //! - What kernels on matrix units need besides is in `matrices`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Capability, Decoration, GlslStd450Op, Op, StorageClass, Word};
 
-use crate::matrices;
+use crate::{fences, matrices};
 
 /// The same module, meaning what its kernel means. `integer_depth` is of matrices of int8.
 pub fn mend(module: &mut Module, integer_depth: Option<usize>) {
     drop_half_storage(module);
     hide_workgroup_layout(module);
     bitcast_halves(module);
+    fences::mend(module);
     matrices::mend(module, integer_depth);
 }
 

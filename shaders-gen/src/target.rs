@@ -27,11 +27,23 @@ pub struct Target {
     pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
     pub matrix: Option<MatrixTuning>,
-    /// Workgroups of 64 lanes into which decode's attention is split, where a context is long enough: they fill the device.
+    /// Workgroups into which decode's attention is split, where a context is long enough: they fill the device.
     pub attention_workgroups: usize,
-    /// Query heads of one KV head that a workgroup of attention takes at most: more share each read of K and V, fewer have less
-    /// to do one after the other.
-    pub attention_heads: usize,
+    /// Dispatches of decode follow one another without barriers where they can (`kernels::chain`): the device starts workgroups
+    /// in the order of their dispatches.
+    pub chains: bool,
+    /// Decode's attention in one dispatch, on devices whose subgroups hold a head.
+    pub decode_attention: Option<DecodeAttentionTuning>,
+}
+
+/// How decode's attention is cut on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeAttentionTuning {
+    /// Lanes of a workgroup, and cached tokens that they look at together.
+    pub lanes: usize,
+    /// Query heads of one KV head that a workgroup takes at most: more share each read of K and V, fewer have less to do one
+    /// after the other.
+    pub heads: usize,
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -46,17 +58,22 @@ pub struct MatMulTuning {
     pub k_slices: usize,
     /// Lanes of a workgroup.
     pub workgroup: usize,
-    /// The same where it norms and quantises its input first.
+    /// The same where it norms and quantises its input first, or as many as have four columns of it.
     pub prologue_workgroup: usize,
     /// Tiles that share such a prologue, where there are more than one for each of the device's `compute_units`.
     pub prologue_tiles: usize,
     /// Workgroups with a prologue for each of the `compute_units`: rows beyond theirs are made in passes. 0: in workgroups of
     /// their own.
     pub prologue_groups_per_unit: usize,
-    /// Groups of 32 columns that a lane loads before it multiplies them, with one column and with many (integer activations
-    /// only).
+    /// Groups of 32 columns that a lane loads before it multiplies them, at most, with one column and with many (integer
+    /// activations only).
     pub unroll_one: usize,
     pub unroll_many: usize,
+    /// With one column and no prologue, so many groups at most are under way in one of the `compute_units`: more take
+    /// registers that other workgroups want.
+    pub loads_per_unit: usize,
+    /// The same as `unroll_one` with a prologue, whose lanes are many and have few registers.
+    pub unroll_prologue: usize,
     /// With one column and with many.
     pub sharing_one: Sharing,
     pub sharing_many: Sharing,
@@ -171,6 +188,8 @@ pub fn presets() -> Vec<Target> {
                 prologue_groups_per_unit: 8,
                 unroll_one: 2,
                 unroll_many: 2,
+                loads_per_unit: usize::MAX,
+                unroll_prologue: 2,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
@@ -201,7 +220,8 @@ pub fn presets() -> Vec<Target> {
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
-            attention_heads: 8,
+            chains: false,
+            decode_attention: None,
         },
         Target {
             name: "nvidia",
@@ -222,8 +242,10 @@ pub fn presets() -> Vec<Target> {
                 prologue_workgroup: 512,
                 prologue_tiles: 8,
                 prologue_groups_per_unit: 2,
-                unroll_one: 4,
+                unroll_one: 8,
                 unroll_many: 2,
+                loads_per_unit: 7168,
+                unroll_prologue: 4,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
@@ -253,8 +275,9 @@ pub fn presets() -> Vec<Target> {
                 least_rows: 33,
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
-            attention_workgroups: 1024,
-            attention_heads: 2,
+            attention_workgroups: 256,
+            chains: true,
+            decode_attention: Some(DecodeAttentionTuning { lanes: 128, heads: 1 }),
         },
         Target {
             name: "llvmpipe-mesa26",
@@ -286,13 +309,16 @@ pub fn presets() -> Vec<Target> {
                 prologue_groups_per_unit: 0,
                 unroll_one: 1,
                 unroll_many: 1,
+                loads_per_unit: usize::MAX,
+                unroll_prologue: 1,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
             attention_workgroups: 64,
-            attention_heads: 8,
+            chains: false,
+            decode_attention: None,
         },
     ]
 }
@@ -320,13 +346,16 @@ fn llvmpipe() -> Target {
             prologue_groups_per_unit: 0,
             unroll_one: 1,
             unroll_many: 1,
+            loads_per_unit: usize::MAX,
+            unroll_prologue: 1,
             sharing_one: Sharing::Broadcast,
             sharing_many: Sharing::Broadcast,
         },
         norm: NormTuning { fold: false, lanes: 8 },
         matrix: None,
         attention_workgroups: 1,
-        attention_heads: 8,
+        chains: false,
+        decode_attention: None,
     }
 }
 

@@ -16,8 +16,11 @@ pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
     // whole workgroup, which naga cannot know.
     let flags = ValidationFlags::all() - ValidationFlags::CONTROL_FLOW_UNIFORMITY;
     // pack2x16float and unpack2x16float are plain Vulkan 1.0, whatever the name of their capability.
-    let mut capabilities =
-        Capabilities::SUBGROUP | Capabilities::SUBGROUP_BARRIER | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut capabilities = Capabilities::SUBGROUP
+        | Capabilities::SUBGROUP_BARRIER
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::MEMORY_DECORATION_COHERENT
+        | Capabilities::IMMEDIATES;
     if target.matrix.is_some() {
         capabilities |= Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
     }

@@ -66,6 +66,18 @@ pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     }
 }
 
+/// A config.json for [`Source::Synthetic`]: a Llama of eight layers, whose weights are many more bytes than a test would write.
+pub fn eight_layers(vocab_size: usize, hidden_size: usize) -> String {
+    format!(
+        r#"{{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {vocab_size}, "hidden_size": {hidden_size},
+    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
+    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
+}}"#
+    )
+}
+
 /// Tells nobody.
 pub struct Silent;
 

@@ -3,18 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::header::SECTION_ALIGN;
 use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{
     ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
-    Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+    Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
-use kernels::KernelSpec;
 use kernels::checksum::ChecksumSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
-use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Sampled, Sampling};
+use kernels::{KernelSpec, chain};
+use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
 use shaders_gen::Target;
 use shaders_gen::target::MatrixTuning;
 
@@ -35,6 +34,11 @@ pub enum Operand {
     Keys,
     Values,
     Drawn,
+    /// Counters that are 0 before and after.
+    Arrivals,
+    /// The slots of a chain: of the step before and its own. Steps that follow each other in one count each other.
+    Chain,
+    ChainSlots,
 }
 
 /// Kernels to run in order, over the rows of one feed.
@@ -112,7 +116,7 @@ impl Launch {
     /// If the artifact does not load or the step fails.
     pub fn run(&self) -> BTreeMap<usize, Vec<u32>> {
         let stride = self.stride();
-        let (_folder, model) = self.load(LogitsRows::All, stride);
+        let (_folder, model) = self.load(LogitsRows::All, stride, false);
         let mut other = model.session().expect("a free slot");
         if !self.other.is_empty() {
             other.feed_with_logits(&self.other, &mut |_, _| {}).expect("another sequence's steps run");
@@ -129,12 +133,21 @@ impl Launch {
 
     /// Runs a sampler over `vocab` logits in output 0 and says what it drew.
     pub fn sample(&self, vocab: usize, sampling: &Sampling) -> Sampled {
-        let (_folder, model) = self.load(LogitsRows::One, vocab);
+        let (_folder, model) = self.load(LogitsRows::One, vocab, false);
         let mut session = model.session().expect("a free slot");
         session.feed_and_sample(&self.tokens, sampling).expect("the step runs")
     }
 
-    fn load(&self, logits: LogitsRows, stride: usize) -> (tempfile::TempDir, Model) {
+    /// Draws the greatest of `vocab` logits in output 0, and says what was lost and had back on the way; `barriers`: also
+    /// where steps would count each other.
+    pub fn sample_and_recover(&self, vocab: usize, barriers: bool) -> (Sampled, Vec<Recovery>) {
+        let (_folder, model) = self.load(LogitsRows::One, vocab, barriers);
+        let mut session = model.session().expect("a free slot");
+        let sampled = session.feed_and_sample(&self.tokens, &Sampling::default()).expect("the step runs");
+        (sampled, model.take_recoveries())
+    }
+
+    fn load(&self, logits: LogitsRows, stride: usize, barriers: bool) -> (tempfile::TempDir, Model) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("kernel.unicorn");
         self.write(&path, logits, stride);
@@ -143,6 +156,7 @@ impl Launch {
             device: DeviceChoice::Name(device),
             context_tokens: Some(CONTEXT),
             slots: 2,
+            barriers,
             ..LoadOptions::default()
         };
         let model = Model::load(&path, &options, &mut |_, _| {}).expect("the artifact loads");
@@ -183,7 +197,8 @@ impl Launch {
         let mut kernels = Kernels::default();
         let mut pipelines = Vec::new();
         let mut dispatches = Vec::new();
-        let mut add = |spec: &KernelSpec, bindings: Vec<Binding>| {
+        let mut is_chained = false;
+        let mut add = |spec: &KernelSpec, operands: &[Operand], bindings: Vec<Binding>| {
             let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
             kernels.modules.push(binary.words);
             let number = pipelines.len() as u32;
@@ -194,12 +209,18 @@ impl Launch {
                 bindings: binary.bindings,
                 alternatives,
             });
+            let follows = is_chained;
+            is_chained = operands.iter().any(|operand| matches!(operand, Operand::Chain));
             dispatches.push(Dispatch {
                 pipeline: number,
                 workgroups: spec.workgroups(rows).map(|count| count as u32),
                 alternatives: Vec::new(),
                 bindings,
-                barrier_before: number > 0,
+                order: match number {
+                    0 => Order::Free,
+                    _ if is_chained && follows => Order::Counted,
+                    _ => Order::Barrier,
+                },
                 label: spec.name().into(),
                 weight_bytes: 0,
             });
@@ -210,10 +231,11 @@ impl Launch {
         let poison = ElementwiseSpec { op: ElementwiseOp::Add, width: stride, input_stride: 0, output_stride: stride };
         add(
             &KernelSpec::Elementwise(poison),
+            &[],
             vec![whole(BufferRef::Step, false), poison_half, whole(BufferRef::Logits, true), poison_half],
         );
         let outputs = self.outputs();
-        for (spec, operands) in &self.steps {
+        for (slot, (spec, operands)) in (0..).zip(&self.steps) {
             let bind = |(operand, binding): (&Operand, kernels::BindingSpec)| match operand {
                 Operand::Step => whole(BufferRef::Step, binding.writes),
                 Operand::Bytes(bytes) => put(bytes),
@@ -225,9 +247,18 @@ impl Launch {
                 Operand::Keys => whole(BufferRef::Keys { group: 0, layer: 0 }, binding.writes),
                 Operand::Values => whole(BufferRef::Values { group: 0, layer: 0 }, binding.writes),
                 Operand::Drawn => whole(BufferRef::Output, true),
+                Operand::Arrivals => Binding { len_bytes: COUNTERS_BYTES, ..whole(BufferRef::Arena, true) },
+                Operand::Chain => {
+                    let offset_bytes = COUNTERS_BYTES + SLOT_BYTES * slot;
+                    Binding { offset_bytes, len_bytes: 2 * SLOT_BYTES, ..whole(BufferRef::Arena, true) }
+                }
+                Operand::ChainSlots => {
+                    let (offset_bytes, len_bytes) = (COUNTERS_BYTES, SLOT_BYTES * chain::SLOTS as u64);
+                    Binding { offset_bytes, len_bytes, ..whole(BufferRef::Arena, false) }
+                }
             };
             let bindings = operands.iter().zip(spec.bindings()).map(bind).collect();
-            add(spec, bindings);
+            add(spec, operands, bindings);
         }
         let checksum = shaders_gen::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
         let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
@@ -254,7 +285,7 @@ impl Launch {
             weights: Vec::new(),
             kv_groups: self.kv.iter().cloned().collect(),
             activations: Vec::new(),
-            arena_bytes: SECTION_ALIGN,
+            arena_bytes: COUNTERS_BYTES + SLOT_BYTES * chain::SLOTS as u64,
             arena_tier: Tier::Vram,
             logits_rows: rows as u32,
             logits_stride: stride as u32,
@@ -269,6 +300,10 @@ impl Launch {
         writer.finish(&meta(stride), &plan, &kernels, &tokenizer).expect("the artifact is sound");
     }
 }
+
+/// Of attention's splits, in front of the slots of chains.
+const COUNTERS_BYTES: u64 = 16 << 10;
+const SLOT_BYTES: u64 = 4 * chain::SLOT_WORDS as u64;
 
 /// Longest sequence of a launch, in tokens.
 pub const CONTEXT: u32 = 1024;

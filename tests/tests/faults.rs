@@ -11,7 +11,7 @@ use compiler::{Source, compile};
 use runtime::{DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way};
 use runtime::{inject, injected, limit_reads};
 use shaders_gen::target;
-use tests::compiled::{Silent, options};
+use tests::compiled::{Silent, eight_layers, options};
 
 /// How many of the calls after loading are failed, one a run.
 const FAULTS: u64 = 12;
@@ -76,7 +76,8 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let _turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (config, path) = (folder.path().join("config.json"), folder.path().join("model.unicorn"));
-    std::fs::write(&config, EIGHT_LAYERS).expect("there is room");
+    // 150 million bytes.
+    std::fs::write(&config, eight_layers(16384, 1024)).expect("there is room");
     let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
     compile(Source::Synthetic(&config), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
     inject(None);
@@ -86,7 +87,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
     for way in [Way::Map, Way::Staging] {
         inject(None);
-        limit_reads(Some(FIRST_PIECES));
+        limit_reads(Some(FIRST_READS));
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
         let model = match Model::load(&path, &options, &mut |_, _| {}) {
             Err(LoadError::Residency { refusals, .. }) => {
@@ -124,13 +125,5 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     }
 }
 
-/// Of 8 MiB each, of some twenty: the embedding, and a layer or two.
-const FIRST_PIECES: u64 = 8;
-
-/// 150 million bytes.
-const EIGHT_LAYERS: &str = r#"{
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16384, "hidden_size": 1024,
-    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
-    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
-    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
-}"#;
+/// Of 2 MiB each, of some seventy: the embedding, and a layer or two.
+const FIRST_READS: u64 = 32;

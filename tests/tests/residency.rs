@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way};
 use shaders_gen::target;
-use tests::compiled::{Compiled, Silent, options};
+use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::launch::{Launch, Operand};
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
@@ -184,7 +184,8 @@ fn checksum_of_any_range() {
 fn loading_takes_no_second_copy() {
     let folder = tempfile::tempdir().unwrap();
     let (config, artifact) = (folder.path().join("config.json"), folder.path().join("large.unicorn"));
-    fs::write(&config, LARGE_CONFIG).unwrap();
+    // 302 million bytes of INT4.
+    fs::write(&config, eight_layers(8192, 2048)).unwrap();
     let targets = vec![target::by_name("generic").expect("a preset")];
     compile(Source::Synthetic(&config), &artifact, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
     let weight_bytes = fs::metadata(&artifact).unwrap().len();
@@ -223,14 +224,6 @@ fn loading_takes_no_second_copy() {
         assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
     }
 }
-
-/// 302 million bytes of INT4.
-const LARGE_CONFIG: &str = r#"{
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192, "hidden_size": 2048,
-    "intermediate_size": 8192, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16,
-    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "max_position_embeddings": 512,
-    "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
-}"#;
 
 struct Artifact {
     compiled: Compiled,

@@ -41,7 +41,7 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
     steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
     steps.time("matrices", matrices::run_where_possible)?;
     // A feature of its own, so that no other binary can fail on purpose.
-    let faults = ["test", "-p", "runtime", "-p", "tests", "--features", "fault-injection", "--test", "faults"];
+    let faults = ["test", "-p", "runtime", "-p", "tests", "--features", "fault-injection", "--lib", "--test", "faults"];
     steps.time("faults", || run(on_software_device(cargo().args(faults))))?;
     steps.time("phoenix report", phoenix_report::run_where_possible)
 }

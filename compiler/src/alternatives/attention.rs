@@ -1,17 +1,20 @@
 //! Other ways to share attention's work out among workgroups, and lanes of what puts it together again.
 
+use artifacts::step::MAX_SAMPLERS;
 use kernels::attention::AttentionSpec;
 use kernels::combine::CombineSpec;
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::split::Split;
 use shaders_gen::Target;
 
 use super::has_lanes;
+use crate::place::ARRIVALS;
 
 /// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V anew.
 pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     let split = spec.split;
     let with = |heads_per_group: usize, split: Split| AttentionSpec { heads_per_group, split, ..spec.clone() };
-    let heads = fewer_heads(spec);
+    let heads = fewer_heads(spec.gqa, spec.heads_per_group);
     let specs = [
         with(spec.heads_per_group, Split { splits: split.room, ..split }),
         with(spec.heads_per_group, Split { splits: split.splits / 2, ..split }),
@@ -26,6 +29,40 @@ pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     specs.into_iter().filter(fits).collect()
 }
 
+/// More and fewer splits, heads and lanes a workgroup. Twice the lanes look at twice the tokens: splits halve.
+pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeAttentionSpec> {
+    let split = spec.split;
+    let with = |heads_per_group: usize, tile: usize, splits: usize| DecodeAttentionSpec {
+        heads_per_group,
+        split: Split { tile, splits, ..split },
+        ..spec.clone()
+    };
+    let (heads, tile, splits) = (spec.heads_per_group, split.tile, split.splits);
+    let (fewer, more) = (fewer_heads(spec.gqa, heads), more_heads(spec.gqa, heads));
+    let specs = [
+        with(fewer, tile, splits),
+        with(more, tile, splits),
+        with(heads, tile, splits / 2),
+        with(heads, tile / 2, split.room.min(2 * splits)),
+        with(heads, 2 * tile, splits / 2),
+        with(fewer, 2 * tile, splits / 2),
+        with(fewer, tile / 2, split.room.min(2 * splits)),
+    ];
+    let fits = |other: &DecodeAttentionSpec| {
+        other.split.splits > 0
+            && other.split.is_partial() == split.is_partial()
+            && has_lanes(target, other.split.tile)
+            && other.shared_bytes() <= target.shared_memory_bytes
+            && other.arrivals_len(MAX_SAMPLERS) <= ARRIVALS
+    };
+    specs.into_iter().filter(fits).collect()
+}
+
+pub fn decode_particular(spec: &DecodeAttentionSpec) -> String {
+    let Split { splits, tile, .. } = spec.split;
+    format!("{splits} splits, {} heads and {tile} lanes a workgroup", spec.heads_per_group)
+}
+
 pub fn particular(spec: &AttentionSpec) -> String {
     let (heads, rows) = (spec.heads_per_group, spec.split.rows_per_group);
     format!("{} splits, {heads} heads and {rows} rows a workgroup", spec.split.splits)
@@ -38,6 +75,11 @@ pub fn other_combines(spec: &CombineSpec, target: &Target) -> Vec<CombineSpec> {
 }
 
 /// The next smaller number of heads that share a KV head evenly.
-fn fewer_heads(spec: &AttentionSpec) -> usize {
-    (1..spec.heads_per_group).rev().find(|heads| spec.gqa.is_multiple_of(*heads)).unwrap_or(1)
+fn fewer_heads(gqa: usize, heads_per_group: usize) -> usize {
+    (1..heads_per_group).rev().find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(1)
+}
+
+/// The next larger number, or as many.
+fn more_heads(gqa: usize, heads_per_group: usize) -> usize {
+    (heads_per_group + 1..=gqa).find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(heads_per_group)
 }

@@ -2,17 +2,19 @@
 //! sequence, and on how many workgroups fill the device.
 
 use kernels::activations::ACTIVATION_GROUP;
-use kernels::attention::AttentionSpec;
+use kernels::attention::{AttentionSpec, TILE};
 use kernels::combine::{CombineSpec, partials_len};
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::flash::FlashSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::spec::Number;
-use kernels::split::{Split, TILE};
+use kernels::split::Split;
 use kernels::{ActivationFormat, KernelSpec, Precision, Role};
 
 use super::{Operand, Selector, cache_layout, operands};
 use crate::fuse::{FusedNode, FusedOp, HeadsStep};
 use crate::graph::ValueId;
+use crate::place::ARRIVALS;
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
 const SPLIT_ROWS: usize = 8;
@@ -91,6 +93,11 @@ impl Selector<'_> {
         }
         let (group, layer) = self.cache_of(node);
         let heads = self.heads_before(query).cloned();
+        if let Some(step) = &heads
+            && let Some(spec) = self.decode_attention_spec(node, out, step)
+        {
+            return self.decode_attention(node, spec, step, out);
+        }
         let spec = self.attention_spec(node, query, out, heads.as_ref());
         let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.room);
         let partials = Operand::Partials { of: out, len };
@@ -121,6 +128,55 @@ impl Selector<'_> {
                 _ => Operand::Value(out),
             });
         }
+        if self.attention_format(out) == ActivationFormat::F32 {
+            self.quantize(node, out);
+        }
+    }
+
+    /// Attention that takes q, k and v to the result in one dispatch, where the target has it and the cache suits it.
+    fn decode_attention_spec(&self, node: &FusedNode, out: ValueId, step: &HeadsStep) -> Option<DecodeAttentionSpec> {
+        let tuning = self.target.decode_attention?;
+        let (config, rows) = (self.config, self.kind.rows);
+        let cache = cache_layout(config, self.options.kv);
+        if !DecodeAttentionSpec::takes(&cache, self.target.subgroup_size) {
+            return None;
+        }
+        let (group, _) = self.cache_of(node);
+        let gqa = config.n_heads / config.n_kv_heads;
+        let heads_per_group = shared_heads(gqa, tuning.heads);
+        let window = self.groups[group].window;
+        let (splits, room) = self.splits(config.n_heads / heads_per_group * rows, window, tuning.lanes);
+        let spec = DecodeAttentionSpec {
+            gqa,
+            cache,
+            kv_group: group,
+            split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, room, newest_apart: true },
+            heads_per_group,
+            heads: self.heads_spec(node, step),
+            softcap: config.attention_softcap.map(Number::new),
+            output_stride: self.stride_of(out),
+            output: self.attention_format(out),
+            subgroup_size: self.target.subgroup_size,
+            chained: false,
+        };
+        let fits = spec.shared_bytes() <= self.target.shared_memory_bytes && spec.arrivals_len(rows) <= ARRIVALS;
+        fits.then_some(spec)
+    }
+
+    fn decode_attention(&mut self, node: &FusedNode, spec: DecodeAttentionSpec, step: &HeadsStep, out: ValueId) {
+        let (group, layer) = self.cache_of(node);
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.room);
+        let spec = KernelSpec::DecodeAttention(spec);
+        let operands = operands(&spec, |role| match role {
+            Role::Output => Operand::Value(out),
+            Role::Encoded => Operand::Encoded(out),
+            Role::Exchange => Operand::Partials { of: out, len },
+            Role::Arrivals => Operand::Arrivals,
+            Role::Keys => Operand::Keys { group, layer },
+            Role::Values => Operand::Values { group, layer },
+            role => self.heads_operand(node, step, role),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         if self.attention_format(out) == ActivationFormat::F32 {
             self.quantize(node, out);
         }
@@ -173,17 +229,16 @@ impl Selector<'_> {
         let (group, _) = self.cache_of(node);
         let (config, rows) = (self.config, self.kind.rows);
         let gqa = config.n_heads / config.n_kv_heads;
-        let most_heads = gqa.min(ATTENTION_QUERIES).min(self.target.attention_heads);
-        let heads_per_group = (1..=most_heads).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1);
+        let heads_per_group = shared_heads(gqa, ATTENTION_QUERIES);
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
-        let (splits, room) = self.splits(alone, window);
+        let (splits, room) = self.splits(alone, window, TILE);
         AttentionSpec {
             gqa,
             cache: cache_layout(config, self.options.kv),
             kv_group: group,
-            split: Split { rows_per_group, window, splits, room, newest_apart: heads.is_some() },
+            split: Split { rows_per_group, tile: TILE, window, splits, room, newest_apart: heads.is_some() },
             heads_per_group,
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
             prologue: heads.map(|step| self.heads_spec(node, step)),
@@ -203,14 +258,19 @@ impl Selector<'_> {
 
     /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
     /// more parts than there can be tiles. And for how many there is room, so that `tune` may double them.
-    fn splits(&self, alone: usize, window: Option<usize>) -> (usize, usize) {
+    fn splits(&self, alone: usize, window: Option<usize>, tile: usize) -> (usize, usize) {
         if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
             return (1, 1);
         }
         // A window that begins and ends within a tile reaches over one more.
-        let tokens = window.map_or(self.config.max_positions, |window| window + TILE).min(self.config.max_positions);
-        let tiles = tokens.div_ceil(TILE);
+        let tokens = window.map_or(self.config.max_positions, |window| window + tile).min(self.config.max_positions);
+        let tiles = tokens.div_ceil(tile);
         let splits = (self.target.attention_workgroups / alone).clamp(1, tiles);
         (splits, if splits > 1 && self.options.alternatives { (2 * splits).min(tiles) } else { splits })
     }
+}
+
+/// The most of `gqa` query heads, `most` at most, that share a KV head evenly.
+fn shared_heads(gqa: usize, most: usize) -> usize {
+    (1..=gqa.min(most)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1)
 }

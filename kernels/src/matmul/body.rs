@@ -11,7 +11,7 @@ use crate::matmul::{MatMulSpec, Sharing};
 pub fn wgsl(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
     if spec.input == ActivationFormat::F32 {
-        body.prologue();
+        body.once_a_workgroup();
     }
     if spec.tile.sharing == Sharing::Across {
         body.across();
@@ -59,45 +59,67 @@ impl Body<'_> {
     }
 
     /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied. The first groups are
-    /// on their way while a prologue works.
+    /// on their way while a prologue works or an earlier dispatch ends.
     fn groups(&mut self) {
-        let (unroll, k_slices) = (self.spec.tile.unroll, self.spec.tile.k_slices);
+        let k_slices = self.spec.tile.k_slices;
+        let own = activations::groups(self.spec.layout.cols).div_ceil(k_slices);
+        let unroll = self.spec.tile.unroll.min(own);
         self.line(1, "var k_group = slice;".into());
-        if self.spec.prologue.is_some() {
-            let early = unroll.min(activations::groups(self.spec.layout.cols) / k_slices);
-            (0..early).for_each(|part| self.load_group(1, part));
-            self.prologue();
-            (0..early).for_each(|part| self.multiply_group(1, part));
-            self.line(1, format!("k_group += {}u;", early * k_slices));
+        let is_early = self.spec.prologue.is_some() || self.spec.chained;
+        if is_early {
+            self.load_groups(1, unroll);
+            self.once_a_workgroup();
+            self.multiply_groups(1, unroll, own == unroll);
+            self.line(1, format!("k_group += {}u;", unroll * k_slices));
         }
-        if unroll > 1 {
-            let (last, step) = ((unroll - 1) * k_slices, unroll * k_slices);
-            self.line(1, format!("for (; k_group + {last}u < INPUT_GROUPS; k_group += {step}u) {{"));
-            (0..unroll).for_each(|part| self.load_group(2, part));
-            (0..unroll).for_each(|part| self.multiply_group(2, part));
+        if !is_early || own > unroll {
+            self.line(1, format!("for (; k_group < INPUT_GROUPS; k_group += {}u) {{", unroll * k_slices));
+            self.load_groups(2, unroll);
+            self.multiply_groups(2, unroll, true);
             self.line(1, "}".into());
         }
-        self.line(1, "for (; k_group < INPUT_GROUPS; k_group += K_SLICES) {".into());
-        self.load_group(2, 0);
-        self.multiply_group(2, 0);
-        self.line(1, "}".into());
     }
 
-    /// The norm, once a workgroup.
-    fn prologue(&mut self) {
-        if self.spec.prologue.is_some() {
-            let call = "prologue(lane, group.y == 0u, input_row);";
+    fn load_groups(&mut self, indent: usize, unroll: usize) {
+        for part in 0..unroll {
+            // Lanes past the last group load it, too, and do not multiply it.
+            let ahead = part * self.spec.tile.k_slices;
+            self.line(indent, format!("let group_{part} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
+            self.load_group(indent, part);
+        }
+    }
+
+    /// `is_last`: there may be fewer groups than lanes have loaded.
+    fn multiply_groups(&mut self, indent: usize, unroll: usize, is_last: bool) {
+        let k_slices = self.spec.tile.k_slices;
+        let groups = activations::groups(self.spec.layout.cols);
+        let turns_before = groups.div_ceil(k_slices).div_ceil(unroll) - 1;
+        for part in 0..unroll {
+            let is_whole = !is_last || (turns_before * unroll + part + 1) * k_slices <= groups;
+            if is_whole {
+                self.multiply_group(indent, part);
+                continue;
+            }
+            self.line(indent, format!("if (k_group + {}u < INPUT_GROUPS) {{", part * k_slices));
+            self.multiply_group(indent + 1, part);
+            self.line(indent, "}".into());
+        }
+    }
+
+    /// The wait for what an earlier dispatch makes, and the norm.
+    fn once_a_workgroup(&mut self) {
+        let wait = self.spec.chained.then_some("await_dispatch(lane);");
+        let norm = self.spec.prologue.is_some().then_some("prologue(lane, group.y == 0u, input_row);");
+        for call in wait.into_iter().chain(norm) {
             let code = if self.spec.tile.passes > 1 { format!("if (turn == 0u) {{ {call} }}") } else { call.into() };
             self.line(1, code);
         }
     }
 
-    /// Words and parameters of every tile for the `part`-th group from `k_group` on.
+    /// Words and parameters of every tile for group `group_{part}`.
     fn load_group(&mut self, indent: usize, part: usize) {
         let spec = self.spec;
         let format = spec.layout.format;
-        let ahead = part * spec.tile.k_slices;
-        self.line(indent, format!("let group_{part} = k_group + {ahead}u;"));
         // Groups of 64 and 128 weights are several groups of activations.
         let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
         let block = if groups_per_block == 1 {

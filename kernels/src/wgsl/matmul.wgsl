@@ -6,6 +6,9 @@ const ZERO_SHIFT: u32 = ${INT4_ZERO_SHIFT}u;
 ${DECLARATIONS}
 //#include weights
 //#include reduce
+//#if CHAINED
+//#include chain
+//#endif
 //#if ACT_MUL
 //#include activation
 //#endif
@@ -150,6 +153,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = group.x * COLUMNS;
     let output_row = input_row;
     if (input_row >= step.header.n_rows) {
+//#if CHAINED
+        count_workgroup(lane);
+//#endif
         return;
     }
 //#endif
@@ -190,5 +196,8 @@ ${BODY}
     // What the pass left in workgroup memory has been read.
     workgroupBarrier();
     }
+//#endif
+//#if CHAINED
+    count_workgroup(lane);
 //#endif
 }

@@ -169,10 +169,35 @@ fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
     return value_of(low);
 }
 
+//#if CHAINED
+var<workgroup> gave_up: atomic<u32>;
+
+// Looks for a dispatch that gave up waiting; to be known behind a barrier.
+fn look_for_stalls(lane: u32) {
+    if (lane == 0u) {
+        atomicStore(&gave_up, 0u);
+    }
+    workgroupBarrier();
+    for (var slot = lane; slot < SLOTS; slot += WORKGROUP) {
+        if (chain_slots[slot * SLOT_WORDS + 1u] != 0u) {
+            atomicStore(&gave_up, 1u);
+        }
+    }
+}
+
+fn stalled() -> u32 {
+    return atomicLoad(&gave_up);
+}
+//#else
+fn stalled() -> u32 {
+    return 0u;
+}
+//#endif
+
 // Says what was drawn and, if the sampler feeds, makes it the next step's row.
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
-    drawn[(params.draw & 1u) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, 0u);
+    drawn[(params.draw & 1u) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
     if (params.feeds == 0u) {
         return;
     }
@@ -198,6 +223,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (sampler >= step.header.n_samplers) {
         return;
     }
+//#if CHAINED
+    look_for_stalls(lane);
+//#endif
     if (step.samplers[sampler].repeat_penalty != 1.0) {
         penalise(lane);
     }

@@ -146,6 +146,9 @@ pub struct LoadArgs {
     /// Run the compiler's choice of kernels, whatever `tune` found
     #[arg(long)]
     pub no_tune: bool,
+    /// A barrier before every dispatch that depends on those before, also where its kernel could wait for them by itself
+    #[arg(long)]
+    pub barriers: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -70,6 +70,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Mo
         target: args.target.clone(),
         budget: args.budget.clone().unwrap_or_default(),
         residency: args.residency,
+        barriers: args.barriers,
         load_alone: args.load_alone,
         verify_weights: !args.no_verify,
         tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },

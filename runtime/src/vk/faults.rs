@@ -77,7 +77,7 @@ pub fn of_device(raw: ash::Device) -> ash::Device {
     ash::Device::from_parts_1_3(raw.handle(), table, vulkan11, vulkan12, vulkan13)
 }
 
-/// For the one call that is in no table of ours.
+/// For calls that are in no table of ours.
 pub fn before(call: &'static str) -> Result<(), Failure> {
     strike(call, false).map_or(Ok(()), Err).named(call)
 }

@@ -9,7 +9,7 @@ use ash::vk;
 use crate::residency::{Role, rank_memory_types};
 use crate::vk::device::Device;
 use crate::vk::import::{HostImport, HostMemory};
-use crate::vk::{Failure, Named};
+use crate::vk::{Failure, Named, faults};
 
 /// A storage buffer in device memory.
 pub struct Buffer {
@@ -316,6 +316,7 @@ fn take(
 ) -> Result<(vk::DeviceMemory, usize), Failure> {
     let handle = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
     let mut host = vk::MemoryHostPointerPropertiesEXT::default();
+    faults::before("vkGetMemoryHostPointerPropertiesEXT")?;
     // SAFETY: the pointer is to pages of this process; the driver only looks at what they are.
     unsafe {
         (import.functions.fp().get_memory_host_pointer_properties_ext)(

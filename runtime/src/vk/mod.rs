@@ -48,6 +48,16 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A dispatch gave up waiting for the one before it.
+    pub fn stalled() -> Failure {
+        Failure { call: "a dispatch that waited for the one before it", code: vk::Result::NOT_READY }
+    }
+
+    /// No call of ours gives this code as an error.
+    pub fn is_stall(&self) -> bool {
+        self.code == vk::Result::NOT_READY
+    }
+
     pub fn is_out_of_memory(&self) -> bool {
         [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY].contains(&self.code)
     }
@@ -57,9 +67,9 @@ impl Failure {
         self.is_out_of_memory() || self.is_device_lost()
     }
 
-    /// The device was reset, or did not finish within a lane's timeout.
+    /// The device was reset, did not finish within a lane's timeout, or is at odds with how dispatches wait for each other.
     pub fn is_device_lost(&self) -> bool {
-        [vk::Result::ERROR_DEVICE_LOST, vk::Result::TIMEOUT].contains(&self.code)
+        [vk::Result::ERROR_DEVICE_LOST, vk::Result::TIMEOUT].contains(&self.code) || self.is_stall()
     }
 }
 

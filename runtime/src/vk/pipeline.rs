@@ -1,15 +1,17 @@
-//! Compute pipelines and the descriptor sets that point them at buffers. Descriptor set 0 holds storage buffers only.
+//! Compute pipelines and the descriptor sets that point them at buffers. Descriptor set 0 holds storage buffers only; push
+//! constants are a link of a chain.
 
 use std::sync::Arc;
 
 use ash::vk;
 
+use crate::links::Link;
 use crate::vk::cache::PipelineCache;
 use crate::vk::device::Device;
 use crate::vk::memory::BufferRange;
 use crate::vk::{Failure, Named};
 
-/// Storage buffers 0..bindings of set 0; shared by all pipelines with as many.
+/// Storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with as many.
 pub struct SetLayout {
     device: Arc<Device>,
     set: vk::DescriptorSetLayout,
@@ -90,7 +92,8 @@ impl SetLayout {
         let set =
             unsafe { device.raw.create_descriptor_set_layout(&request, None) }.named("vkCreateDescriptorSetLayout")?;
         let sets = [set];
-        let request = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        let link = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(Link::BYTES)];
+        let request = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&link);
         // SAFETY: the set layout was just made.
         let pipeline = unsafe { device.raw.create_pipeline_layout(&request, None) }.named("vkCreatePipelineLayout");
         match pipeline {

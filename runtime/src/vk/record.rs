@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ash::vk;
 
 use crate::bands::Band;
+use crate::links::Link;
 use crate::vk::device::{Device, Work};
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
@@ -18,6 +19,7 @@ pub enum Command {
         pipeline: Arc<Pipeline>,
         set: BoundSet,
         band: Band,
+        link: Link,
     },
     /// What comes after sees, and does not overtake, what came before.
     Barrier,
@@ -89,7 +91,7 @@ impl CommandList {
     fn put(&self, command: &Command) {
         let device = &self.device.raw;
         match command {
-            Command::Dispatch { pipeline, set, band } => {
+            Command::Dispatch { pipeline, set, band, link } => {
                 let ([from_x, from_y, from_z], [x, y, z]) = (band.first, band.workgroups);
                 assert!(pipeline.takes(set), "descriptor set was made for another layout");
                 // SAFETY: recording; pipeline and set are alive through `_commands`, the set fits the layout, and every pipeline
@@ -103,6 +105,13 @@ impl CommandList {
                         0,
                         &[set.raw],
                         &[],
+                    );
+                    device.cmd_push_constants(
+                        self.raw,
+                        pipeline.layout().pipeline,
+                        vk::ShaderStageFlags::COMPUTE,
+                        0,
+                        &link.bytes(),
                     );
                     device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
                 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use artifacts::{
     ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
-    ModelMeta, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier, TokenizerSection,
-    WeightPlan, step,
+    ModelMeta, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier,
+    TokenizerSection, WeightPlan, step,
 };
 use runtime::{DeviceChoice, LoadOptions};
 
@@ -190,7 +190,7 @@ fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
         workgroups: [workgroups, 1, 1],
         alternatives: Vec::new(),
         bindings,
-        barrier_before,
+        order: if barrier_before { Order::Barrier } else { Order::Free },
         label: String::new(),
         // So much that programs of 64 rows are cut into several submissions.
         weight_bytes: 1 << 30,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use artifacts::{ArtifactView, LogitsRows};
+use artifacts::{ArtifactView, LogitsRows, Order};
 use compiler::emit::Form;
 use compiler::import::{Checkpoint, ModelConfig};
 use compiler::{CompileOptions, fuse, graph};
@@ -49,18 +49,23 @@ fn compiled(settings: &ModelSettings) -> Result<Compiled, String> {
     Ok(Compiled::of(&settings.model()?, &options))
 }
 
-/// One line a dispatch of the program that decodes one token; `|` where it waits for those before it.
+/// One line a dispatch of the program that decodes one token; `|` behind a barrier, `>` where it waits by itself for the
+/// one before.
 fn dispatches(artifact: &[u8]) -> String {
     let view = ArtifactView::parse(artifact).expect("the artifact was just written");
     let target = &view.kernels.targets[0];
     let decode = target.programs.iter().find(|program| program.rows == 1 && program.logits == LogitsRows::One);
     let mut text = String::new();
     for dispatch in &decode.expect("every target decodes").dispatches {
-        let barrier = if dispatch.barrier_before { '|' } else { ' ' };
+        let order = match dispatch.order {
+            Order::Free => ' ',
+            Order::Barrier => '|',
+            Order::Counted => '>',
+        };
         let [x, y, z] = dispatch.workgroups;
         let (label, bytes) = (&dispatch.label, dispatch.weight_bytes);
         let kernel = &target.pipelines[dispatch.pipeline as usize].name;
-        writeln!(text, "{barrier} {label}: {kernel}, {x}×{y}×{z} workgroups, {bytes} weight bytes")
+        writeln!(text, "{order} {label}: {kernel}, {x}×{y}×{z} workgroups, {bytes} weight bytes")
             .expect("writing to a String");
     }
     text

@@ -100,6 +100,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         }
         KernelSpec::Gemm(spec) => (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64),
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
+        KernelSpec::DecodeAttention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
         KernelSpec::Embed(_)
         | KernelSpec::Norm(_)

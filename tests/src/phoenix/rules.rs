@@ -81,7 +81,13 @@ mod tests {
         let statistics = [("Spilled VGPRs", spilled_vgprs), ("Spilled SGPRs", 0.0), ("Scratch size", 0.0)];
         Kernel {
             name: "matmul 8×32 int4/32 ×1".into(),
-            spec: KernelSpec::Sample(SampleSpec { vocab: 8, logits_stride: 32, workgroup: 32, subgroup_size: 32 }),
+            spec: KernelSpec::Sample(SampleSpec {
+                vocab: 8,
+                logits_stride: 32,
+                workgroup: 32,
+                subgroup_size: 32,
+                chained: false,
+            }),
             rows: BTreeSet::from([rows]),
             words: Words { promised: promised.iter().copied().collect(), lanes: 32 },
             executable: Executable {

@@ -2,7 +2,7 @@
 
 use compiler::alternatives::alternatives;
 use compiler::{CompileOptions, Source, plan};
-use kernels::attention::AttentionSpec;
+use kernels::attention::{AttentionSpec, TILE};
 use kernels::flash::FlashSpec;
 use kernels::heads::HeadsSpec;
 use kernels::matmul::Sharing;
@@ -105,6 +105,12 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),
+        KernelSpec::DecodeAttention(spec) => {
+            for n_before in [rng.random_range(1..60), rng.random_range(500..900)] {
+                let case = case(specs, spec.as_attention());
+                Case { decode: Some(spec.clone()), n_before, ..case }.check(target, rng);
+            }
+        }
         KernelSpec::Flash(spec) => {
             let rows = rng.random_range(9..150);
             let attention = attention_of(spec);
@@ -137,7 +143,7 @@ fn check_attention(target: &Target, specs: &[KernelSpec], spec: &AttentionSpec, 
 fn case(specs: &[KernelSpec], attention: AttentionSpec) -> Case {
     let heads =
         attention.prologue.clone().or_else(|| specs.iter().find_map(heads)).expect("q, k and v come from heads");
-    Case { attention, flash: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
+    Case { attention, flash: None, decode: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
 }
 
 fn heads(spec: &KernelSpec) -> Option<HeadsSpec> {
@@ -153,7 +159,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         gqa: flash.gqa,
         cache: flash.cache,
         kv_group: flash.kv_group,
-        split: Split { rows_per_group: 1, window: flash.window, splits: 1, room: 1, newest_apart: false },
+        split: Split { rows_per_group: 1, tile: TILE, window: flash.window, splits: 1, room: 1, newest_apart: false },
         heads_per_group: flash.heads_per_group,
         input_stride: flash.input_stride,
         prologue: None,

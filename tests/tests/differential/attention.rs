@@ -3,8 +3,9 @@
 //! those.
 
 use artifacts::KvGroupPlan;
-use kernels::attention::{self, AttentionInputs, AttentionSpec};
+use kernels::attention::{self, AttentionInputs, AttentionSpec, TILE};
 use kernels::combine::{self, CombineSpec, partials_len};
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::flash::{self, FlashSpec, FlashTile};
 use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
 use kernels::split::Split;
@@ -29,6 +30,8 @@ pub struct Case {
     pub attention: AttentionSpec,
     /// On matrix units, in its place.
     pub flash: Option<FlashTile>,
+    /// In one dispatch, in its place: `attention` is its twin.
+    pub decode: Option<DecodeAttentionSpec>,
     pub heads: HeadsSpec,
     pub combine_lanes: usize,
     pub n_before: usize,
@@ -58,6 +61,39 @@ fn attention_that_does_the_work_on_heads() {
         // The first token of a sequence, a tile's last, a tile's first, any.
         let n_before = [0, 63, 64, rng.random_range(300..600)][index / 2 % 4];
         Case { n_before, ..case }.check(target, &mut rng);
+    }
+}
+
+#[test]
+fn attention_of_decode_in_one_dispatch() {
+    let mut rng = StdRng::seed_from_u64(11);
+    let targets = targets();
+    let mut with_subgroups = targets.iter().filter(|target| target.subgroup_size > 0).cycle();
+    for index in 0..24 {
+        let target = with_subgroups.next().expect("a target with subgroups");
+        let mut cache = any_cache(index, &mut rng);
+        while !DecodeAttentionSpec::takes(&cache, target.subgroup_size) {
+            cache.head_dim = [64, 40, 32, 128, 80, 10, 256][rng.random_range(0..7)];
+        }
+        let splits = [1, 3, 16, 5][index % 4];
+        let case = Case::random(target, index, cache, splits, true, &mut rng);
+        let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
+        let decode = DecodeAttentionSpec {
+            gqa,
+            cache,
+            kv_group: 0,
+            split: Split { tile: [64, 128, 32][index % 3], ..split },
+            heads_per_group,
+            heads: case.heads.clone(),
+            softcap,
+            output_stride,
+            output,
+            subgroup_size: target.subgroup_size,
+            chained: index % 3 == 0,
+        };
+        // The first step, and one after others, which finds the counters as they left them.
+        let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
+        Case { n_before, attention: decode.as_attention(), decode: Some(decode), ..case }.check(target, &mut rng);
     }
 }
 
@@ -133,6 +169,7 @@ impl Case {
             cache,
             kv_group: 0,
             split: Split {
+                tile: TILE,
                 rows_per_group: if folded { 1 } else { [1, 2, 3][rng.random_range(0..3)] },
                 window,
                 splits,
@@ -147,7 +184,7 @@ impl Case {
             output: if codes { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
             subgroup_size: target.subgroup_size,
         };
-        Case { attention, flash: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
+        Case { attention, flash: None, decode: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
     }
 
     fn combine(&self) -> CombineSpec {
@@ -196,7 +233,8 @@ impl Case {
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
-        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, self.attention.split.room);
+        let room = self.decode.as_ref().map_or(self.attention.split.room, |decode| decode.split.room);
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, room);
         let q_len = self.rows * self.attention.output_stride;
         let operand = |kernel: usize, role| match role {
             Role::Step => Operand::Step,
@@ -206,7 +244,9 @@ impl Case {
             Role::RopeTable => Operand::floats(table.as_flattened()),
             Role::Keys => Operand::Keys,
             Role::Values => Operand::Values,
-            Role::Partials => Operand::Out { id: PARTIALS, words: partials },
+            Role::Partials | Role::Exchange => Operand::Out { id: PARTIALS, words: partials },
+            Role::Arrivals => Operand::Arrivals,
+            Role::Chain => Operand::Chain,
             Role::Output if kernel == EMBED => Operand::Out { id: EMBED, words: self.rows * heads.input_stride },
             Role::Input if kernel == HEADS || self.attention.prologue.is_some() => {
                 Operand::Out { id: EMBED, words: self.rows * heads.input_stride }
@@ -224,10 +264,15 @@ impl Case {
         if self.attention.prologue.is_none() {
             steps.push(step(HEADS, KernelSpec::Heads(heads.clone())));
         }
-        steps.push(match self.flash {
-            Some(tile) => step(RESULT, KernelSpec::Flash(self.flash(tile))),
-            None => step(RESULT, KernelSpec::Attention(self.attention.clone())),
+        steps.push(match (self.flash, &self.decode) {
+            (Some(tile), _) => step(RESULT, KernelSpec::Flash(self.flash(tile))),
+            (None, Some(decode)) => step(RESULT, KernelSpec::DecodeAttention(decode.clone())),
+            (None, None) => step(RESULT, KernelSpec::Attention(self.attention.clone())),
         });
+        if self.decode.as_ref().is_some_and(|decode| decode.chained) {
+            // Once more, to wait for the first time: it writes the same token to the same place.
+            steps.push(steps[steps.len() - 1].clone());
+        }
         if self.attention.split.is_partial() {
             steps.push(step(RESULT, KernelSpec::Combine(self.combine())));
         }

@@ -3,6 +3,7 @@
 
 mod alternatives;
 mod attention;
+mod chain;
 mod gemm;
 
 use artifacts::step::Sampler;
@@ -203,6 +204,7 @@ fn matmul_of_every_format_and_folding() {
                 sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },
             },
             subgroup_size: target.subgroup_size,
+            chained: false,
         };
         check_matmul(target, &spec, n_rows, columns, &mut rng);
     }
@@ -264,6 +266,7 @@ fn matmul_of_integer_activations() {
                 sharing: Sharing::Own,
             },
             subgroup_size: target.subgroup_size,
+            chained: index % 4 == 1,
         };
         check_matmul(target, &spec, rng.random_range(1..columns + 1), columns, &mut rng);
     }
@@ -322,10 +325,16 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
         Role::NormWeight => Operand::quads(&norm_weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
         Role::Bias => Operand::floats(&bias),
+        Role::Chain => Operand::Chain,
         other => panic!("a matmul has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let found = launch(target, kernel, operands, n_rows).run();
+    let mut launch = launch(target, kernel, operands, n_rows);
+    if spec.chained {
+        // Once more, to wait for the first time.
+        launch.steps.push(launch.steps[0].clone());
+    }
+    let found = launch.run();
     let mut expected = vec![POISON.to_bits(); out_words];
     let mut sum = vec![POISON; width];
     let inputs = MatMulInputs {
@@ -545,7 +554,13 @@ fn sampling_draws_what_the_twin_draws() {
         let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };
         let zeros = Operand::floats(&vec![0.0; vocab]);
         let buffer = Operand::Out { id: 0, words: vocab };
-        let spec = SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size };
+        let spec = SampleSpec {
+            vocab,
+            logits_stride: vocab,
+            workgroup: 64,
+            subgroup_size: target.subgroup_size,
+            chained: false,
+        };
         let mut one = launch(
             target,
             KernelSpec::Elementwise(copy),

@@ -112,7 +112,7 @@ fn facts(inspection: &Inspection) -> Facts {
         for pipeline in &target.pipelines {
             fact("kernels", format!("{} {pipeline}", target.name), "there".into());
         }
-        let barriers = target.decode.iter().filter(|dispatch| dispatch.barrier_before).count();
+        let barriers = target.decode.iter().filter(|dispatch| dispatch.order == "barrier").count();
         let how = format!("{} dispatches, {barriers} barriers", target.decode.len());
         fact("kernels", format!("{} decode step", target.name), how);
     }

@@ -1,7 +1,7 @@
 //! The rows of an inspection's tables: one struct a table, made from the artifact's records.
 
 use artifacts::header::{Section, SectionKind, hex};
-use artifacts::{Dispatch, LogitsRows, Plan, Program, TargetKernels, TensorReport};
+use artifacts::{Dispatch, LogitsRows, Order, Plan, Program, TargetKernels, TensorReport};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -200,7 +200,8 @@ pub struct DispatchRow<'a> {
     pub kernel: &'a str,
     pub workgroups: [u32; 3],
     pub weight_bytes: u64,
-    pub barrier_before: bool,
+    /// `free`, `barrier` or `counted`.
+    pub order: &'static str,
 }
 
 impl<'a> TargetRow<'a> {
@@ -232,7 +233,7 @@ impl ProgramRow {
             },
             samples: program.samples,
             dispatches: program.dispatches.len(),
-            barriers: program.dispatches.iter().filter(|dispatch| dispatch.barrier_before).count(),
+            barriers: program.dispatches.iter().filter(|dispatch| dispatch.order == Order::Barrier).count(),
             weight_bytes: program.dispatches.iter().map(|dispatch| dispatch.weight_bytes).sum(),
         }
     }
@@ -246,7 +247,11 @@ impl<'a> DispatchRow<'a> {
             kernel: &target.pipelines[dispatch.pipeline as usize].name,
             workgroups: dispatch.workgroups,
             weight_bytes: dispatch.weight_bytes,
-            barrier_before: dispatch.barrier_before,
+            order: match dispatch.order {
+                Order::Free => "free",
+                Order::Barrier => "barrier",
+                Order::Counted => "counted",
+            },
         }
     }
 }

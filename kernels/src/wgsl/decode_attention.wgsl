@@ -1,0 +1,321 @@
+// One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
+// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
+// so-many-th token. They meet twice: once the queries are ready, and when all have done. In the text that is generated, names
+// that end in numbers are words under way, or belong to the query of that number.
+${DECLARATIONS}
+//#include cache
+//#include split
+//#include pairs
+//#include put
+//#include result
+//#if CHAINED
+//#include chain
+//#endif
+//#if SOFTCAP
+//#include tanh
+//#endif
+
+// Queries, then the newest token's key and value.
+var<workgroup> vectors: array<vec4<f32>, (HEADS + 2) * QUADS>;
+var<workgroup> mixed: array<vec4<f32>, MIXED>;
+// Greatest score and sum of weights: of each subgroup, query by query, and of each split later.
+var<workgroup> reports: array<vec2<f32>, REPORTS>;
+//#if PARTIAL
+var<workgroup> arrived: u32;
+//#endif
+
+//#if SOFTCAP
+fn capped(score: f32) -> f32 {
+    return CAP * bounded_tanh(score / CAP);
+}
+//#else
+fn capped(score: f32) -> f32 {
+    return score;
+}
+//#endif
+
+// Where the input has query `vector` of the workgroup, or behind those the key or the value.
+fn input_at(row: u32, vector: u32, first_head: u32) -> u32 {
+    let kv_head = first_head / GQA;
+    let behind = N_HEADS + (vector - HEADS) * KV_HEADS + kv_head;
+    return row * INPUT_STRIDE + select(behind, first_head + vector, vector < HEADS) * HEAD_DIM;
+}
+
+fn store_vector(vector: u32, pairs: Pairs, lane: u32) {
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            store_element(vector, first_of(pair), pairs[slot].x);
+            store_element(vector, second_of(pair), pairs[slot].y);
+        }
+    }
+    for (var element = HEAD_DIM + lane; element < PADDED; element += SUBGROUP) {
+        store_element(vector, element, 0.0);
+    }
+}
+
+fn store_element(vector: u32, element: u32, value: f32) {
+    vectors[vector * QUADS + element / 4u][element % 4u] = value;
+}
+
+// As the cache holds a vector: the chunk of this lane.
+fn packed(vector: u32, lane: u32) -> Packed {
+    let at = vector * QUADS + min(lane, CHUNKS - 1u) * CHUNK_QUADS;
+//#if KV_INT8
+    var most = vec4<f32>(0.0);
+    for (var quad = 0u; quad < CHUNK_QUADS; quad++) {
+        most = max(most, abs(vectors[at + quad]));
+    }
+    let scale = subgroupMax(max(max(most.x, most.y), max(most.z, most.w))) / KV_CODE_MAX;
+    let inverse = select(0.0, 1.0 / scale, scale > 0.0);
+    var words = vec4<u32>(0u);
+    for (var quad = 0u; quad < CHUNK_QUADS; quad++) {
+        words[quad] = int8_word(vec4<i32>(round(vectors[at + quad] * inverse)));
+    }
+    return Packed(words, scale);
+//#else
+    let low = vectors[at];
+    let high = vectors[at + 1u];
+    let pairs = vec4<u32>(pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw));
+    return Packed(pairs, 1.0);
+//#endif
+}
+
+// What the subgroups' sums of this query make together.
+struct Sum {
+    quad: vec4<f32>,
+    greatest: f32,
+    total: f32,
+}
+
+fn sum_of(query: u32, quad: u32) -> Sum {
+    var greatest = MASKED;
+    for (var subgroup = 0u; subgroup < SUBGROUPS; subgroup++) {
+        greatest = max(greatest, reports[query * SUBGROUPS + subgroup].x);
+    }
+    var sum = Sum(vec4<f32>(0.0), greatest, 0.0);
+    let first = (query * CHUNK_QUADS + quad % CHUNK_QUADS) * TILE + quad / CHUNK_QUADS;
+    for (var subgroup = 0u; subgroup < SUBGROUPS; subgroup++) {
+        let report = reports[query * SUBGROUPS + subgroup];
+        let weight = exp(report.x - greatest);
+        sum.total += weight * report.y;
+        for (var share = 0u; share < SHARES; share++) {
+            sum.quad += weight * mixed[first + subgroup * SUBGROUP + share * CHUNKS];
+        }
+    }
+    return sum;
+}
+
+//#if PARTIAL
+//#include fence
+
+fn partial_at(row: u32, head: u32, split: u32) -> u32 {
+    return ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS;
+}
+
+// Whether this workgroup is the last of `splits` to leave its part; leaves the counter as it was before the first.
+fn is_last(counter: u32, splits: u32, index: u32) -> bool {
+    storageBarrier();
+    if (index == 0u) {
+        fence();
+        arrived = atomicAdd(&arrivals[counter], 1u) + 1u;
+        if (arrived == splits) {
+            atomicStore(&arrivals[counter], 0u);
+        }
+        fence();
+    }
+    storageBarrier();
+    return arrived == splits;
+}
+
+// Weighs the parts of all splits against each other. A pass takes as many quads of the result as there are lanes; where there
+// are fewer, lanes share the splits of a quad.
+fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
+    for (var i = index; i < HEADS * splits; i += TILE) {
+        reports[i] = partials[partial_at(row, first_head + i / splits, i % splits) + HEAD_QUADS].xy;
+    }
+    workgroupBarrier();
+    let share = index / PASS;
+    for (var first = 0u; first < HEADS * HEAD_QUADS; first += PASS) {
+        let item = min(first + index % PASS, HEADS * HEAD_QUADS - 1u);
+        let query = item / HEAD_QUADS;
+        let quad = item % HEAD_QUADS;
+        let at = partial_at(row, first_head + query, 0u) + quad;
+        var greatest = MASKED;
+        for (var i = 0u; i < splits; i++) {
+            greatest = max(greatest, reports[query * splits + i].x);
+        }
+        var total = 0.0;
+        for (var i = 0u; i < splits; i++) {
+            let report = reports[query * splits + i];
+            total += exp(report.x - greatest) * report.y;
+        }
+        var sum = vec4<f32>(0.0);
+        if (share < PASS_SHARES) {
+            for (var i = share; i < splits; i += ${GATHERED}u * PASS_SHARES) {
+${GATHER}
+            }
+        }
+        mixed[index] = sum;
+        workgroupBarrier();
+        if (index < PASS && first + index < HEADS * HEAD_QUADS) {
+            for (var other = 1u; other < PASS_SHARES; other++) {
+                sum += mixed[other * PASS + index];
+            }
+            put_result(row, first_head + query, quad, sum / total, index);
+        }
+        workgroupBarrier();
+    }
+}
+//#endif
+
+@compute @workgroup_size(${WORKGROUP_SIZE})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    let row = group.y;
+    if (row >= step.header.n_rows) {
+//#if CHAINED
+        count_workgroup(index);
+//#endif
+        return;
+    }
+    let split = group.z;
+    let span = span_of(row);
+    if (split >= span.splits) {
+//#if CHAINED
+        count_workgroup(index);
+//#endif
+        return;
+    }
+    let subgroup = index / SUBGROUP;
+    let lane = index % SUBGROUP;
+    let first_head = group.x * HEADS;
+    let kv_head = first_head / GQA;
+    let position = step.rows[row].position;
+    let table = table_of(row);
+    let is_first = split == 0u;
+    // While mixing, a lane has a chunk of dimensions and every so-many-th token.
+    let share = min(lane / CHUNKS, SHARES - 1u);
+    let chunk = lane % CHUNKS;
+    let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
+    let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
+    // The tokens of a piece lie in one page. Tokens outside begin..end may be no longer this sequence's, or hold anything, even
+    // NaNs: lanes without a token read a neighbour's, and give it no weight.
+    let early = first_tile + subgroup * SUBGROUP;
+    var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
+${WORDS}
+    var page = 0u;
+    // Everything is on its way before anything is waited for.
+//#if !CHAINED
+    var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
+//#endif
+//#if ROPE
+    let turns = turns_of(row, lane);
+//#endif
+//#if QUERY_NORM
+    let query_factors = pairs_of_query_norm(lane);
+//#endif
+//#if KEY_NORM
+    let key_factors = pairs_of_key_norm(lane);
+//#endif
+    if (piece < end) {
+        page = head_of_page(table, max(piece, span.begin), kv_head);
+        let slot = clamp(piece + lane, span.begin, end - 1u) % PAGE_TOKENS;
+${LOAD_KEYS}
+${LOAD_VALUES}
+    }
+//#if CHAINED
+    await_dispatch(index);
+    var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
+//#endif
+    for (var vector = subgroup; vector < select(HEADS, HEADS + 2u, is_first); vector += SUBGROUPS) {
+        if (vector != subgroup) {
+            pairs = pairs_of_input(input_at(row, vector, first_head), lane);
+        }
+//#if QUERY_NORM
+        if (vector < HEADS) {
+            pairs = normed(pairs, query_factors);
+        }
+//#endif
+//#if KEY_NORM
+        if (vector == HEADS) {
+            pairs = normed(pairs, key_factors);
+        }
+//#endif
+//#if ROPE
+        if (vector <= HEADS) {
+            pairs = turned(pairs, turns);
+        }
+//#endif
+        if (vector < HEADS) {
+            for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+                pairs[slot] *= QUERY_SCALE;
+            }
+        }
+        store_vector(vector, pairs, lane);
+    }
+    workgroupBarrier();
+${STATE}
+    // The last subgroup has the fewest tokens.
+    if (is_first && subgroup == SUBGROUPS - 1u) {
+        let key = packed(HEADS, lane);
+        let value = packed(HEADS + 1u, lane);
+        if (first_head % GQA == 0u) {
+            let head = head_of_page(table, position, kv_head);
+            put_key(key, head, position % PAGE_TOKENS, lane);
+            put_value(value, head, position % PAGE_TOKENS, lane);
+        }
+${NEWEST}
+    }
+    while (piece < end) {
+        let token = piece + lane;
+        let inside = token >= span.begin && token < end;
+        // What the next piece wants is on its way as soon as there are registers for it.
+        let next = piece + TILE;
+        var next_page = page;
+        if (next < end) {
+            next_page = head_of_page(table, next, kv_head);
+        }
+${SCORE}
+        if (next < end) {
+            let page = next_page;
+            let slot = min(next + lane, end - 1u) % PAGE_TOKENS;
+${LOAD_KEYS}
+        }
+${WEIGH}
+${MIX}
+        piece = next;
+        page = next_page;
+        if (piece < end) {
+            let slot = min(piece + lane, end - 1u) % PAGE_TOKENS;
+${LOAD_VALUES}
+        }
+    }
+${LEAVE}
+    workgroupBarrier();
+    for (var item = index; item < HEADS * HEAD_QUADS; item += TILE) {
+        let query = item / HEAD_QUADS;
+        let quad = item % HEAD_QUADS;
+        let sum = sum_of(query, quad);
+//#if PARTIAL
+        if (span.splits > 1u) {
+            let at = partial_at(row, first_head + query, split);
+            partials[at + quad] = sum.quad;
+            if (quad == 0u) {
+                partials[at + HEAD_QUADS] = vec4<f32>(sum.greatest, sum.total, f32(span.splits), 0.0);
+            }
+        } else {
+            put_result(row, first_head + query, quad, sum.quad / sum.total, index);
+        }
+//#else
+        put_result(row, first_head + query, quad, sum.quad / sum.total, index);
+//#endif
+    }
+//#if PARTIAL
+    if (span.splits > 1u && is_last(row * (N_HEADS / HEADS) + group.x, span.splits, index)) {
+        combine(row, first_head, span.splits, index);
+    }
+//#endif
+//#if CHAINED
+    count_workgroup(index);
+//#endif
+}

@@ -1,0 +1,44 @@
+// Dispatches that follow one another without a barrier; drawn in kernels/src/chain.rs.
+//#include fence
+
+struct Link {
+    // Workgroups of the dispatch before; 0: there was a barrier.
+    waits_for: u32,
+    // Workgroups of this one.
+    workgroups: u32,
+    // 1: nobody waits for this one.
+    ends: u32,
+}
+
+var<immediate> link: Link;
+
+// Called by all lanes before anything is read that an earlier dispatch of the step wrote.
+fn await_dispatch(lane: u32) {
+    if (lane == 0u) {
+        var counted = atomicLoad(&chain[0]);
+        for (var looks = 0u; counted < link.waits_for && looks < MOST_LOOKS; looks++) {
+            counted = atomicLoad(&chain[0]);
+        }
+        if (counted < link.waits_for) {
+            atomicStore(&chain[SLOT_WORDS + 1u], 1u);
+        }
+        // Whoever saw the count sees what was written before it.
+        fence();
+    }
+    storageBarrier();
+}
+
+// Called by all lanes when the workgroup has written all that it writes.
+fn count_workgroup(lane: u32) {
+    storageBarrier();
+    if (lane == 0u) {
+        fence();
+        if (atomicAdd(&chain[SLOT_WORDS], 1u) + 1u == link.workgroups) {
+            // Every workgroup of this dispatch has seen the count of the one before.
+            atomicStore(&chain[0], 0u);
+            if (link.ends == 1u) {
+                atomicStore(&chain[SLOT_WORDS], 0u);
+            }
+        }
+    }
+}

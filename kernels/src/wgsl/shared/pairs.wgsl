@@ -1,0 +1,94 @@
+// A head's vector in the registers of one subgroup, as RoPE wants it: each lane has pairs of elements, those that are turned
+// first. Called by all lanes of a subgroup together.
+
+// (first, second) of a lane's pairs; zeros past the last.
+alias Pairs = array<vec2<f32>, PAIR_SLOTS>;
+
+fn first_of(pair: u32) -> u32 {
+    return select(ROTARY_PAIRS + pair, pair, pair < ROTARY_PAIRS);
+}
+
+fn second_of(pair: u32) -> u32 {
+    return select(PAIRS + pair, ROTARY_PAIRS + pair, pair < ROTARY_PAIRS);
+}
+
+fn pairs_of_input(at: u32, lane: u32) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            pairs[slot] = vec2<f32>(input[at + first_of(pair)], input[at + second_of(pair)]);
+        }
+    }
+    return pairs;
+}
+
+//#if QUERY_NORM
+fn pairs_of_query_norm(lane: u32) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            pairs[slot] = vec2<f32>(query_norm[first_of(pair)], query_norm[second_of(pair)]);
+        }
+    }
+    return pairs;
+}
+//#endif
+
+//#if KEY_NORM
+fn pairs_of_key_norm(lane: u32) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            pairs[slot] = vec2<f32>(key_norm[first_of(pair)], key_norm[second_of(pair)]);
+        }
+    }
+    return pairs;
+}
+//#endif
+
+//#if NORM
+fn normed(vector: Pairs, weight: Pairs) -> Pairs {
+    var squares = 0.0;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        squares += dot(vector[slot], vector[slot]);
+    }
+    let factor = inverseSqrt(subgroupAdd(squares) / f32(HEAD_DIM) + EPS);
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        pairs[slot] = factor * vector[slot] * weight[slot];
+    }
+    return pairs;
+}
+//#endif
+
+//#if ROPE
+// Cosine and sine of each pair's angle, in row `row`; of pairs that are not turned, those of none.
+fn turns_of(row: u32, lane: u32) -> Pairs {
+    let position = step.rows[row].position;
+    let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+    var turns: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        turns[slot] = vec2<f32>(1.0, 0.0);
+        if (pair < ROTARY_PAIRS) {
+            let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + pair];
+            let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + pair];
+            turns[slot] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+        }
+    }
+    return turns;
+}
+
+fn turned(vector: Pairs, turns: Pairs) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = vector[slot];
+        let turn = turns[slot];
+        pairs[slot] = vec2<f32>(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
+    }
+    return pairs;
+}
+//#endif

@@ -1,0 +1,85 @@
+//! Fences: what one lane says to other workgroups, for all of its own.
+//!
+//! naga's `storageBarrier` is a fence of every lane for the whole device, the dearest there is. WGSL has none of one lane alone,
+//! and kernels have no use for `textureBarrier`, so that is its name here. In a module that has one,
+//!
+//! - `textureBarrier()` is OpMemoryBarrier: what was written before in this workgroup is there for all workgroups, and what
+//!   others made so is there for it;
+//! - `storageBarrier()` is a barrier of the workgroup, of its memory and of buffers: behind it all lanes see what the lane
+//!   with the fence saw, and before it, that lane speaks for all.
+
+use rspirv::dr::{Instruction, Module, Operand};
+use rspirv::spirv::{MemorySemantics, Op, Scope, Word};
+
+use crate::matrices::new_id;
+use crate::mend::instructions;
+
+/// The module with fences where it asks for them.
+pub fn mend(module: &mut Module) {
+    let semantics_of = |module: &Module, id: Word| {
+        let constant = module.types_global_values.iter().find(|one| one.result_id == Some(id));
+        match constant.and_then(|one| one.operands.first()) {
+            Some(Operand::LiteralBit32(bits)) => MemorySemantics::from_bits_truncate(*bits),
+            _ => MemorySemantics::empty(),
+        }
+    };
+    let all = module.all_inst_iter().filter(|one| one.class.opcode == Op::ControlBarrier);
+    let semantics: Vec<MemorySemantics> = all
+        .map(|one| one.operands[2].id_ref_any().map_or(MemorySemantics::empty(), |id| semantics_of(module, id)))
+        .collect();
+    if !semantics.iter().any(|one| one.contains(MemorySemantics::IMAGE_MEMORY)) {
+        return;
+    }
+    let kind = unsigned(module);
+    let moves = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::UNIFORM_MEMORY;
+    let device = constant(module, kind, Scope::Device as u32);
+    let workgroup = constant(module, kind, Scope::Workgroup as u32);
+    let of_buffers = constant(module, kind, moves.bits());
+    let of_both = constant(module, kind, (moves | MemorySemantics::WORKGROUP_MEMORY).bits());
+    let barriers = instructions(module).filter(|one| one.class.opcode == Op::ControlBarrier);
+    for (barrier, semantics) in barriers.zip(semantics) {
+        if semantics.contains(MemorySemantics::IMAGE_MEMORY) {
+            let operands = vec![Operand::IdScope(device), Operand::IdMemorySemantics(of_buffers)];
+            *barrier = Instruction::new(Op::MemoryBarrier, None, None, operands);
+        } else if semantics.contains(MemorySemantics::UNIFORM_MEMORY) {
+            barrier.operands[1] = Operand::IdScope(workgroup);
+            barrier.operands[2] = Operand::IdMemorySemantics(of_both);
+        }
+    }
+}
+
+/// The type u32: every module's workgroup number has it.
+fn unsigned(module: &Module) -> Word {
+    let is_unsigned = |one: &&Instruction| {
+        one.class.opcode == Op::TypeInt && one.operands == [Operand::LiteralBit32(32), Operand::LiteralBit32(0)]
+    };
+    let found = module.types_global_values.iter().find(is_unsigned).and_then(|one| one.result_id);
+    found.expect("a kernel knows its workgroup's number")
+}
+
+fn constant(module: &mut Module, kind: Word, value: u32) -> Word {
+    let id = new_id(&mut module.header);
+    let operands = vec![Operand::LiteralBit32(value)];
+    module.types_global_values.push(Instruction::new(Op::Constant, Some(kind), Some(id), operands));
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{check, target, wgsl};
+
+    #[test]
+    fn one_lane_speaks_for_its_workgroup() {
+        let source = "@group(0) @binding(0) var<storage, read_write> words: array<atomic<u32>, 2>;
+            @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) lane: u32) {
+                storageBarrier();
+                if (lane == 0u) { textureBarrier(); atomicAdd(&words[0], 1u); }
+            }";
+        let target = target::by_name("generic").expect("a preset");
+        let mut module = check::parse(&wgsl::compile(source, &target).unwrap()).unwrap();
+        mend(&mut module);
+        let count = |op| module.all_inst_iter().filter(|one| one.class.opcode == op).count();
+        assert_eq!((count(Op::MemoryBarrier), count(Op::ControlBarrier)), (1, 1));
+    }
+}

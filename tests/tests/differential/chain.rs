@@ -1,0 +1,69 @@
+//! A dispatch that waits in vain for the one before it: it gives up, the sampler says so, and the step runs again with
+//! barriers. That dispatches which do count each other give the same results is tested with each kernel.
+
+use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use kernels::matmul::{MatMulSpec, MatMulTile};
+use kernels::sample::SampleSpec;
+
+use super::*;
+
+#[test]
+fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
+    let mut rng = StdRng::seed_from_u64(31);
+    let target = integer_targets().pop().expect("a target with subgroups");
+    let (cols, vocab) = (64, 256);
+    let layout = WeightLayout { format: WeightFormat::Int8, rows: vocab, cols };
+    let weights = packed(&mut rng, &layout);
+    let input = ActivationFormat::Codes(Precision::Int8);
+    let matmul = MatMulSpec {
+        layout,
+        input_stride: cols,
+        output_stride: vocab,
+        output_first: 0,
+        input,
+        output: ActivationFormat::F32,
+        prologue: None,
+        bias: false,
+        act_mul: None,
+        softcap: None,
+        row_from_step: false,
+        tile: MatMulTile {
+            columns: 1,
+            tiles_per_lane: 1,
+            k_slices: 1,
+            group_tiles: 4,
+            unroll: 1,
+            passes: 1,
+            sharing: Sharing::Own,
+        },
+        subgroup_size: target.subgroup_size,
+        chained: true,
+    };
+    let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: vocab };
+    let sample =
+        SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size, chained: true };
+    let logits = Operand::Out { id: 0, words: vocab };
+    let zeros = Operand::floats(&vec![0.0; vocab]);
+    // The sum claims a place in the chain, and counts nothing.
+    let sum = vec![Operand::Step, zeros.clone(), logits.clone(), zeros, Operand::Chain];
+    let mut launch = launch(&target, KernelSpec::Elementwise(copy), sum, 1);
+    let words = stored_rows(&mut rng, input, [1, cols, cols]);
+    let operands =
+        vec![Operand::Step, Operand::Bytes(weights.clone()), logits.clone(), Operand::words(&words), Operand::Chain];
+    launch.steps.push((KernelSpec::MatMul(matmul), operands));
+    launch.steps.push((KernelSpec::Sample(sample), vec![Operand::Step, logits, Operand::Drawn, Operand::ChainSlots]));
+    let x = decode_row(input, &words, cols);
+    let mut decoded = vec![0f32; cols];
+    let mut products: Vec<f32> = Vec::new();
+    for row in 0..vocab {
+        layout.decode_row(&weights, row, &mut decoded);
+        products.push(decoded.iter().zip(&x).map(|(w, x)| w * x).sum());
+    }
+    let greatest = products.iter().copied().fold(f32::MIN, f32::max);
+    for barriers in [false, true] {
+        let (sampled, recoveries) = launch.sample_and_recover(vocab, barriers);
+        assert_eq!(products[sampled.token as usize], greatest);
+        let stalls = recoveries.iter().filter(|one| one.cause.contains("waited for the one before it")).count();
+        assert_eq!((recoveries.len(), stalls), if barriers { (0, 0) } else { (1, 1) }, "{recoveries:?}");
+    }
+}
