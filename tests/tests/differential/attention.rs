@@ -78,7 +78,7 @@ fn attention_of_decode_in_one_dispatch() {
         let splits = [1, 3, 16, 5][index % 4];
         let case = Case::random(target, index, cache, splits, true, &mut rng);
         let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
-        let decode = DecodeAttentionSpec {
+        let mut decode = DecodeAttentionSpec {
             gqa,
             cache,
             kv_group: 0,
@@ -91,6 +91,9 @@ fn attention_of_decode_in_one_dispatch() {
             subgroup_size: target.subgroup_size,
             chained: index % 3 == 0,
         };
+        while decode.shared_bytes() > target.shared_memory_bytes {
+            decode.split.tile /= 2;
+        }
         // The first step, and one after others, which finds the counters as they left them.
         let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
         Case { n_before, attention: decode.as_attention(), decode: Some(decode), ..case }.check(target, &mut rng);
