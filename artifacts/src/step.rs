@@ -125,6 +125,18 @@ gpu_words! {
     }
 }
 
+gpu_words! {
+    /// Push constants of a dispatch: what its kernel is told of those before and after it, if it is one of a chain.
+    pub struct Link {
+        /// Workgroups of the dispatch before that are waited for; 0: there was a barrier.
+        waits_for: u32,
+        /// Workgroups of this one.
+        workgroups: u32,
+        /// 1: nobody waits for this one.
+        ends: u32,
+    }
+}
+
 /// Offset of the rows in the step buffer, in words.
 pub const ROWS_AT: usize = StepHeader::WORDS;
 /// Offset of the samplers, in words.

@@ -13,6 +13,7 @@ use artifacts::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Order, Plan,
     Program, SlicePlan, Tier, WeightPlan,
 };
+use kernels::decode_attention::ARRIVALS;
 use kernels::{KvFormat, chain};
 use shaders_gen::Target;
 
@@ -233,7 +234,6 @@ pub fn widest_activations(
 
 /// Counters at the beginning of the arena, in words: of attention's splits, then the slots of chains. No activation of any
 /// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
-pub const ARRIVALS: usize = 4096;
 const COUNTERS: usize = ARRIVALS + chain::SLOTS * chain::SLOT_WORDS;
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.

@@ -14,6 +14,8 @@
 //! never wait for room. Vulkan does not promise that, so nobody waits forever: a workgroup that has looked [`MOST_LOOKS`] times
 //! says so in its slot and goes on, and the sampler at the program's end says it to the host (`Output::stalled`).
 
+use artifacts::step::Link;
+
 use crate::template::Values;
 
 /// 32-bit words from one slot to the next, as far apart as bindings must be.
@@ -25,5 +27,6 @@ pub const MOST_LOOKS: usize = 500_000;
 
 /// What pieces that include `chain` want to know.
 pub(crate) fn values(chained: bool, values: Values) -> Values {
-    values.size("SLOT_WORDS", SLOT_WORDS).size("MOST_LOOKS", MOST_LOOKS).flag("CHAINED", chained)
+    let values = values.size("SLOT_WORDS", SLOT_WORDS).size("MOST_LOOKS", MOST_LOOKS);
+    values.flag("CHAINED", chained).text("LINK", Link::wgsl())
 }

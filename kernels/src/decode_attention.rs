@@ -16,7 +16,7 @@ use crate::attention::AttentionSpec;
 use crate::cache::{CacheLayout, KvFormat};
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
-use crate::heads::HeadsSpec;
+use crate::heads::{HeadsSpec, NormOf};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::split::Split;
 use crate::template::{Values, render};
@@ -44,6 +44,8 @@ pub struct DecodeAttentionSpec {
     pub chained: bool,
 }
 
+/// Counters that there are for all of a program's rows and workgroups of heads.
+pub const ARRIVALS: usize = 4096;
 /// Words of K, and of V, that a lane has under way while something else is waited for.
 const AHEAD: usize = 16;
 /// Parts that a lane has under way while it puts them together.
@@ -184,6 +186,7 @@ impl DecodeAttentionSpec {
     /// The inner loops, a copy of each line for each query and word, so that all stay in registers.
     fn texts(&self, values: Values) -> Values {
         values
+            .text("LOADERS", self.loaders_wgsl())
             .text("WORDS", self.words_wgsl())
             .text("LOAD_KEYS", self.load_keys_wgsl())
             .text("LOAD_VALUES", self.load_values_wgsl())
@@ -215,6 +218,13 @@ impl DecodeAttentionSpec {
 
     fn is_int8(&self) -> bool {
         self.cache.format == KvFormat::Int8
+    }
+
+    /// How a lane's pairs come from each buffer that vectors lie in.
+    fn loaders_wgsl(&self) -> String {
+        let norm = |of, name| self.heads.norms(of).then(|| loader_wgsl(name, "", &format!("{name}[")));
+        let input = loader_wgsl("input", "at: u32, ", "input[at + ");
+        [Some(input), norm(NormOf::Query, "query_norm"), norm(NormOf::Key, "key_norm")].into_iter().flatten().collect()
     }
 
     fn words_wgsl(&self) -> String {
@@ -357,6 +367,16 @@ impl DecodeAttentionSpec {
             )
         })
     }
+}
+
+fn loader_wgsl(name: &str, parameter: &str, from: &str) -> String {
+    format!(
+        "fn pairs_of_{name}({parameter}lane: u32) -> Pairs {{\n    var pairs: Pairs;\n    \
+         for (var slot = 0u; slot < PAIR_SLOTS; slot++) {{\n        let pair = lane + slot * SUBGROUP;\n        \
+         if (pair < PAIRS) {{\n            \
+         pairs[slot] = vec2<f32>({from}first_of(pair)], {from}second_of(pair)]);\n        }}\n    }}\n    \
+         return pairs;\n}}\n"
+    )
 }
 
 /// The parts of several splits, all under way before the first is weighed.

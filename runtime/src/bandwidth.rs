@@ -10,7 +10,6 @@ use artifacts::kernels::READ_BLOCK_BYTES;
 use crate::bands::Band;
 use crate::device_plan::DeviceKind;
 use crate::error::LoadError;
-use crate::links::Link;
 use crate::residency::Role;
 use crate::vk::device::Device;
 use crate::vk::memory::Buffer;
@@ -18,6 +17,7 @@ use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
 use crate::vk::stamps::Stamps;
 use crate::vk::submit::Lane;
+use artifacts::step::Link;
 
 /// Far beyond the caches of any device, and long enough for one dispatch to say something, where memory has room ...
 const MOST_BYTES: u64 = 1 << 30;

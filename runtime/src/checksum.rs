@@ -9,7 +9,6 @@ use artifacts::view::WeightSection;
 
 use crate::bands::Band;
 use crate::error::LoadError;
-use crate::links::Link;
 use crate::residency::Role;
 use crate::vk::Failure;
 use crate::vk::device::Device;
@@ -17,6 +16,7 @@ use crate::vk::memory::{Allocation, Buffer, Mapping};
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::record::{Command, CommandList};
 use crate::vk::submit::Lane;
+use artifacts::step::Link;
 
 /// The kernel that hashes, and where it finds its parameters and leaves its results.
 pub struct Checksum {

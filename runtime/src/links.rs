@@ -4,29 +4,9 @@
 use std::collections::BTreeMap;
 
 use artifacts::Order;
+use artifacts::step::Link;
 
 use crate::pace::Piece;
-
-/// Push constants of a kernel, in the order of `Link` in `chain.wgsl`, which says what each is; kernels outside of chains read
-/// none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
-    pub waits_for: u32,
-    pub workgroups: u32,
-    pub ends: u32,
-}
-
-impl Link {
-    pub const BYTES: u32 = 12;
-
-    pub fn bytes(self) -> [u8; Link::BYTES as usize] {
-        let mut bytes = [0; Link::BYTES as usize];
-        for (to, word) in bytes.chunks_exact_mut(4).zip([self.waits_for, self.workgroups, self.ends]) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-}
 
 /// The link of each dispatch that `pieces` have workgroups of, given the order of all dispatches of the program.
 pub fn links<'a>(orders: &[Order], pieces: impl IntoIterator<Item = &'a Piece>) -> BTreeMap<usize, Link> {

@@ -3,12 +3,11 @@
 use artifacts::step::MAX_SAMPLERS;
 use kernels::attention::AttentionSpec;
 use kernels::combine::CombineSpec;
-use kernels::decode_attention::DecodeAttentionSpec;
+use kernels::decode_attention::{ARRIVALS, DecodeAttentionSpec};
 use kernels::split::Split;
 use shaders_gen::Target;
 
 use super::has_lanes;
-use crate::place::ARRIVALS;
 
 /// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V anew.
 pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {

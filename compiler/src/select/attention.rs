@@ -4,7 +4,7 @@
 use kernels::activations::ACTIVATION_GROUP;
 use kernels::attention::{AttentionSpec, TILE};
 use kernels::combine::{CombineSpec, partials_len};
-use kernels::decode_attention::DecodeAttentionSpec;
+use kernels::decode_attention::{ARRIVALS, DecodeAttentionSpec};
 use kernels::flash::FlashSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::spec::Number;
@@ -14,7 +14,6 @@ use kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use super::{Operand, Selector, cache_layout, operands};
 use crate::fuse::{FusedNode, FusedOp, HeadsStep};
 use crate::graph::ValueId;
-use crate::place::ARRIVALS;
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
 const SPLIT_ROWS: usize = 8;

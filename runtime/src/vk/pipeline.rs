@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use crate::links::Link;
 use crate::vk::cache::PipelineCache;
 use crate::vk::device::Device;
 use crate::vk::memory::BufferRange;
 use crate::vk::{Failure, Named};
+use artifacts::step::Link;
 
 /// Storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with as many.
 pub struct SetLayout {
@@ -92,7 +92,8 @@ impl SetLayout {
         let set =
             unsafe { device.raw.create_descriptor_set_layout(&request, None) }.named("vkCreateDescriptorSetLayout")?;
         let sets = [set];
-        let link = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(Link::BYTES)];
+        let link =
+            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(4 * Link::WORDS as u32)];
         let request = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&link);
         // SAFETY: the set layout was just made.
         let pipeline = unsafe { device.raw.create_pipeline_layout(&request, None) }.named("vkCreatePipelineLayout");

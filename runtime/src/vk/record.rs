@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ash::vk;
 
 use crate::bands::Band;
-use crate::links::Link;
 use crate::vk::device::{Device, Work};
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::stamps::Stamps;
 use crate::vk::{Failure, Named};
+use artifacts::step::Link;
 
 #[derive(Clone)]
 pub enum Command {
@@ -111,7 +111,7 @@ impl CommandList {
                         pipeline.layout().pipeline,
                         vk::ShaderStageFlags::COMPUTE,
                         0,
-                        &link.bytes(),
+                        &link.to_words().map(u32::to_le_bytes).concat(),
                     );
                     device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
                 }

@@ -1,15 +1,7 @@
 // Dispatches that follow one another without a barrier; drawn in kernels/src/chain.rs.
 //#include fence
 
-struct Link {
-    // Workgroups of the dispatch before; 0: there was a barrier.
-    waits_for: u32,
-    // Workgroups of this one.
-    workgroups: u32,
-    // 1: nobody waits for this one.
-    ends: u32,
-}
-
+${LINK}
 var<immediate> link: Link;
 
 // Called by all lanes before anything is read that an earlier dispatch of the step wrote.

@@ -12,43 +12,8 @@ fn second_of(pair: u32) -> u32 {
     return select(PAIRS + pair, ROTARY_PAIRS + pair, pair < ROTARY_PAIRS);
 }
 
-fn pairs_of_input(at: u32, lane: u32) -> Pairs {
-    var pairs: Pairs;
-    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
-        let pair = lane + slot * SUBGROUP;
-        if (pair < PAIRS) {
-            pairs[slot] = vec2<f32>(input[at + first_of(pair)], input[at + second_of(pair)]);
-        }
-    }
-    return pairs;
-}
-
-//#if QUERY_NORM
-fn pairs_of_query_norm(lane: u32) -> Pairs {
-    var pairs: Pairs;
-    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
-        let pair = lane + slot * SUBGROUP;
-        if (pair < PAIRS) {
-            pairs[slot] = vec2<f32>(query_norm[first_of(pair)], query_norm[second_of(pair)]);
-        }
-    }
-    return pairs;
-}
-//#endif
-
-//#if KEY_NORM
-fn pairs_of_key_norm(lane: u32) -> Pairs {
-    var pairs: Pairs;
-    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
-        let pair = lane + slot * SUBGROUP;
-        if (pair < PAIRS) {
-            pairs[slot] = vec2<f32>(key_norm[first_of(pair)], key_norm[second_of(pair)]);
-        }
-    }
-    return pairs;
-}
-//#endif
-
+// pairs_of_input, and where there is such a norm pairs_of_query_norm and pairs_of_key_norm.
+${LOADERS}
 //#if NORM
 fn normed(vector: Pairs, weight: Pairs) -> Pairs {
     var squares = 0.0;
