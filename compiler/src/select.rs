@@ -5,6 +5,7 @@
 mod attention;
 mod chain;
 mod matmul;
+mod tile;
 
 use std::collections::BTreeMap;
 

@@ -1,17 +1,15 @@
 //! Norms, matmuls and what lies between them: which norm a matmul takes over, in which format activations pass from one
-//! kernel to the next, and how a matmul is cut.
+//! kernel to the next. How a matmul is cut is told in `tile`.
 
 use artifacts::LogitsRows;
-use kernels::activations::ACTIVATION_GROUP;
 use kernels::gemm::{GemmSpec, GemmTile};
-use kernels::layout::TILE_ROWS;
 use kernels::matmul::{MatMulSpec, MatMulTile};
 use kernels::norm::NormSpec;
 use kernels::quantize::QuantizeSpec;
 use kernels::spec::Number;
 use kernels::{ActivationFormat, KernelSpec, Precision, Role};
-use shaders_gen::Target;
 
+use super::tile::tile;
 use super::{Operand, Selector, operands, stride};
 use crate::fuse::{FusedNode, FusedOp, NormStep};
 use crate::graph::ValueId;
@@ -226,72 +224,4 @@ impl Selector<'_> {
         spec.tile = tile(self.target, &spec, head_rows);
         spec
     }
-}
-
-/// The target's tuning fitted to a shape.
-fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
-    let tuning = target.matmul;
-    let columns = tuning.columns.min(rows.next_power_of_two());
-    let one = columns == 1;
-    let tiles_per_lane = if one { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
-    let tiles_per_lane = if spec.act_mul.is_some() { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
-    let (lanes, shared_tiles) = match spec.prologue {
-        Some(_) => {
-            let tiles_per_unit = spec.layout.tiles() / target.compute_units;
-            let quads = (spec.layout.cols / 4).next_power_of_two();
-            (
-                tuning.prologue_workgroup.min(quads.max(LEAST_PROLOGUE_LANES)),
-                tuning.prologue_tiles.min(1 << tiles_per_unit.max(1).ilog2()),
-            )
-        }
-        None => (tuning.workgroup, 1),
-    };
-    let least_tiles = match spec.output {
-        ActivationFormat::F32 => shared_tiles.max(1),
-        // 32 rows of gate and as many of up.
-        _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
-    };
-    // A lane without columns to read only waits.
-    let runs = match spec.input {
-        ActivationFormat::F32 => spec.layout.blocks_per_tile(),
-        _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
-    };
-    let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
-    let lane_groups = lanes / TILE_ROWS;
-    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
-    let group_tiles = (lane_groups / k_slices).max(1);
-    let at_once = match (&spec.prologue, one) {
-        (Some(_), _) => tuning.unroll_prologue,
-        (None, true) => {
-            let workgroups = spec.layout.tiles().div_ceil(group_tiles * tiles_per_lane);
-            let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * k_slices * group_tiles;
-            tuning.unroll_one.min(tuning.loads_per_unit / lanes_of_one_unit)
-        }
-        (None, false) => tuning.unroll_many,
-    };
-    let at_a_time = match spec.prologue {
-        Some(_) => {
-            let lanes_per_unit = tuning.prologue_groups_per_unit * tuning.prologue_workgroup;
-            lanes_per_unit / lanes * target.compute_units * group_tiles * tiles_per_lane
-        }
-        None => 0,
-    };
-    MatMulTile {
-        columns,
-        tiles_per_lane,
-        k_slices,
-        sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
-        unroll: unroll(at_once, runs, k_slices),
-        group_tiles,
-        passes: if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 },
-    }
-}
-
-/// However short the input of a prologue is: its workgroup also has rows to make, which fewer lanes would do one after another.
-const LEAST_PROLOGUE_LANES: usize = 128;
-
-/// Runs of columns that a lane has under way, `most` at a time: no more than it takes to do all of its own in as few turns.
-fn unroll(most: usize, runs: usize, k_slices: usize) -> usize {
-    let own = runs.div_ceil(k_slices);
-    own.div_ceil(own.div_ceil(most.max(1)))
 }
