@@ -252,6 +252,9 @@ pub struct ProfileArgs {
     /// Decode steps after the prompt
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 30))]
     pub n_gen: u32,
+    /// Sequences that decode together, each after the prompt
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub sequences: u32,
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

@@ -33,8 +33,9 @@ pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u3
 }
 
 /// For one sequence, so that the time of every dispatch is written down.
-pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32) -> Result<Model, CliError> {
-    let options = LoadOptions { context_tokens: Some(context_tokens), profile: true, ..LoadOptions::default() };
+pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    let context_tokens = Some(context_tokens);
+    let options = LoadOptions { context_tokens, slots, profile: true, ..LoadOptions::default() };
     load_with(artifact, args, options)
 }
 

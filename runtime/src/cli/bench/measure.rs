@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use super::cases::Case;
 use crate::{BatchRow, Model, RunError, Sampling, Session};
 
-/// Steps without the clock: first ones pay for caches that later ones find warm.
+/// Steps of a run without the clock: first ones pay for caches that later ones find warm.
 pub const WARM_UP_STEPS: u32 = 4;
+/// Runs without the clock go on for so long: a device that had nothing to do, be it for a second while kernels were compiled,
+/// takes its time to raise its frequency.
+const WARM_UP: Duration = Duration::from_millis(500);
 
 pub struct Bench<'m> {
     pub model: &'m Model,
@@ -54,7 +57,7 @@ impl Bench<'_> {
             session.feed_and_sample(&prompt, &Sampling::default())?;
             Ok(timed.end(&mut session, u64::from(tokens), 0))
         };
-        run()?;
+        warm_up(&mut run)?;
         self.repeat(run)
     }
 
@@ -73,7 +76,12 @@ impl Bench<'_> {
             session.generate(first, &Sampling::default(), steps, &mut |_| ControlFlow::Continue(()))?;
             Ok(timed.end(&mut session, u64::from(steps), cached_tokens))
         };
-        run(WARM_UP_STEPS)?;
+        // The tokens before were warm-up enough, where a cache cannot go back.
+        if depth == 0 {
+            warm_up(|| run(WARM_UP_STEPS))?
+        } else {
+            run(WARM_UP_STEPS).map(|_| ())?
+        }
         self.repeat(|| run(self.n_gen))
     }
 
@@ -94,7 +102,7 @@ impl Bench<'_> {
             }
             Ok(timed.end(&mut sessions[0], u64::from(steps) * u64::from(sequences), steps.div_ceil(2)))
         };
-        run(WARM_UP_STEPS)?;
+        warm_up(|| run(WARM_UP_STEPS))?;
         self.repeat(|| run(self.n_gen))
     }
 
@@ -114,6 +122,15 @@ impl Bench<'_> {
     fn tokens(&self, count: u32) -> Vec<u32> {
         made_up_tokens(count as usize, self.model.meta().model.vocab_size)
     }
+}
+
+fn warm_up(mut run: impl FnMut() -> Result<Run, RunError>) -> Result<(), RunError> {
+    let begin = Instant::now();
+    run()?;
+    while begin.elapsed() < WARM_UP {
+        run()?;
+    }
+    Ok(())
 }
 
 /// Both clocks of a run under way.

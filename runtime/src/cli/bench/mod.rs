@@ -16,6 +16,7 @@ use super::error::CliError;
 use super::figures::LoadFigures;
 use super::load::{load_for, max_positions};
 use super::output::{note, print, print_json};
+use crate::Model;
 use cases::Cases;
 use measure::Bench;
 use report::{BenchReport, LoadedFor};
@@ -29,13 +30,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let mut report = BenchReport::new(args.repetitions);
     for group in groups {
         let model = load_for(&args.artifact, &args.load, group.context_tokens, group.slots)?;
-        if group.slots > model.batch_rows().max(1) {
-            let most = model.batch_rows();
-            return Err(CliError::new(format!(
-                "artifact decodes at most {most} sequences in one step, found {} in -s",
-                group.slots
-            )));
-        }
+        check_sequences(&model, group.slots)?;
         let bench = Bench { model: &model, n_gen: args.n_gen, repetitions: args.repetitions };
         let measured = group.cases.iter().map(|case| {
             let measured = bench.measure(*case)?;
@@ -49,4 +44,15 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     }
     bar.finish_and_clear();
     if args.json { print_json(&report) } else { print(&report.page()) }
+}
+
+/// Whether the artifact decodes so many sequences in one step.
+pub fn check_sequences(model: &Model, asked: u32) -> Result<(), CliError> {
+    let most = model.batch_rows().max(1);
+    if asked > most {
+        return Err(CliError::new(format!(
+            "artifact decodes at most {most} sequences in one step, found {asked} in -s"
+        )));
+    }
+    Ok(())
 }

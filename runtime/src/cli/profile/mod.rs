@@ -9,13 +9,13 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::args::ProfileArgs;
-use super::bench::made_up_tokens;
+use super::bench::{check_sequences, made_up_tokens};
 use super::error::CliError;
 use super::load::{is_software, load_profiled};
 use super::output::{print, print_json};
 use super::output_file::{check_output, write_whole};
 use crate::profile::StepProfile;
-use crate::{RunError, Sampling, Session};
+use crate::{BatchRow, Model, RunError, Sampling, Session};
 use kernels::KernelTimes;
 
 pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
@@ -23,19 +23,21 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
         check_output(path, "the trace", &[])?;
     }
     let context_tokens = args.n_prompt + args.n_gen;
-    let model = load_profiled(&args.artifact, &args.load, context_tokens)?;
+    let model = load_profiled(&args.artifact, &args.load, context_tokens, args.sequences)?;
+    check_sequences(&model, args.sequences)?;
     let tokens = made_up_tokens(context_tokens as usize, model.meta().model.vocab_size);
     let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
-    let mut session = model.session()?;
+    let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
     // Once unlooked at: first steps pay for caches that later ones find warm.
-    prefill(&mut session, prompt)?;
-    decode(&mut session, &steps[..1])?;
+    sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
+    decode(&model, &mut sessions, &steps[..1])?;
+    sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
     model.take_profiles();
 
     let begin = Instant::now();
-    prefill(&mut session, prompt)?;
+    prefill(&mut sessions[0], prompt)?;
     let prefill_steps = model.take_profiles();
-    decode(&mut session, steps)?;
+    decode(&model, &mut sessions, steps)?;
     let decode_steps = model.take_profiles();
 
     let bandwidth = model.measure_read_bandwidth();
@@ -53,7 +55,7 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     if args.json {
         return print_json(&report);
     }
-    print(&report.page(args.n_prompt))
+    print(&report.page(args))
 }
 
 /// What `--json` prints.
@@ -105,14 +107,15 @@ impl Phase {
 }
 
 impl ProfileReport {
-    fn page(&self, n_prompt: u32) -> String {
+    fn page(&self, args: &ProfileArgs) -> String {
         let ProfileReport { device, target, .. } = self;
         let bandwidth = match self.read_bandwidth_gb_per_s {
             Some(bandwidth) => format!("bandwidth of reads {bandwidth:.1} GB/s"),
             None => "bandwidth of reads not measured".into(),
         };
-        let (prefill, decode) =
-            (self.prefill.page("prefill"), self.decode.page(&format!("decode after {n_prompt} tokens")));
+        let of = if args.sequences > 1 { format!(" of {} sequences", args.sequences) } else { String::new() };
+        let decode = self.decode.page(&format!("decode{of} after {} tokens", args.n_prompt));
+        let prefill = self.prefill.page("prefill");
         format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}")
     }
 }
@@ -123,9 +126,13 @@ fn prefill(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
     session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
 }
 
-/// One token after another, each with a draw.
-fn decode(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
-    tokens.iter().try_for_each(|&token| session.feed_and_sample(&[token], &Sampling::default()).map(|_| ()))
+/// One token after another, each with a draw, in all sequences.
+fn decode(model: &Model, sessions: &mut [Session<'_>], tokens: &[u32]) -> Result<(), RunError> {
+    let sampling = Sampling::default();
+    tokens.iter().try_for_each(|&token| {
+        let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
+        model.decode_batch(&mut rows.collect::<Vec<_>>()).map(|_| ())
+    })
 }
 
 fn write_trace(path: &Path, events: &serde_json::Value) -> Result<(), CliError> {
