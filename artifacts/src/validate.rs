@@ -57,7 +57,9 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         }
     }
     for target in &view.kernels.targets {
-        for (what, pipeline, bindings) in [("checksum", target.checksum, 3), ("reads", target.reads, 2)] {
+        let of_runtime =
+            [("checksum", target.checksum, 3), ("reads", target.reads, 2), ("fragments", target.fragments, 1)];
+        for (what, pipeline, bindings) in of_runtime {
             let Some(pipeline) = pipeline else { continue };
             below(&format!("pipeline of the {what}"), pipeline, target.pipelines.len())?;
             equal(&format!("bindings of the {what}"), target.pipelines[pipeline as usize].bindings, bindings)?;

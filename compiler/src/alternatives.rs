@@ -26,6 +26,9 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let others: Vec<KernelSpec> = match spec {
         KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),
         KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
+        KernelSpec::RegisterGemm(spec) => {
+            matrices::other_register_gemms(spec, target).into_iter().map(KernelSpec::RegisterGemm).collect()
+        }
         KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
         KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
         KernelSpec::DecodeAttention(spec) => {
@@ -67,6 +70,7 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
     let particular = match spec {
         KernelSpec::MatMul(spec) => matmul::particular(spec),
         KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
+        KernelSpec::RegisterGemm(spec) => matrices::register_gemm_particular(spec),
         KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
         KernelSpec::Attention(spec) => attention::particular(spec),
         KernelSpec::DecodeAttention(spec) => attention::decode_particular(spec),

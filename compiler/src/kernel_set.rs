@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
 use kernels::checksum::ChecksumSpec;
+use kernels::fragments::FragmentsSpec;
 use kernels::reads::ReadsSpec;
 use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
@@ -70,6 +71,10 @@ pub fn build(
         }
         let checksum = specs.len() as u32;
         specs.extend([KernelSpec::Checksum(ChecksumSpec {}), KernelSpec::Reads(ReadsSpec {})]);
+        let fragments = target.fragments().map(|fragment| {
+            specs.push(KernelSpec::Fragments(FragmentsSpec { fragment }));
+            specs.len() as u32 - 1
+        });
         let others = |spec| if options.alternatives { alternatives::alternatives(spec, target) } else { Vec::new() };
         let others: Vec<Vec<KernelSpec>> = specs.iter().map(others).collect();
         let mut module_of = |words: Vec<u32>| {
@@ -118,6 +123,7 @@ pub fn build(
             programs,
             checksum: Some(checksum),
             reads: Some(checksum + 1),
+            fragments,
         });
         set.specs.push(specs);
         progress.advance(1);
@@ -151,8 +157,12 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             format!("{norm}matmul {rows}×{cols} {format} {} ×{}", spec.input.name(), spec.tile.columns)
         }
         KernelSpec::Gemm(spec) => {
-            let WeightLayout { rows, cols, format } = spec.layout;
+            let WeightLayout { rows, cols, format } = spec.product.layout;
             format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
+        }
+        KernelSpec::RegisterGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            format!("register gemm {rows}×{cols} {} ×{} /{}", format.name(), spec.tile.step_rows, spec.splits)
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };

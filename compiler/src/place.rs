@@ -13,7 +13,7 @@ use artifacts::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Order, Plan,
     Program, SlicePlan, Tier, WeightPlan,
 };
-use kernels::decode_attention::ARRIVALS;
+use kernels::arrive::ARRIVALS;
 use kernels::{KvFormat, chain};
 use shaders_gen::Target;
 

@@ -4,6 +4,7 @@
 
 mod attention;
 mod chain;
+mod gemm;
 mod matmul;
 mod tile;
 

@@ -9,13 +9,19 @@
 //! Codes    u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
 //!          a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
 //! Factored the same, and behind it one word: the f32 power of two by which f16 values of the row are to be multiplied
+//! Halves   [block of 128 elements: 64 words of two f16] … [the factor]: the values themselves, divided by the factor
+//!          element k of a block, k = 32 t + 4 d + 2 e + h: half e of word 8 d + 4 h + t
 //! ```
+//!
+//! The order of `Halves` is that in which lanes of a matrix unit hold what they take from 128 neighbouring weights of a row, see
+//! `register_gemm`: lane t of four has 32 consecutive ones, and unpacks elements two apart as a pair.
 //!
 //! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products see in decode and
 //! what matrix units see in prefill, f16 or the codes themselves, is the same number. Q and K decide which token is looked at, so the projection into
 //! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
 //! its place: rows keep the stride of f32 elements in words.
 
+use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Role;
@@ -23,6 +29,9 @@ use crate::template::Values;
 
 /// Elements that share a scale.
 pub const ACTIVATION_GROUP: usize = 32;
+
+/// Elements of a row of `Halves` whose order is their own.
+pub const HALVES_BLOCK: usize = 128;
 
 /// Bits of a quantised activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,6 +48,8 @@ pub enum ActivationFormat {
     Codes(Precision),
     /// For matrix units: codes, and what brings their values into the range of f16.
     Factored(Precision),
+    /// For matrix units that take their weights from registers: the values of those codes as f16.
+    Halves(Precision),
 }
 
 impl Precision {
@@ -88,7 +99,9 @@ impl ActivationFormat {
     pub fn precision(self) -> Option<Precision> {
         match self {
             ActivationFormat::F32 => None,
-            ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => Some(precision),
+            ActivationFormat::Codes(precision)
+            | ActivationFormat::Factored(precision)
+            | ActivationFormat::Halves(precision) => Some(precision),
         }
     }
 
@@ -96,7 +109,9 @@ impl ActivationFormat {
     pub fn name(self) -> &'static str {
         match self {
             ActivationFormat::F32 => "f32",
-            ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => precision.name(),
+            ActivationFormat::Codes(precision)
+            | ActivationFormat::Factored(precision)
+            | ActivationFormat::Halves(precision) => precision.name(),
         }
     }
 
@@ -108,7 +123,8 @@ impl ActivationFormat {
             .number("CODE_MAX", precision.code_max())
             .size("SCALE_MASK", precision.scale_mask() as usize)
             .flag("ENCODE", self != ActivationFormat::F32)
-            .flag("ENCODE_FACTOR", matches!(self, ActivationFormat::Factored(_)))
+            .flag("ENCODE_FACTOR", self.has_factor())
+            .flag("HALVES", matches!(self, ActivationFormat::Halves(_)))
             .flag("INT11", precision == Precision::Int11)
     }
 
@@ -116,9 +132,31 @@ impl ActivationFormat {
     pub(crate) fn row_values(self, cols: usize, values: Values) -> Values {
         let precision = self.precision().unwrap_or(Precision::Int8);
         self.values(values)
-            .size("GROUPS", groups(cols))
+            .size("STORED_QUADS", self.stored_quads(cols))
             .size("GROUP_WORDS_AT", group_words_at(cols, precision))
-            .size("FACTOR_AT", factor_at(cols, precision))
+            .size("FACTOR_AT", self.factor_at(cols))
+    }
+
+    /// Elements of a row that are written four at a time: the row, and zeros to the end of its last group or block.
+    pub(crate) fn stored_quads(self, cols: usize) -> usize {
+        let whole = match self {
+            ActivationFormat::F32 => 4,
+            ActivationFormat::Codes(_) | ActivationFormat::Factored(_) => ACTIVATION_GROUP,
+            ActivationFormat::Halves(_) => HALVES_BLOCK,
+        };
+        cols.next_multiple_of(whole) / 4
+    }
+
+    fn has_factor(self) -> bool {
+        matches!(self, ActivationFormat::Factored(_) | ActivationFormat::Halves(_))
+    }
+
+    /// Word of a `Factored` row, or of one of `Halves`, that holds the row's factor: its last.
+    pub fn factor_at(self, cols: usize) -> usize {
+        match self {
+            ActivationFormat::Halves(_) => cols.next_multiple_of(HALVES_BLOCK) / 2,
+            other => factor_at(cols, other.precision().unwrap_or(Precision::Int8)),
+        }
     }
 
     /// The binding through which such a row is written.
@@ -138,7 +176,7 @@ pub fn group_words_at(cols: usize, precision: Precision) -> usize {
 }
 
 /// Word of a `Factored` row that holds the row's factor.
-pub fn factor_at(cols: usize, precision: Precision) -> usize {
+pub(crate) fn factor_at(cols: usize, precision: Precision) -> usize {
     group_words_at(cols, precision) + groups(cols)
 }
 
@@ -147,9 +185,13 @@ pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {
     let Some(precision) = format.precision() else { return row.iter().map(|x| x.to_bits()).collect() };
     let quantised: Vec<([i32; ACTIVATION_GROUP], f32)> =
         row.chunks(ACTIVATION_GROUP).map(|group| quantise_group(precision, group)).collect();
-    let mut words = encode_codes(precision, &quantised);
-    if let ActivationFormat::Factored(_) = format {
-        words.push(row_factor(row).to_bits());
+    let factor = row_factor(row);
+    let mut words = match format {
+        ActivationFormat::Halves(_) => encode_halves(&quantised, factor),
+        _ => encode_codes(precision, &quantised),
+    };
+    if format.has_factor() {
+        words.push(factor.to_bits());
     }
     words
 }
@@ -172,7 +214,34 @@ pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f
             let scale = |i: usize| f32::from_bits(of_group[i / ACTIVATION_GROUP] & 0xffff_0000);
             (0..cols).map(|i| code(i) as f32 * scale(i)).collect()
         }
+        ActivationFormat::Halves(_) => {
+            let factor = f32::from_bits(words[format.factor_at(cols)]);
+            let value = |i: usize| {
+                let (word, half) = place_of_half(i);
+                f16::from_bits((words[word] >> (16 * half)) as u16).to_f32() * factor
+            };
+            (0..cols).map(value).collect()
+        }
     }
+}
+
+/// Word and half of an element of a row of `Halves`.
+fn place_of_half(i: usize) -> (usize, usize) {
+    let (block, within) = (i / HALVES_BLOCK, i % HALVES_BLOCK);
+    let (t, d) = (within / 32, within % 32 / 4);
+    (HALVES_BLOCK / 2 * block + 8 * d + 4 * (within % 2) + t, within % 4 / 2)
+}
+
+fn encode_halves(quantised: &[([i32; ACTIVATION_GROUP], f32)], factor: f32) -> Vec<u32> {
+    let cols = (quantised.len() * ACTIVATION_GROUP).next_multiple_of(HALVES_BLOCK);
+    let mut words = vec![0; cols / 2];
+    for (group, (codes, scale)) in quantised.iter().enumerate() {
+        for (i, code) in codes.iter().enumerate() {
+            let (word, half) = place_of_half(group * ACTIVATION_GROUP + i);
+            words[word] |= u32::from(f16::from_f32(*code as f32 * scale / factor).to_bits()) << (16 * half);
+        }
+    }
+    words
 }
 
 /// Codes of a group, zeros past its end, and the scale.
@@ -216,7 +285,6 @@ fn row_factor(row: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::f16;
     use proptest::prelude::*;
 
     proptest! {
@@ -246,9 +314,12 @@ mod tests {
                 let format = ActivationFormat::Factored(precision);
                 let words = encode_row(format, &row);
                 let factor = f32::from_bits(words[factor_at(row.len(), precision)]);
-                for value in decode_row(format, &words, row.len()) {
-                    prop_assert_eq!(f16::from_f32(value / factor).to_f32() * factor, value);
+                let values = decode_row(format, &words, row.len());
+                for value in &values {
+                    prop_assert_eq!(f16::from_f32(value / factor).to_f32() * factor, *value);
                 }
+                let halves = ActivationFormat::Halves(precision);
+                prop_assert_eq!(decode_row(halves, &encode_row(halves, &row), row.len()), values);
             }
         }
     }

@@ -44,8 +44,6 @@ pub struct DecodeAttentionSpec {
     pub chained: bool,
 }
 
-/// Counters that there are for all of a program's rows and workgroups of heads.
-pub const ARRIVALS: usize = 4096;
 /// Words of K, and of V, that a lane has under way while something else is waited for.
 const AHEAD: usize = 16;
 /// Parts that a lane has under way while it puts them together.

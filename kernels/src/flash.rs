@@ -435,7 +435,7 @@ impl FlashSpec {
             }
             let (dim, quads) = (fragment * first, fragment / 4 * count);
             code += &format!(
-                "    write(plane, strip, first_row, first_head, slice * SLICE_DIM + {dim}u, {quads}u, subgroup_lane);\n"
+                "    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + {dim}u, {quads}u, subgroup_lane);\n"
             );
         }
         format!("    {code}")

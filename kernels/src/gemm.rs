@@ -11,34 +11,28 @@
 
 mod body;
 mod loads;
+mod product;
+
+pub(crate) use body::blocks_out;
+pub use product::{GemmInputs, Product};
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
-use half::f16;
-
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, decode_row, factor_at, group_words_at};
-use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat, WeightLayout};
-use crate::spec::{Activation, BindingSpec, Role, bindings, declarations};
-use crate::template::{Values, render};
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at};
+use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::render;
 
 /// Rows and columns of what a subgroup writes at a time: a gate tile and its up tile.
-const BLOCK: usize = 2 * TILE_ROWS;
+pub(crate) const BLOCK: usize = 2 * TILE_ROWS;
+
+/// What a module on matrix units names before anything else.
+pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// Parameters of one GEMM pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GemmSpec {
-    pub layout: WeightLayout,
-    /// Of the codes that are read.
-    pub input: Precision,
-    /// Words between rows of the input and elements between rows of the output.
-    pub input_stride: usize,
-    pub output_stride: usize,
-    /// First column of the output that this matrix writes.
-    pub output_first: usize,
-    pub bias: bool,
-    /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
-    pub act_mul: Option<Activation>,
+    pub product: Product,
     pub tile: GemmTile,
     /// Lanes of a subgroup; never 0.
     pub subgroup_size: u32,
@@ -130,11 +124,6 @@ impl GemmTile {
 }
 
 impl GemmSpec {
-    /// Rows of the result.
-    pub fn output_rows(&self) -> usize {
-        if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
-    }
-
     pub fn lanes(&self) -> usize {
         self.tile.subgroups() * self.subgroup_size as usize
     }
@@ -146,12 +135,12 @@ impl GemmSpec {
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
         let roles = [Role::Step, Role::Weights, Role::Output, Role::Codes];
-        bindings(roles.into_iter().chain(self.bias.then_some(Role::Bias)))
+        bindings(roles.into_iter().chain(self.product.bias.then_some(Role::Bias)))
     }
 
     /// Neighbouring workgroups take the same weights, so that these come from memory once.
     pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [rows.div_ceil(self.tile.step_rows), self.layout.rows.div_ceil(self.tile.matrix_rows), 1]
+        [rows.div_ceil(self.tile.step_rows), self.product.layout.rows.div_ceil(self.tile.matrix_rows), 1]
     }
 
     pub(crate) fn wgsl(&self) -> String {
@@ -160,89 +149,42 @@ impl GemmSpec {
         assert!(matches!(self.tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", self.tile.fragment);
         assert!(matches!(self.tile.depth(), 8 | 16 | 32), "matrices are 8 to 32 columns deep, found {:?}", self.tile);
         let integers = self.tile.integer_depth.is_some();
-        assert!(!integers || self.layout.format.has_params(), "f16 weights are no integers");
-        let (layout, tile) = (&self.layout, &self.tile);
+        let (product, tile) = (&self.product, &self.tile);
+        let (layout, input) = (&product.layout, product.input);
+        assert!(!integers || layout.format.has_params(), "f16 weights are no integers");
         let (subgroup_step_rows, subgroup_matrix_rows) = tile.subgroup_rows();
-        let values = Values::default()
+        let values = product
+            .values(ActivationFormat::Factored(input))
             .size("K", tile.k)
-            .size("GROUP_WORDS_AT", group_words_at(layout.cols, self.input))
-            .size("FACTOR_AT", factor_at(layout.cols, self.input))
+            .size("GROUP_WORDS_AT", group_words_at(layout.cols, input))
             .size("ROW_WORDS", tile.row_words())
-            .size("ACTIVATION_ROWS", tile.planes(self.input) * tile.step_rows)
+            .size("ACTIVATION_ROWS", tile.planes(input) * tile.step_rows)
             .size("STAGE_GROUPS", tile.k / ACTIVATION_GROUP)
-            .size("INPUT_STRIDE", self.input_stride)
-            .size("OUTPUT_STRIDE", self.output_stride)
-            .size("OUTPUT_FIRST", self.output_first)
-            .size("OUTPUT_ROWS", self.output_rows())
             .size("STEP_ROWS", tile.step_rows)
             .size("MATRIX_ROWS", tile.matrix_rows)
-            .size("BLOCK", BLOCK)
             .size("BUFFERS", if tile.double_buffered { 2 } else { 1 })
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("SUBGROUPS", tile.subgroups())
             .size("SUBGROUPS_ACROSS", tile.subgroups_across)
             .size("SUBGROUP_STEP_ROWS", subgroup_step_rows)
             .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
-            .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { BLOCK })
-            .flag("INT4", matches!(layout.format, WeightFormat::Int4 { .. }))
-            .flag("INT8", layout.format == WeightFormat::Int8)
-            .flag("F16", layout.format == WeightFormat::F16)
             .flag("INTERLEAVED", layout.format != WeightFormat::F16)
             .flag("INTEGERS", integers)
-            .flag("INT11", self.input == Precision::Int11)
-            .flag("BIAS", self.bias)
-            .flag("ACT_MUL", self.act_mul.is_some())
-            .flag("SILU", self.act_mul == Some(Activation::Silu))
-            .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
-            .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
-            .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
+            .flag("INT11", input == Precision::Int11)
             .text("TILE_WORD", if tile.word_bytes() == 8 { "vec2" } else { "vec4" })
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("BODY", body::body(self));
-        // Extensions are named before anything else.
-        let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
-        extensions.to_owned() + &render(include_str!("wgsl/gemm.wgsl"), &values)
+        EXTENSIONS.to_owned() + &render(include_str!("wgsl/gemm.wgsl"), &values)
     }
-}
-
-/// Buffers of the twin, as the kernel binds them.
-pub struct GemmInputs<'a> {
-    pub packed: &'a [u8],
-    /// (rows, input_stride)
-    pub codes: &'a [u32],
-    pub bias: &'a [f32],
-    pub n_rows: usize,
 }
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride).
 pub fn twin(spec: &GemmSpec, inputs: &GemmInputs, output: &mut [f32]) {
-    let (rows, cols) = (spec.layout.rows, spec.layout.cols);
-    let format = ActivationFormat::Factored(spec.input);
-    let activations: Vec<Vec<f32>> =
-        (0..inputs.n_rows).map(|row| decode_row(format, &inputs.codes[row * spec.input_stride..], cols)).collect();
-    let mut products = vec![vec![0f32; rows]; inputs.n_rows];
-    let mut weights = vec![0f32; cols];
-    for row in 0..rows {
-        spec.layout.decode_row(inputs.packed, row, &mut weights);
-        if spec.tile.integer_depth.is_none() {
-            weights.iter_mut().for_each(|weight| *weight = f16::from_f32(*weight).to_f32());
-        }
-        for (x, products) in activations.iter().zip(&mut products) {
-            let sum: f32 = weights.iter().zip(x).map(|(w, x)| w * x).sum();
-            products[row] = if spec.bias { sum + inputs.bias[row] } else { sum };
-        }
-    }
-    for (step_row, products) in products.iter().enumerate() {
-        for row in 0..spec.output_rows() {
-            let value = match spec.act_mul {
-                None => products[row],
-                Some(activation) => {
-                    let gate = row / TILE_ROWS * 2 * TILE_ROWS + row % TILE_ROWS;
-                    activation.apply(products[gate]) * products[gate + TILE_ROWS]
-                }
-            };
-            output[step_row * spec.output_stride + spec.output_first + row] = value;
-        }
-    }
+    spec.product.twin(
+        ActivationFormat::Factored(spec.product.input),
+        spec.tile.integer_depth.is_none(),
+        inputs,
+        output,
+    );
 }

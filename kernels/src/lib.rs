@@ -8,6 +8,7 @@
 //! Activations are row-major, one row a token: f32, or as `activations` draws them.
 
 pub mod activations;
+pub mod arrive;
 pub mod cache;
 pub mod chain;
 pub mod layout;
@@ -22,12 +23,14 @@ pub mod decode_attention;
 pub mod elementwise;
 pub mod embed;
 pub mod flash;
+pub mod fragments;
 pub mod gemm;
 pub mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod quantize;
 pub mod reads;
+pub mod register_gemm;
 pub mod sample;
 
 pub use activations::{ActivationFormat, Precision};

@@ -211,7 +211,9 @@ impl MatMulSpec {
         match self.input {
             ActivationFormat::F32 => {}
             ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
-            ActivationFormat::Factored(_) => panic!("rows with a factor are for matrix units"),
+            ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => {
+                panic!("rows with a factor are for matrix units")
+            }
         }
         if self.output != ActivationFormat::F32 {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
+use crate::activations::ActivationFormat;
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -48,11 +48,7 @@ impl NormSpec {
     pub(crate) fn wgsl(&self) -> String {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
         let lanes = self.lanes;
-        let stored = match self.format {
-            ActivationFormat::F32 => self.width.div_ceil(4),
-            _ => activations::groups(self.width) * ACTIVATION_GROUP / 4,
-        };
-        let slots = stored.div_ceil(lanes);
+        let slots = self.format.stored_quads(self.width).div_ceil(lanes);
         let store = |slot: usize| match self.format {
             ActivationFormat::F32 => {
                 format!("    if (inside_{slot}) {{\n        output[at + quad_{slot}] = x_{slot};\n    }}\n")

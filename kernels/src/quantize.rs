@@ -1,10 +1,10 @@
 //! An f32 row as the integers that the next matmul reads, where the kernel that made it could not write them itself.
 //!
-//! Formats and formulas: `activations`. One workgroup a row, because a `Factored` row has one factor.
+//! Formats and formulas: `activations`. One workgroup a row, because a `Factored` row, or one of `Halves`, has one factor.
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
+use crate::activations::ActivationFormat;
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -16,11 +16,10 @@ pub struct QuantizeSpec {
     pub stride: usize,
     /// Not `F32`.
     pub format: ActivationFormat,
+    /// Of a workgroup: a multiple of 8.
+    pub lanes: usize,
     pub subgroup_size: u32,
 }
-
-/// No device has fewer lanes in a workgroup.
-const WORKGROUP: usize = 128;
 
 impl QuantizeSpec {
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
@@ -32,11 +31,10 @@ impl QuantizeSpec {
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
-            .size("CODE_QUADS", activations::groups(self.width) * ACTIVATION_GROUP / 4)
-            .size("WORKGROUP", WORKGROUP)
+            .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", WORKGROUP)
+            .text("WORKGROUP_SIZE", self.lanes)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("wgsl/quantize.wgsl"), &self.format.row_values(self.width, values))
     }

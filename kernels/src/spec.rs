@@ -10,12 +10,14 @@ use crate::decode_attention::DecodeAttentionSpec;
 use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
 use crate::flash::FlashSpec;
+use crate::fragments::FragmentsSpec;
 use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
 use crate::norm::NormSpec;
 use crate::quantize::QuantizeSpec;
 use crate::reads::ReadsSpec;
+use crate::register_gemm::RegisterGemmSpec;
 use crate::sample::SampleSpec;
 
 /// One specialised kernel.
@@ -26,6 +28,7 @@ pub enum KernelSpec {
     Quantize(QuantizeSpec),
     MatMul(MatMulSpec),
     Gemm(GemmSpec),
+    RegisterGemm(RegisterGemmSpec),
     Heads(HeadsSpec),
     Attention(AttentionSpec),
     DecodeAttention(DecodeAttentionSpec),
@@ -35,6 +38,7 @@ pub enum KernelSpec {
     Sample(SampleSpec),
     Checksum(ChecksumSpec),
     Reads(ReadsSpec),
+    Fragments(FragmentsSpec),
 }
 
 /// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
@@ -71,6 +75,8 @@ pub enum Role {
     Partials,
     /// The same, written and read by workgroups of one dispatch.
     Exchange,
+    /// Sums of cooperative matrices, written and read likewise.
+    ExchangedSums,
     /// Counters of what has been left there; 0 between dispatches.
     Arrivals,
     /// The slots of the dispatch before and of this one, see `chain`.
@@ -120,6 +126,7 @@ impl Role {
                 | Role::Encoded
                 | Role::Partials
                 | Role::Exchange
+                | Role::ExchangedSums
                 | Role::Arrivals
                 | Role::Chain
                 | Role::Sum
@@ -151,6 +158,7 @@ impl KernelSpec {
             KernelSpec::Quantize(_) => "quantize",
             KernelSpec::MatMul(_) => "matmul",
             KernelSpec::Gemm(_) => "gemm",
+            KernelSpec::RegisterGemm(_) => "register gemm",
             KernelSpec::Heads(_) => "heads",
             KernelSpec::Attention(_) => "attention",
             KernelSpec::DecodeAttention(_) => "decode attention",
@@ -160,12 +168,13 @@ impl KernelSpec {
             KernelSpec::Sample(_) => "sample",
             KernelSpec::Checksum(_) => "checksum",
             KernelSpec::Reads(_) => "reads",
+            KernelSpec::Fragments(_) => "fragments",
         }
     }
 
     /// Whether the runtime starts it by itself, in no program.
     pub fn is_of_runtime(&self) -> bool {
-        matches!(self, KernelSpec::Checksum(_) | KernelSpec::Reads(_))
+        matches!(self, KernelSpec::Checksum(_) | KernelSpec::Reads(_) | KernelSpec::Fragments(_))
     }
 
     /// The buffers of descriptor set 0, in order.
@@ -176,6 +185,7 @@ impl KernelSpec {
             KernelSpec::Quantize(spec) => spec.bindings(),
             KernelSpec::MatMul(spec) => spec.bindings(),
             KernelSpec::Gemm(spec) => spec.bindings(),
+            KernelSpec::RegisterGemm(spec) => spec.bindings(),
             KernelSpec::Heads(spec) => spec.bindings(),
             KernelSpec::Attention(spec) => spec.bindings(),
             KernelSpec::DecodeAttention(spec) => spec.bindings(),
@@ -185,6 +195,7 @@ impl KernelSpec {
             KernelSpec::Sample(spec) => spec.bindings(),
             KernelSpec::Checksum(spec) => spec.bindings(),
             KernelSpec::Reads(spec) => spec.bindings(),
+            KernelSpec::Fragments(spec) => spec.bindings(),
         }
     }
 
@@ -193,6 +204,15 @@ impl KernelSpec {
         match self {
             KernelSpec::Gemm(spec) => spec.tile.integer_depth,
             _ => None,
+        }
+    }
+
+    /// Whether it counts on the device's lanes to hold fragments of cooperative matrices as `register_gemm` draws them.
+    pub fn lanes_hold_fragments(&self) -> bool {
+        match self {
+            KernelSpec::RegisterGemm(spec) => spec.lanes_hold_fragments,
+            KernelSpec::Fragments(_) => true,
+            _ => false,
         }
     }
 
@@ -214,6 +234,7 @@ impl KernelSpec {
             KernelSpec::Quantize(spec) => spec.wgsl(),
             KernelSpec::MatMul(spec) => spec.wgsl(),
             KernelSpec::Gemm(spec) => spec.wgsl(),
+            KernelSpec::RegisterGemm(spec) => spec.wgsl(),
             KernelSpec::Heads(spec) => spec.wgsl(),
             KernelSpec::Attention(spec) => spec.wgsl(),
             KernelSpec::DecodeAttention(spec) => spec.wgsl(),
@@ -223,6 +244,7 @@ impl KernelSpec {
             KernelSpec::Sample(spec) => spec.wgsl(),
             KernelSpec::Checksum(spec) => spec.wgsl(),
             KernelSpec::Reads(spec) => spec.wgsl(),
+            KernelSpec::Fragments(spec) => spec.wgsl(),
         }
     }
 
@@ -234,6 +256,7 @@ impl KernelSpec {
             KernelSpec::Norm(_) | KernelSpec::Quantize(_) => [rows, 1, 1],
             KernelSpec::MatMul(spec) => spec.workgroups(rows),
             KernelSpec::Gemm(spec) => spec.workgroups(rows),
+            KernelSpec::RegisterGemm(spec) => spec.workgroups(),
             KernelSpec::Heads(spec) => spec.workgroups(rows),
             KernelSpec::Attention(spec) => spec.workgroups(rows),
             KernelSpec::DecodeAttention(spec) => spec.workgroups(rows),
@@ -242,6 +265,7 @@ impl KernelSpec {
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
             KernelSpec::Checksum(_) | KernelSpec::Reads(_) => [rows, 1, 1],
+            KernelSpec::Fragments(_) => [1, 1, 1],
         }
     }
 }
@@ -266,6 +290,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::OutputQuads => ("output", "array<vec4<f32>>"),
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
+            Role::ExchangedSums => ("partials", "array<f32>"),
             Role::Arrivals => ("arrivals", "array<atomic<u32>>"),
             Role::Chain => ("chain", "array<atomic<u32>>"),
             Role::ChainSlots => ("chain_slots", "array<u32>"),
@@ -284,7 +309,8 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Folded => ("folded", "array<u32>"),
         };
         let access = if binding.writes { "read_write" } else { "read" };
-        let coherent = if binding.role == Role::Exchange { " @coherent" } else { "" };
+        let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
+        let coherent = if is_exchanged { " @coherent" } else { "" };
         format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")
     };
     bindings.iter().enumerate().map(declare).collect()

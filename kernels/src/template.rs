@@ -107,11 +107,14 @@ fn substitute(line: &str, values: &Values) -> String {
 fn include(name: &str) -> &'static str {
     match name {
         "activation" => include_str!("wgsl/shared/activation.wgsl"),
+        "arrive" => include_str!("wgsl/shared/arrive.wgsl"),
         "cache" => include_str!("wgsl/shared/cache.wgsl"),
         "chain" => include_str!("wgsl/shared/chain.wgsl"),
         "encode" => include_str!("wgsl/shared/encode.wgsl"),
         "encode_row" => include_str!("wgsl/shared/encode_row.wgsl"),
         "fence" => include_str!("wgsl/shared/fence.wgsl"),
+        "gemm_results" => include_str!("wgsl/shared/gemm_results.wgsl"),
+        "halves" => include_str!("wgsl/shared/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/shared/gemm_halves.wgsl"),
         "gemm_integers" => include_str!("wgsl/shared/gemm_integers.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
@@ -120,6 +123,7 @@ fn include(name: &str) -> &'static str {
         "pairs" => include_str!("wgsl/shared/pairs.wgsl"),
         "put" => include_str!("wgsl/shared/put.wgsl"),
         "result" => include_str!("wgsl/shared/result.wgsl"),
+        "row_param" => include_str!("wgsl/shared/row_param.wgsl"),
         "split" => include_str!("wgsl/shared/split.wgsl"),
         "vectors" => include_str!("wgsl/shared/vectors.wgsl"),
         "weights" => include_str!("wgsl/shared/weights.wgsl"),

@@ -371,7 +371,15 @@ pub(crate) mod tests {
     }
 
     fn target(name: &str, matches: TargetMatch) -> TargetKernels {
-        TargetKernels { name: name.into(), matches, pipelines: vec![], programs: vec![], checksum: None, reads: None }
+        TargetKernels {
+            name: name.into(),
+            matches,
+            pipelines: vec![],
+            programs: vec![],
+            checksum: None,
+            reads: None,
+            fragments: None,
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod delivery;
 pub mod device_plan;
 mod engine;
 pub mod error;
+mod fragments;
 mod held;
 mod journal;
 pub mod kernel_statistics;

@@ -17,6 +17,7 @@ use crate::delivery::{Delivery, Filled, Verify};
 use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind};
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::fragments;
 use crate::held::Accounts;
 use crate::loading::Loading;
 use crate::model::{LoadOptions, LoadReport};
@@ -144,6 +145,9 @@ pub fn make_resident(
         (None, Some(delivered), compiled, seconds)
     };
     let Compiled { pipelines, report: pipeline_report } = compiled;
+    if let Some(kernel) = target.fragments {
+        fragments::check(&device, &mut lane, &pipelines[kernel as usize], &target.name)?;
+    }
 
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;

@@ -138,6 +138,7 @@ mod tests {
             programs: programs.into_iter().map(program).collect(),
             checksum: None,
             reads: None,
+            fragments: None,
         }
     }
 

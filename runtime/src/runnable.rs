@@ -112,6 +112,7 @@ mod tests {
             programs: vec![program],
             checksum: None,
             reads: None,
+            fragments: None,
         };
         let mut kernels =
             Kernels { modules: vec![vec![0; HEADER_WORDS], on_integers(16), on_integers(32)], targets: vec![target] };

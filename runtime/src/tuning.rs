@@ -188,7 +188,12 @@ fn assemble(target: &TargetKernels, programs: &[(usize, &BTreeMap<u32, u32>)]) -
         }
         made.programs.push(program);
     }
-    for (of_runtime, number) in [(&mut made.checksum, target.checksum), (&mut made.reads, target.reads)] {
+    let of_runtime = [
+        (&mut made.checksum, target.checksum),
+        (&mut made.reads, target.reads),
+        (&mut made.fragments, target.fragments),
+    ];
+    for (of_runtime, number) in of_runtime {
         if let Some(number) = number {
             *of_runtime = Some(number_of(&mut made.pipelines, number, None)?);
         }
@@ -241,6 +246,7 @@ mod tests {
             ],
             checksum: Some(2),
             reads: None,
+            fragments: None,
         }
     }
 

@@ -11,8 +11,7 @@
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{MemorySemantics, Op, Scope, Word};
 
-use crate::matrices::new_id;
-use crate::mend::instructions;
+use crate::mend::{constant, instructions, unsigned};
 
 /// The module with fences where it asks for them.
 pub fn mend(module: &mut Module) {
@@ -46,22 +45,6 @@ pub fn mend(module: &mut Module) {
             barrier.operands[2] = Operand::IdMemorySemantics(of_both);
         }
     }
-}
-
-/// The type u32: every module's workgroup number has it.
-fn unsigned(module: &Module) -> Word {
-    let is_unsigned = |one: &&Instruction| {
-        one.class.opcode == Op::TypeInt && one.operands == [Operand::LiteralBit32(32), Operand::LiteralBit32(0)]
-    };
-    let found = module.types_global_values.iter().find(is_unsigned).and_then(|one| one.result_id);
-    found.expect("a kernel knows its workgroup's number")
-}
-
-fn constant(module: &mut Module, kind: Word, value: u32) -> Word {
-    let id = new_id(&mut module.header);
-    let operands = vec![Operand::LiteralBit32(value)];
-    module.types_global_values.push(Instruction::new(Op::Constant, Some(kind), Some(id), operands));
-    id
 }
 
 #[cfg(test)]

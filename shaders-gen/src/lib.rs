@@ -3,14 +3,17 @@
 //! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
 //! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
-//! vain is mended (`mend`, `matrices`, `integers`), and a last look drops names and checks that the words ask for what the spec and
+//! vain is mended (`mend` and what it calls), and a last look drops names and checks that the words ask for what the spec and
 //! the target say, and nothing else (`check`).
 
 pub mod check;
 pub mod error;
 mod fences;
+mod fragments;
 pub mod integers;
+mod loops;
 pub mod matrices;
+mod memory_model;
 pub mod mend;
 pub mod target;
 pub mod wgsl;
@@ -36,7 +39,10 @@ pub struct KernelBinary {
 /// shape that no kernel can be made for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
-    mend::mend(&mut module, spec.integer_depth());
+    mend::mend(&mut module, spec);
+    if target.keeps_loops {
+        loops::keep(&mut module);
+    }
     let words = check::strip_and_check(module, spec, target)?;
     Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }

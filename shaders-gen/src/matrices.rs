@@ -6,29 +6,31 @@
 //! - WGSL does not multiply two matrices element by element. Kernels that mean such a product write a difference, which
 //!   none means otherwise; here it becomes the one OpFMul.
 //! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
-//! - Under the Vulkan memory model, which matrices ask for, an access is private to its lane unless it says otherwise, and
-//!   a barrier moves nothing unless it says so. Accesses to workgroup memory and barriers say so here.
+//! - Modules with matrices have the Vulkan memory model: see `memory_model`. Weights that lanes have in registers: see `fragments`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rspirv::dr::{Instruction, Module, ModuleHeader, Operand};
-use rspirv::spirv::{MemoryAccess, MemoryModel, MemorySemantics, Op, Word};
+use rspirv::spirv::{MemoryModel, Op, Word};
 
-use crate::integers;
-use crate::mend::{instructions, workgroup_pointers};
+use crate::mend::instructions;
+use crate::{fragments, integers, memory_model};
+use kernels::KernelSpec;
 
 /// Leaves modules of the plain memory model alone.
-pub fn mend(module: &mut Module, integer_depth: Option<usize>) {
+pub fn mend(module: &mut Module, spec: &KernelSpec) {
     let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
     if model == Some(&Operand::MemoryModel(MemoryModel::Vulkan)) {
         retype_matrices(module);
-        if let Some(depth) = integer_depth {
+        if let Some(depth) = spec.integer_depth() {
             integers::multiply(module, depth);
         }
         multiply_elements(module);
+        if spec.lanes_hold_fragments() {
+            fragments::from_registers(module);
+        }
         store_zeros(module);
-        share_workgroup_memory(module);
-        fill_barriers(module);
+        memory_model::mend(module);
     }
 }
 
@@ -94,52 +96,6 @@ fn store_zeros(module: &mut Module) {
         let behind = block.instructions.iter().take_while(|one| is_variable(one)).count();
         block.instructions.splice(behind..behind, stores);
     }
-}
-
-fn share_workgroup_memory(module: &mut Module) {
-    let pointer_types: BTreeSet<Word> = workgroup_pointers(module).filter_map(|one| one.result_id).collect();
-    let pointers: BTreeSet<Word> = module
-        .all_inst_iter()
-        .filter(|one| one.result_type.is_some_and(|kind| pointer_types.contains(&kind)))
-        .filter_map(|one| one.result_id)
-        .collect();
-    for one in instructions(module) {
-        let accesses = matches!(
-            one.class.opcode,
-            Op::Load | Op::Store | Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixStoreKHR
-        );
-        if accesses && one.operands[0].id_ref_any().is_some_and(|pointer| pointers.contains(&pointer)) {
-            one.operands.push(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER));
-        }
-    }
-}
-
-fn fill_barriers(module: &mut Module) {
-    let moves = MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
-    let constants: BTreeMap<Word, Instruction> = module
-        .types_global_values
-        .iter()
-        .filter(|one| one.class.opcode == Op::Constant)
-        .filter_map(|one| Some((one.result_id?, one.clone())))
-        .collect();
-    let mut filled: BTreeMap<Word, Instruction> = BTreeMap::new();
-    let mut header = module.header.take();
-    for barrier in instructions(module).filter(|one| one.class.opcode == Op::ControlBarrier) {
-        let Operand::IdMemorySemantics(semantics) = barrier.operands[2] else { continue };
-        let constant = filled.entry(semantics).or_insert_with(|| {
-            let mut constant = constants[&semantics].clone();
-            constant.result_id = Some(new_id(&mut header));
-            for operand in &mut constant.operands {
-                if let Operand::LiteralBit32(bits) = operand {
-                    *bits |= moves.bits();
-                }
-            }
-            constant
-        });
-        barrier.operands[2] = Operand::IdMemorySemantics(constant.result_id.expect("set above"));
-    }
-    module.header = header;
-    module.types_global_values.extend(filled.into_values());
 }
 
 /// An id that nobody has yet.

@@ -12,15 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Capability, Decoration, GlslStd450Op, Op, StorageClass, Word};
 
+use crate::matrices::new_id;
 use crate::{fences, matrices};
+use kernels::KernelSpec;
 
-/// The same module, meaning what its kernel means. `integer_depth` is of matrices of int8.
-pub fn mend(module: &mut Module, integer_depth: Option<usize>) {
+/// The same module, meaning what its kernel means.
+pub fn mend(module: &mut Module, spec: &KernelSpec) {
     drop_half_storage(module);
     hide_workgroup_layout(module);
     bitcast_halves(module);
     fences::mend(module);
-    matrices::mend(module, integer_depth);
+    matrices::mend(module, spec);
 }
 
 fn drop_half_storage(module: &mut Module) {
@@ -87,4 +89,26 @@ pub(crate) fn workgroup_pointers(module: &Module) -> impl Iterator<Item = &Instr
 pub(crate) fn instructions(module: &mut Module) -> impl Iterator<Item = &mut Instruction> {
     let blocks = module.functions.iter_mut().flat_map(|function| &mut function.blocks);
     blocks.flat_map(|block| &mut block.instructions)
+}
+
+/// The type u32: every module's workgroup number has it.
+pub(crate) fn unsigned(module: &Module) -> Word {
+    let is_unsigned = |one: &&Instruction| {
+        one.class.opcode == Op::TypeInt && one.operands == [Operand::LiteralBit32(32), Operand::LiteralBit32(0)]
+    };
+    let found = module.types_global_values.iter().find(is_unsigned).and_then(|one| one.result_id);
+    found.expect("a kernel knows its workgroup's number")
+}
+
+/// A new constant of that type.
+pub(crate) fn constant(module: &mut Module, kind: Word, value: u32) -> Word {
+    let id = new_id(&mut module.header);
+    let operands = vec![Operand::LiteralBit32(value)];
+    module.types_global_values.push(Instruction::new(Op::Constant, Some(kind), Some(id), operands));
+    id
+}
+
+/// Whether an instruction's pointer is one of these.
+pub(crate) fn points_to(one: &Instruction, pointers: &BTreeSet<Word>) -> bool {
+    one.operands.first().and_then(Operand::id_ref_any).is_some_and(|pointer| pointers.contains(&pointer))
 }

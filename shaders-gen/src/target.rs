@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use artifacts::TargetMatch;
 use kernels::flash::FlashTile;
+use kernels::fragments::Fragment;
 use kernels::gemm::GemmTile;
 use kernels::matmul::Sharing;
+use kernels::register_gemm::RegisterTile;
 use rspirv::spirv::Capability;
 
 /// Facts and tile sizes of one kind of device.
@@ -32,6 +34,8 @@ pub struct Target {
     /// Dispatches of decode follow one another without barriers where they can (`kernels::chain`): the device starts workgroups
     /// in the order of their dispatches.
     pub chains: bool,
+    /// The driver is asked to unroll no loops: see `loops`.
+    pub keeps_loops: bool,
     /// Decode's attention in one dispatch, on devices whose subgroups hold a head.
     pub decode_attention: Option<DecodeAttentionTuning>,
 }
@@ -41,9 +45,17 @@ pub struct Target {
 pub struct DecodeAttentionTuning {
     /// Lanes of a workgroup, and cached tokens that they look at together.
     pub lanes: usize,
-    /// Query heads of one KV head that a workgroup takes at most: more share each read of K and V, fewer have less to do one
-    /// after the other.
-    pub heads: usize,
+    /// Query heads of one KV head that a workgroup takes at most, in steps of up to eight rows and of more: more share each read of
+    /// K and V, fewer have less to do one after the other.
+    pub heads_few: usize,
+    pub heads_many: usize,
+}
+
+impl DecodeAttentionTuning {
+    /// In a program of so many rows.
+    pub fn heads(&self, rows: usize) -> usize {
+        if rows > 8 { self.heads_many } else { self.heads_few }
+    }
 }
 
 /// How matmuls are cut on a device; `compiler::select` fits these to each shape.
@@ -91,28 +103,83 @@ pub struct NormTuning {
 /// How GEMMs, and attention of many rows, are cut on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatrixTuning {
-    /// In programs of more rows than `few` has, and of at most as many.
-    pub many: GemmTile,
-    pub few: GemmTile,
-    /// Programs of fewer rows do without matrices.
-    pub least_rows: usize,
-    /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
-    /// them are alternatives, for `unicorn-run tune` to choose.
-    pub integer_depth: Option<usize>,
+    /// Rows and columns of the device's cooperative matrices of f16.
+    pub fragment: usize,
+    pub gemm: GemmTuning,
+    pub least_rows: LeastRows,
     pub flash: FlashTile,
 }
 
-impl MatrixTuning {
-    /// The tile for a program of `rows` rows.
-    pub fn tile(&self, rows: usize) -> GemmTile {
-        if rows > self.few.step_rows { self.many } else { self.few }
+/// Matmuls of fewer rows of the step do without matrix units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeastRows {
+    pub large: usize,
+    /// By matrices of fewer weights than `small_weights`: they take no longer without, and the device is not filled either way.
+    pub small: usize,
+    pub small_weights: usize,
+}
+
+impl LeastRows {
+    /// The same for all matrices.
+    pub const fn of_all(rows: usize) -> LeastRows {
+        LeastRows { large: rows, small: rows, small_weights: 0 }
     }
 
-    /// Every tile, and the same on int8 matrices where the device has them.
+    /// For a matrix of so many weights.
+    pub fn of(&self, weights: usize) -> usize {
+        if weights < self.small_weights { self.small } else { self.large }
+    }
+}
+
+/// Which way operands of a GEMM take to the matrix units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GemmTuning {
+    /// Both by way of workgroup memory.
+    Workgroup {
+        /// In programs of more rows than `few` has, and of at most as many.
+        many: GemmTile,
+        few: GemmTile,
+        /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
+        /// them are alternatives, for `unicorn-run tune` to choose.
+        integer_depth: Option<usize>,
+    },
+    /// Weights from registers.
+    Registers(RegisterTuning),
+}
+
+/// How GEMMs from registers are cut on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RegisterTuning {
+    /// Of which a shape takes what is done first.
+    pub tiles: &'static [TimedTile],
+    /// See `RegisterGemmSpec`.
+    pub lanes_hold_fragments: bool,
+}
+
+/// A tile, and how long a workgroup takes for a stage of 128 columns of INT4, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimedTile {
+    pub tile: RegisterTile,
+    /// Alone in one of the `compute_units`.
+    pub alone_ns: usize,
+    /// Of several there, the share of each.
+    pub shared_ns: usize,
+}
+
+impl MatrixTuning {
+    /// Every tile by way of workgroup memory, and the same on int8 matrices where the device has them.
     pub fn gemm_tiles(&self, subgroup_size: u32) -> Vec<GemmTile> {
-        let halves = [self.many, self.few];
-        let on_integers = |depth| halves.map(|tile| tile.on_integers(depth, subgroup_size));
-        halves.into_iter().chain(self.integer_depth.into_iter().flat_map(on_integers)).collect()
+        let GemmTuning::Workgroup { many, few, integer_depth } = self.gemm else { return Vec::new() };
+        let on_integers = |depth| [many, few].map(|tile| tile.on_integers(depth, subgroup_size));
+        [many, few].into_iter().chain(integer_depth.into_iter().flat_map(on_integers)).collect()
+    }
+
+    /// See [`GemmTuning::Workgroup`].
+    pub fn integer_depth(&self) -> Option<usize> {
+        match self.gemm {
+            GemmTuning::Workgroup { integer_depth, .. } => integer_depth,
+            GemmTuning::Registers(_) => None,
+        }
     }
 }
 
@@ -134,14 +201,24 @@ impl Target {
         }
         if let Some(matrix) = self.matrix {
             allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
-            allowed.extend(matrix.integer_depth.map(|_| Capability::Int8));
+            allowed.extend(matrix.integer_depth().map(|_| Capability::Int8));
         }
         allowed
     }
 
+    /// The cooperative matrices that its kernels count on lanes to hold as `kernels::fragments` draws them.
+    pub fn fragments(&self) -> Option<Fragment> {
+        let matrix = self.matrix?;
+        let GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, .. }) = matrix.gemm else { return None };
+        Some(Fragment { side: matrix.fragment, subgroup_size: self.subgroup_size })
+    }
+
     /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
     /// not at hand.
-    pub fn for_any_device(self, subgroup_size: u32) -> Target {
+    pub fn for_any_device(mut self, subgroup_size: u32) -> Target {
+        if let Some(MatrixTuning { gemm: GemmTuning::Registers(tuning), .. }) = &mut self.matrix {
+            tuning.lanes_hold_fragments = false;
+        }
         Target { subgroup_size, vendor_id: None, name_contains: &[], ..self }
     }
 
@@ -154,9 +231,22 @@ impl Target {
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
-            matrix_side: self.matrix.map_or(0, |matrix| matrix.many.fragment as u32),
+            matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
         }
     }
+}
+
+/// 128 matrix rows each, of four subgroups; times are of an H200.
+const NVIDIA_TILES: &[TimedTile] = &[
+    nvidia_tile(16, 128, 1160, 366),
+    nvidia_tile(32, 128, 1010, 497),
+    nvidia_tile(64, 128, 1170, 860),
+    nvidia_tile(128, 64, 2000, 1520),
+];
+
+const fn nvidia_tile(step_rows: usize, panel: usize, alone_ns: usize, shared_ns: usize) -> TimedTile {
+    let tile = RegisterTile { step_rows, panel, fragment: 16, fragments: 2, subgroups: 4 };
+    TimedTile { tile, alone_ns, shared_ns }
 }
 
 /// The target of this name.
@@ -195,32 +285,36 @@ pub fn presets() -> Vec<Target> {
             },
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: Some(MatrixTuning {
-                many: GemmTile {
-                    matrix_rows: 128,
-                    step_rows: 64,
-                    k: 32,
-                    fragment: 16,
-                    integer_depth: None,
-                    subgroups_across: 2,
-                    subgroups_down: 2,
-                    double_buffered: false,
+                fragment: 16,
+                gemm: GemmTuning::Workgroup {
+                    many: GemmTile {
+                        matrix_rows: 128,
+                        step_rows: 64,
+                        k: 32,
+                        fragment: 16,
+                        integer_depth: None,
+                        subgroups_across: 2,
+                        subgroups_down: 2,
+                        double_buffered: false,
+                    },
+                    few: GemmTile {
+                        matrix_rows: 128,
+                        step_rows: 32,
+                        k: 32,
+                        fragment: 16,
+                        integer_depth: None,
+                        subgroups_across: 4,
+                        subgroups_down: 1,
+                        double_buffered: true,
+                    },
+                    integer_depth: Some(16),
                 },
-                few: GemmTile {
-                    matrix_rows: 128,
-                    step_rows: 32,
-                    k: 32,
-                    fragment: 16,
-                    integer_depth: None,
-                    subgroups_across: 4,
-                    subgroups_down: 1,
-                    double_buffered: true,
-                },
-                integer_depth: Some(16),
-                least_rows: 9,
+                least_rows: LeastRows::of_all(9),
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
             chains: false,
+            keeps_loops: false,
             decode_attention: None,
         },
         Target {
@@ -251,33 +345,15 @@ pub fn presets() -> Vec<Target> {
             },
             norm: NormTuning { fold: true, lanes: 256 },
             matrix: Some(MatrixTuning {
-                many: GemmTile {
-                    matrix_rows: 128,
-                    step_rows: 128,
-                    k: 32,
-                    fragment: 16,
-                    integer_depth: None,
-                    subgroups_across: 2,
-                    subgroups_down: 2,
-                    double_buffered: false,
-                },
-                few: GemmTile {
-                    matrix_rows: 64,
-                    step_rows: 64,
-                    k: 32,
-                    fragment: 16,
-                    integer_depth: None,
-                    subgroups_across: 2,
-                    subgroups_down: 2,
-                    double_buffered: true,
-                },
-                integer_depth: Some(32),
-                least_rows: 33,
+                fragment: 16,
+                gemm: GemmTuning::Registers(RegisterTuning { tiles: NVIDIA_TILES, lanes_hold_fragments: true }),
+                least_rows: LeastRows { large: 5, small: 33, small_weights: 4 << 20 },
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 256,
             chains: true,
-            decode_attention: Some(DecodeAttentionTuning { lanes: 128, heads: 1 }),
+            keeps_loops: true,
+            decode_attention: Some(DecodeAttentionTuning { lanes: 128, heads_few: 1, heads_many: 2 }),
         },
         Target {
             name: "llvmpipe-mesa26",
@@ -318,6 +394,7 @@ pub fn presets() -> Vec<Target> {
             matrix: None,
             attention_workgroups: 64,
             chains: false,
+            keeps_loops: false,
             decode_attention: None,
         },
     ]
@@ -355,6 +432,7 @@ fn llvmpipe() -> Target {
         matrix: None,
         attention_workgroups: 1,
         chains: false,
+        keeps_loops: false,
         decode_attention: None,
     }
 }

@@ -12,10 +12,11 @@ use kernels::checksum::ChecksumSpec;
 use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use kernels::flash::FlashTile;
 use kernels::gemm::GemmTile;
+use kernels::register_gemm::RegisterTile;
 use kernels::{KernelSpec, chain};
 use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
 use shaders_gen::Target;
-use shaders_gen::target::MatrixTuning;
+use shaders_gen::target::{GemmTuning, LeastRows, MatrixTuning, RegisterTuning, TimedTile};
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
 pub const POISON: f32 = -7.5e33;
@@ -84,12 +85,31 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     let has_depth = |&depth: &usize| features.multiplies_int8_matrices(fragment as u32, depth as u32);
     let integer_depth = [32, 16, 8].into_iter().find(has_depth);
     Some(MatrixTuning {
-        many: tile,
-        few: tile,
-        least_rows: 9,
-        integer_depth,
+        fragment,
+        gemm: GemmTuning::Workgroup { many: tile, few: tile, integer_depth },
+        least_rows: LeastRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
     })
+}
+
+/// The same with weights from registers, which go to matrices by way of workgroup memory: that much does not depend on how the
+/// device keeps its matrices.
+pub fn device_register_matrices() -> Option<MatrixTuning> {
+    let matrices = device_matrices()?;
+    let tiles = if matrices.fragment == 8 { SMALL_REGISTER_TILES_OF_8 } else { SMALL_REGISTER_TILES_OF_16 };
+    let gemm = GemmTuning::Registers(RegisterTuning { tiles, lanes_hold_fragments: false });
+    Some(MatrixTuning { gemm, ..matrices })
+}
+
+const SMALL_REGISTER_TILES_OF_8: &[TimedTile] = &small_register_tiles(8);
+const SMALL_REGISTER_TILES_OF_16: &[TimedTile] = &small_register_tiles(16);
+
+/// For few rows and for many.
+const fn small_register_tiles(fragment: usize) -> [TimedTile; 2] {
+    let fragments = 16 / fragment;
+    let few = RegisterTile { step_rows: 16, panel: 128, fragment, fragments, subgroups: 4 };
+    let many = RegisterTile { step_rows: 32, panel: 64, subgroups: 2, ..few };
+    [TimedTile { tile: few, alone_ns: 1000, shared_ns: 400 }, TimedTile { tile: many, alone_ns: 1500, shared_ns: 1000 }]
 }
 
 impl Operand {
@@ -278,6 +298,7 @@ impl Launch {
             programs,
             checksum: Some(number),
             reads: None,
+            fragments: None,
         });
         let plan = Plan {
             machine: MachinePlan::default(),

@@ -11,10 +11,11 @@ use compiler::{CompileOptions, Source, compile};
 use kernels::KvFormat;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampled, Sampling, Session};
-use shaders_gen::target;
+
+use runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Session};
+use shaders_gen::target::{self, GemmTuning, MatrixTuning, RegisterTuning};
 use tests::compiled::{Silent, options};
-use tests::launch::{device, device_matrices};
+use tests::launch::{device, device_matrices, device_register_matrices};
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
@@ -47,8 +48,20 @@ struct Ask {
     fuse: bool,
     kv: KvFormat,
     target: &'static str,
-    /// GEMMs multiply int8 matrices.
-    integer_matrices: bool,
+    /// Where the device has matrices.
+    gemms: Gemms,
+}
+
+/// Which way operands take to the matrix units.
+#[derive(Clone, Copy)]
+enum Gemms {
+    /// By way of workgroup memory, as f16 or as int8.
+    Halves,
+    Integers,
+    /// Weights from registers, by way of workgroup memory.
+    Registers,
+    /// Straight from there, on devices whose lanes hold fragments so.
+    Lanes,
 }
 
 const F16: Ask = Ask {
@@ -57,11 +70,26 @@ const F16: Ask = Ask {
     fuse: true,
     kv: KvFormat::F16,
     target: "llvmpipe",
-    integer_matrices: false,
+    gemms: Gemms::Halves,
 };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
 const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
+
+/// The same tiles on int8 matrices.
+fn on_integers(matrices: MatrixTuning, subgroup_size: u32) -> MatrixTuning {
+    let GemmTuning::Workgroup { many, few, integer_depth } = matrices.gemm else { unreachable!("not from registers") };
+    let depth = integer_depth.expect("asked for where the device has them");
+    let [many, few] = [many, few].map(|tile| tile.on_integers(depth, subgroup_size));
+    MatrixTuning { gemm: GemmTuning::Workgroup { many, few, integer_depth }, ..matrices }
+}
+
+/// The same without the detour over workgroup memory.
+fn straight_from_lanes(matrices: MatrixTuning) -> MatrixTuning {
+    let GemmTuning::Registers(tuning) = matrices.gemm else { unreachable!("from registers") };
+    let gemm = GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, ..tuning });
+    MatrixTuning { gemm, ..matrices }
+}
 
 /// A compiled model folder; vanishes with the value.
 struct Built {
@@ -88,12 +116,12 @@ impl Built {
         let mut asked = target::by_name(self.ask.target).expect("a preset");
         if asked.integer_dot {
             asked = asked.for_any_device(device().subgroup_size);
-            asked.matrix = device_matrices();
-            if let Some(matrix) = asked.matrix.as_mut().filter(|_| self.ask.integer_matrices) {
-                let depth = matrix.integer_depth.expect("asked for where the device has them");
-                matrix.many = matrix.many.on_integers(depth, asked.subgroup_size);
-                matrix.few = matrix.few.on_integers(depth, asked.subgroup_size);
-            }
+            asked.matrix = match self.ask.gemms {
+                Gemms::Halves => device_matrices(),
+                Gemms::Integers => device_matrices().map(|matrices| on_integers(matrices, asked.subgroup_size)),
+                Gemms::Registers => device_register_matrices(),
+                Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
+            };
         }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
@@ -105,13 +133,17 @@ impl Built {
     }
 
     fn load_with_slots(&self, slots: u32) -> Model {
-        let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options = LoadOptions { device: DeviceChoice::Name(device), slots, ..LoadOptions::default() };
-        let model = Model::load(&self.artifact(), &options, &mut |_, _| {})
-            .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
+        let model =
+            self.try_load(slots).unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
         // Made for any device with these subgroups, so it must have been taken.
         assert!(self.ask.target != INTEGER.target || model.report().target == INTEGER.target);
         model
+    }
+
+    fn try_load(&self, slots: u32) -> Result<Model, LoadError> {
+        let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+        let options = LoadOptions { device: DeviceChoice::Name(device), slots, ..LoadOptions::default() };
+        Model::load(&self.artifact(), &options, &mut |_, _| {})
     }
 
     /// Logits of the exported weights by the reference.
@@ -211,12 +243,37 @@ fn integer_activations_stay_close_to_the_exported_weights() {
 }
 
 #[test]
+fn register_gemms_stay_close_to_the_exported_weights() {
+    if device_matrices().is_none() {
+        eprintln!("register GEMMs did not run: {} multiplies no f16 matrices", device().name);
+        return;
+    }
+    assert_close_to_exported("register GEMMs", Ask { gemms: Gemms::Registers, ..INTEGER }, 6);
+}
+
+/// llvmpipe's lanes hold other elements of a matrix than NVIDIA's, for which the kernels are.
+#[test]
+fn register_gemms_run_only_where_lanes_hold_fragments_so() {
+    if device_matrices().is_none() {
+        eprintln!("register GEMMs did not run: {} multiplies no f16 matrices", device().name);
+        return;
+    }
+    let ask = Ask { gemms: Gemms::Lanes, ..INTEGER };
+    if device().name.contains("NVIDIA") {
+        return assert_close_to_exported("register GEMMs without a detour", ask, 6);
+    }
+    let built = Built::of(&tiny_models()[0], ask);
+    let error = built.try_load(1).err().expect("a device with other lanes").to_string();
+    assert!(error.contains("keeps cooperative matrices otherwise than the kernels of target phoenix"), "{error}");
+}
+
+#[test]
 fn integer_gemms_stay_close_to_the_exported_weights() {
-    if device_matrices().and_then(|matrices| matrices.integer_depth).is_none() {
+    if device_matrices().and_then(|matrices| matrices.integer_depth()).is_none() {
         eprintln!("integer GEMMs did not run: {} multiplies no int8 matrices", device().name);
         return;
     }
-    assert_close_to_exported("integer GEMMs", Ask { integer_matrices: true, ..INTEGER }, 4);
+    assert_close_to_exported("integer GEMMs", Ask { gemms: Gemms::Integers, ..INTEGER }, 4);
 }
 
 /// Of every so-many-th model.

@@ -4,12 +4,15 @@ use std::io::Write;
 use std::process::Command;
 
 use artifacts::ArtifactView;
+use compiler::alternatives::alternatives;
 use kernels::flash::FlashSpec;
-use kernels::gemm::GemmSpec;
+use kernels::fragments::FragmentsSpec;
+use kernels::gemm::{GemmSpec, Product};
+use kernels::register_gemm::RegisterGemmSpec;
 use kernels::spec::Number;
 use kernels::{Activation, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout};
 use rspirv::spirv::Capability;
-use shaders_gen::target;
+use shaders_gen::target::{self, GemmTuning};
 use tests::compiled::{Compiled, options};
 use tests::filetest::{Mode, run};
 use tests::tiny_model::{Family, TinyModel};
@@ -59,21 +62,66 @@ fn every_gemm_module_is_valid_for_vulkan_1_2() {
             if tile.integer_depth.is_some() && !format.has_params() {
                 continue;
             }
-            let spec = GemmSpec {
-                layout: WeightLayout { format, rows: 160, cols: 96 },
-                input: Precision::Int11,
-                input_stride: 96,
-                output_stride: 96,
-                output_first: 0,
-                bias: true,
-                act_mul: Some(Activation::GeluTanh),
-                tile,
-                subgroup_size: target.subgroup_size,
-            };
+            let spec = GemmSpec { product: product(format), tile, subgroup_size: target.subgroup_size };
             let binary = shaders_gen::emit(&KernelSpec::Gemm(spec.clone()), &target).unwrap();
             assert!(uses_matrices(&binary.words));
             validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
         }
+    }
+}
+
+#[test]
+fn every_fragments_module_is_valid_for_vulkan_1_2() {
+    if !validates_matrices() {
+        eprintln!("modules of fragments were not validated: this spirv-val does not know cooperative matrices");
+        return;
+    }
+    let with_lanes = target::presets().into_iter().filter_map(|target| Some((target.fragments()?, target)));
+    for (fragment, target) in with_lanes {
+        let binary = shaders_gen::emit(&KernelSpec::Fragments(FragmentsSpec { fragment }), &target).unwrap();
+        validate(&binary.words).unwrap_or_else(|error| panic!("{fragment:?} for {}: {error}", target.name));
+    }
+}
+
+#[test]
+fn every_register_gemm_module_is_valid_for_vulkan_1_2() {
+    if !validates_matrices() {
+        eprintln!("register GEMM modules were not validated: this spirv-val does not know cooperative matrices");
+        return;
+    }
+    for target in target::presets() {
+        let Some(GemmTuning::Registers(tuning)) = target.matrix.map(|matrix| matrix.gemm) else { continue };
+        let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+        for (one, format) in tuning.tiles.iter().flat_map(|one| formats.map(|format| (one, format))) {
+            for (splits, lanes_hold_fragments) in [(1, true), (2, true), (2, false)] {
+                let spec = RegisterGemmSpec {
+                    product: product(format),
+                    tile: one.tile,
+                    rows: 64,
+                    splits,
+                    subgroup_size: target.subgroup_size,
+                    lanes_hold_fragments,
+                };
+                let spec = KernelSpec::RegisterGemm(spec);
+                for spec in alternatives(&spec, &target).into_iter().chain([spec]) {
+                    let binary = shaders_gen::emit(&spec, &target).unwrap();
+                    assert!(uses_matrices(&binary.words));
+                    validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
+                }
+            }
+        }
+    }
+}
+
+fn product(format: WeightFormat) -> Product {
+    Product {
+        layout: WeightLayout { format, rows: 160, cols: 256 },
+        input: Precision::Int11,
+        input_stride: 256,
+        output_stride: 96,
+        output_first: 0,
+        bias: true,
+        act_mul: Some(Activation::GeluTanh),
     }
 }
 

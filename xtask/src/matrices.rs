@@ -17,12 +17,13 @@ use crate::run::{cargo, run};
 const SUITE: &str = "sid";
 const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"];
 /// Tests to run there: the program, and part of the tests' names.
-const TESTS: [(&str, &str); 6] = [
+const TESTS: [(&str, &str); 7] = [
     ("differential", "gemm"),
     ("differential", "flash"),
     ("differential", "alternatives::of_phoenix"),
     ("tune", "any_mix"),
     ("e2e", "integer_gemms"),
+    ("e2e", "register_gemms"),
     ("filetests", "valid"),
 ];
 

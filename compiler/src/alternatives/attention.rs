@@ -1,9 +1,10 @@
 //! Other ways to share attention's work out among workgroups, and lanes of what puts it together again.
 
 use artifacts::step::MAX_SAMPLERS;
+use kernels::arrive::ARRIVALS;
 use kernels::attention::AttentionSpec;
 use kernels::combine::CombineSpec;
-use kernels::decode_attention::{ARRIVALS, DecodeAttentionSpec};
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::split::Split;
 use shaders_gen::Target;
 

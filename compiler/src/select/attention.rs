@@ -2,9 +2,10 @@
 //! sequence, and on how many workgroups fill the device.
 
 use kernels::activations::ACTIVATION_GROUP;
+use kernels::arrive::ARRIVALS;
 use kernels::attention::{AttentionSpec, TILE};
 use kernels::combine::{CombineSpec, partials_len};
-use kernels::decode_attention::{ARRIVALS, DecodeAttentionSpec};
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::flash::FlashSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::spec::Number;
@@ -142,7 +143,7 @@ impl Selector<'_> {
         }
         let (group, _) = self.cache_of(node);
         let gqa = config.n_heads / config.n_kv_heads;
-        let heads_per_group = shared_heads(gqa, tuning.heads);
+        let heads_per_group = shared_heads(gqa, tuning.heads(rows));
         let window = self.groups[group].window;
         let (splits, room) = self.splits(config.n_heads / heads_per_group * rows, window, tuning.lanes);
         let spec = DecodeAttentionSpec {

@@ -2,12 +2,12 @@
 //! kernel to the next. How a matmul is cut is told in `tile`.
 
 use artifacts::LogitsRows;
-use kernels::gemm::{GemmSpec, GemmTile};
 use kernels::matmul::{MatMulSpec, MatMulTile};
 use kernels::norm::NormSpec;
 use kernels::quantize::QuantizeSpec;
 use kernels::spec::Number;
 use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use shaders_gen::target::{GemmTuning, MatrixTuning};
 
 use super::tile::tile;
 use super::{Operand, Selector, operands, stride};
@@ -86,10 +86,8 @@ impl Selector<'_> {
         let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
-            if let (ActivationFormat::Factored(precision), Some(tuning)) =
-                (self.stored_format(input), self.target.matrix)
-            {
-                self.gemm(node, id, precision, tuning.tile(rows), bytes);
+            if let Some(precision) = self.on_matrices(input) {
+                self.gemm(node, id, precision, rows, bytes);
                 self.mark_part(part);
                 continue;
             }
@@ -133,37 +131,18 @@ impl Selector<'_> {
         let is_head = self.graph.matrices[matrix.0].is_head;
         let rows = if is_head { self.logits_rows() } else { self.kind.rows };
         // What a GEMM cannot do, and where its tiles would be mostly empty.
-        let wanted = self.target.matrix.is_some_and(|matrix| rows >= matrix.least_rows);
-        let matrices = wanted && softcap.is_none();
-        Some(if matrices { ActivationFormat::Factored(precision) } else { ActivationFormat::Codes(precision) })
-    }
-
-    /// A matmul of many rows on matrix units.
-    fn gemm(&mut self, node: &FusedNode, id: PackedId, precision: Precision, tile: GemmTile, bytes: u64) {
-        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
-            unreachable!("called for matmuls")
-        };
-        let (layout, first_row) = self.matrix(id);
-        let spec = GemmSpec {
-            layout,
-            input: precision,
-            input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
-            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            bias: bias.is_some(),
-            act_mul,
-            tile,
-            subgroup_size: self.target.subgroup_size,
-        };
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
-        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
-        let result = self.value(out);
-        self.push(node, KernelSpec::Gemm(spec), rows, bytes, |role| match role {
-            Role::Weights => Operand::Weight(id),
-            Role::Codes => Operand::Encoded(input),
-            Role::Bias => bias.expect("biased"),
-            _ => result,
+        let weights =
+            self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
+        let least_rows = |tuning: &MatrixTuning| tuning.least_rows.of(weights.sum());
+        let tuning = self.target.matrix.filter(|tuning| softcap.is_none() && rows >= least_rows(tuning));
+        let format = tuning.map(|tuning| match tuning.gemm {
+            GemmTuning::Workgroup { .. } => ActivationFormat::Factored(precision),
+            GemmTuning::Registers(_) => ActivationFormat::Halves(precision),
         });
+        // A short row of halves, whole blocks of them, may be longer than the row in f32 whose place it takes.
+        let width = self.graph.values[input.0].width;
+        let fits = |format: &ActivationFormat| format.factor_at(width) < stride(width);
+        Some(format.filter(fits).unwrap_or(ActivationFormat::Codes(precision)))
     }
 
     /// Whether a value is q, k or v.
@@ -190,7 +169,13 @@ impl Selector<'_> {
             return;
         }
         let width = self.graph.values[value.0].width;
-        let spec = QuantizeSpec { width, stride: stride(width), format, subgroup_size: self.target.subgroup_size };
+        let spec = QuantizeSpec {
+            width,
+            stride: stride(width),
+            format,
+            lanes: quantize_lanes(width, self.target.workgroup_invocations),
+            subgroup_size: self.target.subgroup_size,
+        };
         self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
             Role::InputQuads => Operand::Value(value),
             _ => Operand::Encoded(value),
@@ -224,4 +209,9 @@ impl Selector<'_> {
         spec.tile = tile(self.target, &spec, head_rows);
         spec
     }
+}
+
+/// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; 128 are promised everywhere.
+fn quantize_lanes(width: usize, most: usize) -> usize {
+    (width / 4).next_multiple_of(128).min(most)
 }

@@ -6,7 +6,7 @@ use crate::activations::{ACTIVATION_GROUP, groups};
 
 /// Stages of K columns. While one is multiplied, the next is on its way into registers.
 pub(super) fn body(spec: &GemmSpec) -> String {
-    let stages = (groups(spec.layout.cols) * ACTIVATION_GROUP).div_ceil(spec.tile.k);
+    let stages = (groups(spec.product.layout.cols) * ACTIVATION_GROUP).div_ceil(spec.tile.k);
     let loads = loads(spec);
     let fetch = |stage: &str| Load::statements(&loads, |load| &load.fetch, "$stage", stage);
     let put = |buffer: &str| Load::statements(&loads, |load| &load.put, "$buffer", buffer);
@@ -85,7 +85,7 @@ fn multiply_integers(spec: &GemmSpec, depth: usize, buffer: &str) -> Vec<String>
     let (step_fragments, matrix_fragments) = fragments(spec);
     let (fragment, c) = (spec.tile.fragment, kind(spec, "C"));
     let depths = ACTIVATION_GROUP / depth;
-    let planes = spec.input.planes();
+    let planes = spec.product.input.planes();
     let mut lines = operands_at(buffer);
     lines.push(format!("let step_scales_at = ({buffer}) * STAGE_GROUPS * STEP_ROWS + subgroup_step_row;"));
     lines.push(format!("let weight_scales_at = ({buffer}) * STAGE_GROUPS * MATRIX_ROWS + subgroup_matrix_row;"));
@@ -138,10 +138,16 @@ fn depth_words(spec: &GemmSpec) -> usize {
     spec.tile.depth() / spec.tile.word_elements()
 }
 
-/// Blocks one after the other: into workgroup memory, from there by every lane to the output.
 fn results(spec: &GemmSpec) -> Vec<String> {
-    let (step_rows, matrix_rows) = spec.tile.subgroup_rows();
-    let (fragment, across) = (spec.tile.fragment, BLOCK / spec.tile.fragment);
+    let first = ["first_step_row + subgroup_step_row", "first_tile * 8u + subgroup_matrix_row"];
+    blocks_out(spec.tile.fragment, spec.tile.subgroup_rows(), first)
+}
+
+/// Code that finishes a subgroup's sums of so many rows of the step and as many matrix rows, of which the first are `first`: a block after the other
+/// goes into workgroup memory, and from there by every lane to the output.
+pub(crate) fn blocks_out(fragment: usize, (step_rows, matrix_rows): (usize, usize), first: [&str; 2]) -> Vec<String> {
+    let across = BLOCK / fragment;
+    let [first_step_row, first_matrix_row] = first;
     let mut lines = Vec::new();
     for (block_i, block_j) in (0..step_rows / BLOCK).flat_map(|i| (0..matrix_rows / BLOCK).map(move |j| (i, j))) {
         for (i, j) in (0..across).flat_map(|i| (0..across).map(move |j| (i, j))) {
@@ -149,9 +155,9 @@ fn results(spec: &GemmSpec) -> Vec<String> {
             let at = (BLOCK * i + j) * fragment;
             lines.push(format!("coopStoreT({sum}, &results[subgroup * RESULTS + {at}u], {BLOCK}u);"));
         }
-        let step_row = format!("first_step_row + subgroup_step_row + {}u", BLOCK * block_i);
-        let matrix_row = format!("first_tile * 8u + subgroup_matrix_row + {}u", BLOCK * block_j);
-        lines.push(format!("write_block({step_row}, {matrix_row}, subgroup, subgroup_lane);"));
+        let step_row = format!("{first_step_row} + {}u", BLOCK * block_i);
+        let matrix_row = format!("{first_matrix_row} + {}u", BLOCK * block_j);
+        lines.push(format!("write_block({step_row}, {matrix_row}, last_step_row, subgroup, subgroup_lane);"));
     }
     lines
 }

@@ -38,7 +38,7 @@ pub(super) fn loads(spec: &GemmSpec) -> Vec<Load> {
 
 /// How lanes share out the words of weights and of activations of a stage; `None`: not evenly.
 pub(super) fn share_out(spec: &GemmSpec) -> Option<(Share, Share)> {
-    let (tile, lanes, chunk_cols) = (&spec.tile, spec.lanes(), spec.layout.format.chunk_cols());
+    let (tile, lanes, chunk_cols) = (&spec.tile, spec.lanes(), spec.product.layout.format.chunk_cols());
     let share = |rows: usize, cols: usize| {
         // Integers go to their place as whole words, with the scale of their group.
         let parts = if tile.integer_depth.is_some() { 1 } else { cols / tile.word_elements() };
@@ -65,17 +65,17 @@ impl Share {
 
 /// One word of weights: lanes count the rows of a tile, then parts of a word, chunks of a stage, tiles.
 fn weight_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
-    let format = spec.layout.format;
+    let format = spec.product.layout.format;
     let (chunks, block_chunks) = (spec.tile.k / format.chunk_cols(), format.chunks_per_block());
-    let (block_words, last_chunk) = (format.block_words(), spec.layout.blocks_per_tile() * block_chunks - 1);
-    let tile_words = spec.layout.blocks_per_tile() * block_words;
+    let (block_words, last_chunk) = (format.block_words(), spec.product.layout.blocks_per_tile() * block_chunks - 1);
+    let tile_words = spec.product.layout.blocks_per_tile() * block_words;
     let words = format.chunk_cols() / spec.tile.word_elements();
     let setup = vec![
         format!("let item_{i} = lane / 8u + {}u;", i * spec.lanes() / TILE_ROWS),
         format!("let part_{i} = item_{i} % {parts}u;"),
         format!("let chunk_{i} = item_{i} / {parts}u % {chunks}u;"),
         format!("let tile_{i} = item_{i} / {}u;", parts * chunks),
-        format!("let base_{i} = min(first_tile + tile_{i}, {}u) * {tile_words}u;", spec.layout.tiles() - 1),
+        format!("let base_{i} = min(first_tile + tile_{i}, {}u) * {tile_words}u;", spec.product.layout.tiles() - 1),
         format!("let matrix_row_{i} = tile_{i} * 8u + lane % 8u;"),
         format!("let put_{i} = matrix_row_{i} * ROW_WORDS + chunk_{i} * {words}u + part_{i} * {}u;", words / parts),
         format!("var word_{i}: vec4<u32>;"),
@@ -139,7 +139,7 @@ fn pick(name: &str, i: usize, index: usize, parts: usize) -> String {
 
 /// A chunk of weights as words of int8.
 fn integer_weights(spec: &GemmSpec, i: usize) -> Vec<String> {
-    let eights: Vec<String> = match spec.layout.format {
+    let eights: Vec<String> = match spec.product.layout.format {
         WeightFormat::Int4 { .. } => {
             ["x", "y", "z", "w"].map(|part| format!("eight_codes(word_{i}.{part}, param_{i})")).into()
         }
@@ -158,8 +158,8 @@ fn integer_words(spec: &GemmSpec, eights: &[String]) -> Vec<String> {
 
 /// Sixteen codes of a row of the step, in each plane: lanes count parts of them, then sixteens of a stage, then rows.
 fn activation_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
-    let planes = spec.input.planes();
-    let (stage_words, all_words) = (spec.tile.k / CODES_PER_WORD, 2 * groups(spec.layout.cols));
+    let planes = spec.product.input.planes();
+    let (stage_words, all_words) = (spec.tile.k / CODES_PER_WORD, 2 * groups(spec.product.layout.cols));
     let whole = all_words.is_multiple_of(stage_words);
     let words = CODES_PER_WORD / spec.tile.word_elements();
     let setup = vec![
@@ -200,7 +200,7 @@ fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Ve
         1 => format!("codes_{plane}_{i}.{}", ["xy", "zw"][index]),
         _ => format!("select(codes_{plane}_{i}.xy, codes_{plane}_{i}.zw, given_part_{i} == 1u)"),
     };
-    let planes: Vec<usize> = (0..spec.input.planes()).collect();
+    let planes: Vec<usize> = (0..spec.product.input.planes()).collect();
     let mut put = vec![format!("let scale_{i} = group_scale(group_{i}) * inverse_{i};")];
     put.extend((0..words).map(|index| {
         let codes: Vec<String> = planes.iter().map(|&plane| two(plane, index)).collect();
@@ -212,7 +212,7 @@ fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Ve
 /// Sixteen activations of each plane as words of int8, and their group's scale.
 fn integer_activations(spec: &GemmSpec, i: usize, words: usize) -> Vec<String> {
     let mut put = Vec::new();
-    for plane in 0..spec.input.planes() {
+    for plane in 0..spec.product.input.planes() {
         let row = format!("(($buffer) * ACTIVATION_ROWS + {}u + row_{i}) * ROW_WORDS", plane * spec.tile.step_rows);
         let eights = ["xy", "zw"].map(|part| format!("bitcast<vec2<i32>>(codes_{plane}_{i}.{part})"));
         put.extend(

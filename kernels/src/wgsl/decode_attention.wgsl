@@ -20,9 +20,6 @@ var<workgroup> vectors: array<vec4<f32>, (HEADS + 2) * QUADS>;
 var<workgroup> mixed: array<vec4<f32>, MIXED>;
 // Greatest score and sum of weights: of each subgroup, query by query, and of each split later.
 var<workgroup> reports: array<vec2<f32>, REPORTS>;
-//#if PARTIAL
-var<workgroup> arrived: u32;
-//#endif
 
 //#if SOFTCAP
 fn capped(score: f32) -> f32 {
@@ -107,25 +104,10 @@ fn sum_of(query: u32, quad: u32) -> Sum {
 }
 
 //#if PARTIAL
-//#include fence
+//#include arrive
 
 fn partial_at(row: u32, head: u32, split: u32) -> u32 {
     return ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS;
-}
-
-// Whether this workgroup is the last of `splits` to leave its part; leaves the counter as it was before the first.
-fn is_last(counter: u32, splits: u32, index: u32) -> bool {
-    storageBarrier();
-    if (index == 0u) {
-        fence();
-        arrived = atomicAdd(&arrivals[counter], 1u) + 1u;
-        if (arrived == splits) {
-            atomicStore(&arrivals[counter], 0u);
-        }
-        fence();
-    }
-    storageBarrier();
-    return arrived == splits;
 }
 
 // Weighs the parts of all splits against each other. A pass takes as many quads of the result as there are lanes; where there

@@ -91,13 +91,13 @@ fn query_sum(value: f32) -> f32 {
 }
 
 // Writes so many quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
-fn write(plane: u32, strip: u32, first_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
+fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
     subgroupBarrier();
     for (var i = subgroup_lane; i < FRAGMENT * quads; i += SUBGROUP) {
         let query = strip * FRAGMENT + i / quads;
         let row = first_row + query / HEADS;
         // Vectors past the last repeat it; nothing of them is stored.
-        if (query < ROWS * HEADS && row < step.header.n_rows) {
+        if (query < ROWS * HEADS && row <= last_row) {
             let at = row * OUTPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM + dim;
             output[at / 4u + i % quads] = scores[plane + i / quads * SCORE_QUADS + i % quads];
         }

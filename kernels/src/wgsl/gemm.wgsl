@@ -3,14 +3,7 @@
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results, K columns a stage. In workgroup memory both operands lie row by row along
 // the columns, as f16 or as int8; their words are as wide as lanes store them. Each subgroup owns a rectangle of fragments.
 ${DECLARATIONS}
-//#if ACT_MUL
-//#include activation
-//#endif
-
-// The u16 parameter of row `row` of a tile from `pair`, word row / 2 of a block's parameters.
-fn row_param(pair: u32, row: u32) -> u32 {
-    return (pair >> (16u * (row & 1u))) & 0xffffu;
-}
+//#include row_param
 
 // A word of the rows of the step.
 fn code_word(at: u32) -> u32 {
@@ -28,40 +21,7 @@ fn group_scale(group_word: u32) -> f32 {
 //#include gemm_halves
 //#endif
 
-// A block of each subgroup, on its way out.
-const RESULTS: u32 = BLOCK * BLOCK;
-var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
-
-// Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows.
-fn write_block(first_step_row: u32, first_matrix_row: u32, subgroup: u32, subgroup_lane: u32) {
-    subgroupBarrier();
-    for (var i = subgroup_lane; i < BLOCK * WRITTEN; i += SUBGROUP) {
-        let step_row = first_step_row + i / WRITTEN;
-        let column = i % WRITTEN;
-        let at = subgroup * RESULTS + i / WRITTEN * BLOCK + column;
-//#if ACT_MUL
-        let matrix_row = first_matrix_row / 2u + column;
-//#else
-        let matrix_row = first_matrix_row + column;
-//#endif
-        if (step_row < step.header.n_rows && matrix_row < OUTPUT_ROWS) {
-            let factor = row_factor(step_row * INPUT_STRIDE);
-            var value = results[at] * factor;
-//#if BIAS
-            value += bias[first_matrix_row + column];
-//#endif
-//#if ACT_MUL
-            var up = results[at + 8u] * factor;
-//#if BIAS
-            up += bias[first_matrix_row + column + 8u];
-//#endif
-            value = activate(value) * up;
-//#endif
-            output[step_row * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = value;
-        }
-    }
-    subgroupBarrier();
-}
+//#include gemm_results
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(

@@ -189,7 +189,7 @@ ${BODY}
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         let row_quad = rows_of * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
         // A lane without a quad of its own stores none.
-        store_quad(row_at, select(GROUPS * 8u, row_quad, quad == first + lane), x, lane);
+        store_quad(row_at, select(STORED_QUADS, row_quad, quad == first + lane), x, lane);
     }
 //#endif
 //#if MANY_PASSES

@@ -19,13 +19,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let at = row * (STRIDE / 4u);
 //#if ENCODE_FACTOR
     var most = 0.0;
-    for (var quad = lane; quad < CODE_QUADS; quad += WORKGROUP) {
+    for (var quad = lane; quad < STORED_QUADS; quad += WORKGROUP) {
         most = max(most, greatest(quad_of(at, quad)));
     }
     store_factor(row * STRIDE, workgroup_max(most, lane), lane);
 //#endif
     // Every lane goes round as often as the others: groups are made together.
-    for (var first = 0u; first < CODE_QUADS; first += WORKGROUP) {
+    for (var first = 0u; first < STORED_QUADS; first += WORKGROUP) {
         let quad = first + lane;
         store_quad(row * STRIDE, quad, quad_of(at, quad), lane);
     }

@@ -163,7 +163,15 @@ fn kernels() -> Kernels {
     let matches = TargetMatch::default();
     Kernels {
         modules,
-        targets: vec![TargetKernels { name: "toy".into(), matches, pipelines, programs, checksum: None, reads: None }],
+        targets: vec![TargetKernels {
+            name: "toy".into(),
+            matches,
+            pipelines,
+            programs,
+            checksum: None,
+            reads: None,
+            fragments: None,
+        }],
     }
 }
 

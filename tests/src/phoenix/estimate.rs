@@ -1,6 +1,8 @@
 //! How long a step would take on a 780M, worked out from bytes, multiply-adds and occupancy: an estimate, not a measurement.
 
 use artifacts::{Dispatch, LogitsRows};
+use kernels::gemm::GemmSpec;
+use kernels::register_gemm::RegisterGemmSpec;
 use kernels::{CacheLayout, KernelSpec};
 
 use super::instructions::Class;
@@ -98,7 +100,9 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             let rows = if spec.row_from_step { 1 } else { rows };
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
-        KernelSpec::Gemm(spec) => (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64),
+        KernelSpec::Gemm(GemmSpec { product, .. }) | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
+            (0, 2 * rows * (product.layout.rows * product.layout.cols) as u64)
+        }
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::DecodeAttention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
@@ -110,7 +114,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_)
-        | KernelSpec::Reads(_) => (0, 0),
+        | KernelSpec::Reads(_)
+        | KernelSpec::Fragments(_) => (0, 0),
     }
 }
 

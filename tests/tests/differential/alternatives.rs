@@ -10,14 +10,14 @@ use kernels::split::Split;
 use kernels::{ActivationFormat, KernelSpec};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shaders_gen::target::MatrixTuning;
+use shaders_gen::target::{GemmTuning, MatrixTuning};
 use shaders_gen::{Target, target};
 use tests::compiled::{Silent, options};
-use tests::launch::{CONTEXT, device, device_matrices};
+use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices};
 use tests::tiny_model::{Family, TinyModel};
 
 use crate::attention::Case;
-use crate::gemm::check_gemm;
+use crate::gemm::{check_gemm, check_register_gemm};
 use crate::{check_matmul, check_norm};
 
 #[test]
@@ -50,15 +50,7 @@ fn check_all(name: &str) {
     if target.subgroup_size > 0 {
         target = target.for_any_device(device().subgroup_size);
     }
-    // The target's own tiles, where the device is like it; int8 matrices as the device has them.
-    let alike = |own: &MatrixTuning, small: &MatrixTuning| own_lanes && own.many.fragment == small.many.fragment;
-    let both = target.matrix.zip(device_matrices());
-    target.matrix =
-        both.map(
-            |(own, small)| {
-                if alike(&own, &small) { MatrixTuning { integer_depth: small.integer_depth, ..own } } else { small }
-            },
-        );
+    target.matrix = target.matrix.and_then(|own| matrices(own, own_lanes));
     let specs = specs(&target);
     let mut checked: Vec<(&str, KernelSpec)> = Vec::new();
     let mut rng = StdRng::seed_from_u64(20);
@@ -70,8 +62,28 @@ fn check_all(name: &str) {
             }
         }
     }
-    for family in ["norm", "matmul"].into_iter().chain(target.matrix.map(|_| "gemm")) {
+    let gemm = target.matrix.map(|matrix| match matrix.gemm {
+        GemmTuning::Workgroup { .. } => "gemm",
+        GemmTuning::Registers(_) => "register gemm",
+    });
+    for family in ["norm", "matmul"].into_iter().chain(gemm) {
         assert!(checked.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
+    }
+}
+
+/// The target's own tiles, where the device is like it; int8 matrices as the device has them.
+fn matrices(own: MatrixTuning, own_lanes: bool) -> Option<MatrixTuning> {
+    let alike = |small: &MatrixTuning| own_lanes && own.fragment == small.fragment;
+    match own.gemm {
+        GemmTuning::Workgroup { many, few, .. } => {
+            let small = device_matrices()?;
+            let gemm = GemmTuning::Workgroup { many, few, integer_depth: small.integer_depth() };
+            Some(if alike(&small) { MatrixTuning { gemm, ..own } } else { small })
+        }
+        GemmTuning::Registers(_) => {
+            let small = device_register_matrices()?;
+            Some(if alike(&small) { own } else { small })
+        }
     }
 }
 
@@ -103,6 +115,7 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
             check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
         }
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
+        KernelSpec::RegisterGemm(spec) => check_register_gemm(target, spec, rng.random_range(1..=spec.rows), rng),
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),
         KernelSpec::DecodeAttention(spec) => {

@@ -91,8 +91,11 @@ fn attention_of_decode_in_one_dispatch() {
             subgroup_size: target.subgroup_size,
             chained: index % 3 == 0,
         };
-        while decode.shared_bytes() > target.shared_memory_bytes {
+        while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
             decode.split.tile /= 2;
+        }
+        if decode.shared_bytes() > target.shared_memory_bytes {
+            continue;
         }
         // The first step, and one after others, which finds the counters as they left them.
         let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];

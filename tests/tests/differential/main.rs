@@ -370,9 +370,8 @@ fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
 #[test]
 fn norm_alone_and_with_sums() {
     let mut rng = StdRng::seed_from_u64(2);
-    for (index, target) in targets().iter().cycle().take(20).enumerate() {
-        let width = rng.random_range(3..400usize);
-        let (stride, n_rows) = (width.next_multiple_of(32), rng.random_range(1..6));
+    for (index, target) in targets().iter().cycle().take(28).enumerate() {
+        let (width, n_rows) = (rng.random_range(3..400usize), rng.random_range(1..6));
         let (add, post_norm) = (index % 3 > 0, index % 3 > 1);
         let eps = Number::new(1e-5);
         let format = [
@@ -381,7 +380,10 @@ fn norm_alone_and_with_sums() {
             ActivationFormat::Codes(Precision::Int11),
             ActivationFormat::Factored(Precision::Int8),
             ActivationFormat::Factored(Precision::Int11),
-        ][index % 5];
+            ActivationFormat::Halves(Precision::Int8),
+            ActivationFormat::Halves(Precision::Int11),
+        ][index % 7];
+        let stride = (format.factor_at(width) + 1).max(width).next_multiple_of(32);
         let spec = NormSpec {
             width,
             stride,
@@ -436,12 +438,13 @@ fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng)
 #[test]
 fn quantize_to_every_format() {
     let mut rng = StdRng::seed_from_u64(12);
-    let formats = [ActivationFormat::Codes, ActivationFormat::Factored];
-    for (index, target) in targets().iter().cycle().take(12).enumerate() {
-        let format = formats[index % 2]([Precision::Int8, Precision::Int11][index / 2 % 2]);
+    let formats = [ActivationFormat::Codes, ActivationFormat::Factored, ActivationFormat::Halves];
+    for (index, target) in targets().iter().cycle().take(18).enumerate() {
+        let format = formats[index % 3]([Precision::Int8, Precision::Int11][index / 3 % 2]);
         let (width, n_rows) = (rng.random_range(1..1500usize), rng.random_range(1..5));
-        let stride = width.next_multiple_of(32);
-        let spec = QuantizeSpec { width, stride, format, subgroup_size: target.subgroup_size };
+        let stride = (format.factor_at(width) + 1).max(width).next_multiple_of(32);
+        let lanes = [128, target.workgroup_invocations][index % 2];
+        let spec = QuantizeSpec { width, stride, format, lanes, subgroup_size: target.subgroup_size };
         let input = normals(&mut rng, n_rows * stride);
         let operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words: n_rows * stride }];
         let found = launch(target, KernelSpec::Quantize(spec.clone()), operands, n_rows).run();

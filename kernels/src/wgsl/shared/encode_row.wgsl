@@ -6,19 +6,37 @@ fn greatest(x: vec4<f32>) -> f32 {
 }
 
 //#if ENCODE_FACTOR
-// Stores the factor of a row of this greatest magnitude.
+//#if HALVES
+var<private> inverse_factor: f32;
+
+//#endif
+// Stores the factor of a row of this greatest magnitude; before the row's quads.
 fn store_factor(row_at: u32, most: f32, lane: u32) {
+    let factor = bitcast<u32>(row_factor(most));
+//#if HALVES
+    // A power of two's inverse is made by its exponent alone.
+    inverse_factor = bitcast<f32>((254u << 23u) - factor);
+//#endif
     if (lane == 0u) {
-        encoded[row_at + FACTOR_AT] = bitcast<u32>(row_factor(most));
+        encoded[row_at + FACTOR_AT] = factor;
     }
 }
 //#endif
 
 fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, lane: u32) {
     let quantised = quantise(x, lane);
+//#if HALVES
+    if (quad < STORED_QUADS) {
+        let values = quantised.codes * (quantised.scale * inverse_factor);
+        // Quads of a block of 128 elements: t and d of the drawing.
+        let at = row_at + quad / 32u * 64u + quad % 8u * 8u + quad / 8u % 4u;
+        encoded[at] = pack2x16float(values.xz);
+        encoded[at + 4u] = pack2x16float(values.yw);
+    }
+//#else
     let words = code_words(quantised);
     let of_group = group_word(quantised, lane);
-    if (quad < GROUPS * 8u) {
+    if (quad < STORED_QUADS) {
         encoded[row_at + code_word_at(quad)] = words.x;
 //#if INT11
         encoded[row_at + code_word_at(quad) + 8u] = words.y;
@@ -27,4 +45,5 @@ fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, lane: u32) {
             encoded[row_at + GROUP_WORDS_AT + quad / 8u] = of_group;
         }
     }
+//#endif
 }

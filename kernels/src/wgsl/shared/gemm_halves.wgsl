@@ -3,25 +3,10 @@
 var<workgroup> activation_tile: array<vec4<u32>, BUFFERS * ACTIVATION_ROWS * ROW_WORDS>;
 var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 
-fn halves_of(word: u32) -> vec2<f16> {
-    return vec2<f16>(unpack2x16float(word));
-}
+//#include halves
 
-fn word_of(pair: vec2<f16>) -> u32 {
-    return pack2x16float(vec2<f32>(pair));
-}
-
-fn twice(half: u32) -> vec2<f16> {
-    return halves_of(half | (half << 16u));
-}
-
-// Codes become f16 without a conversion: 0x6400 + code is 1024 + code. Taking codes two at a time from a word, 16 bits apart,
-// gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not mind, as long as activations lie in the same order.
-
-// Two weights from two codes that stand in the low bits of either half of a word.
-fn weights_of(codes: u32, zero: vec2<f16>, scale: vec2<f16>) -> u32 {
-    return word_of((halves_of(codes | 0x64006400u) - zero) * scale);
-}
+// Taking codes two at a time from a word, 16 bits apart, gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not mind, as
+// long as activations lie in the same order.
 
 //#if INT4
 // Eight weights of a word of codes.
@@ -54,9 +39,9 @@ fn eight_weights(codes: vec2<u32>, param: u32) -> vec4<u32> {
 }
 //#endif
 
-// The factor of the row of the step at this word: what its values are divided by while they are f16, and results multiplied.
-fn row_factor(row_at: u32) -> f32 {
-    return bitcast<f32>(code_word(row_at + FACTOR_AT));
+// The factor of a row of the step: what its values are divided by while they are f16, and results multiplied.
+fn row_factor(step_row: u32) -> f32 {
+    return bitcast<f32>(code_word(step_row * INPUT_STRIDE + FACTOR_AT));
 }
 
 // A power of two's inverse is made by its exponent alone.

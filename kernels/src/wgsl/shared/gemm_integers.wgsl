@@ -27,6 +27,6 @@ fn weight_scale(param: u32) -> f32 {
 //#endif
 
 // Results are what they are.
-fn row_factor(row_at: u32) -> f32 {
+fn row_factor(step_row: u32) -> f32 {
     return 1.0;
 }

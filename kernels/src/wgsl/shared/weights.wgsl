@@ -1,9 +1,6 @@
 // Unpacking of packed weights; the layout is drawn in kernels/src/layout.rs, the numbers in artifacts/src/int4.rs.
 
-// The u16 parameter of row `row` of a tile from `pair`, word row / 2 of a block's parameters.
-fn row_param(pair: u32, row: u32) -> u32 {
-    return (pair >> (16u * (row & 1u))) & 0xffffu;
-}
+//#include row_param
 
 //#if INT4
 fn int4_scale(param: u32) -> f32 {

@@ -1,0 +1,101 @@
+//! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
+
+use kernels::arrive::ARRIVALS;
+use kernels::gemm::{GemmSpec, Product};
+use kernels::register_gemm::RegisterGemmSpec;
+use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use shaders_gen::target::{GemmTuning, RegisterTuning, TimedTile};
+
+use super::{Operand, Selector};
+use crate::fuse::{FusedNode, FusedOp};
+use crate::graph::ValueId;
+use crate::weights::PackedId;
+
+impl Selector<'_> {
+    /// The precision of a value that matrix units read; `None`: they do not.
+    pub(super) fn on_matrices(&self, input: ValueId) -> Option<Precision> {
+        match self.stored_format(input) {
+            ActivationFormat::Factored(precision) | ActivationFormat::Halves(precision) => Some(precision),
+            ActivationFormat::F32 | ActivationFormat::Codes(_) => None,
+        }
+    }
+
+    /// One part of a node's matrix.
+    pub(super) fn gemm(&mut self, node: &FusedNode, id: PackedId, precision: Precision, rows: usize, bytes: u64) {
+        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
+            unreachable!("called for matmuls")
+        };
+        let (layout, first_row) = self.matrix(id);
+        let product = Product {
+            layout,
+            input: precision,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            bias: bias.is_some(),
+            act_mul,
+        };
+        let tuning = self.target.matrix.expect("a target without matrices does not ask for them");
+        let subgroup_size = self.target.subgroup_size;
+        let whole = self.weights.matrix(matrix).len() == 1;
+        let (spec, partials) = match tuning.gemm {
+            GemmTuning::Workgroup { many, few, .. } => {
+                let tile = if rows > few.step_rows { many } else { few };
+                (KernelSpec::Gemm(GemmSpec { product, tile, subgroup_size }), 0)
+            }
+            GemmTuning::Registers(tuning) => {
+                let spec = self.register_gemm(tuning, product, rows, whole);
+                let partials = spec.partials_len();
+                (KernelSpec::RegisterGemm(spec), partials)
+            }
+        };
+        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
+        let result = self.value(out);
+        self.push(node, spec, rows, bytes, |role| match role {
+            Role::Weights => Operand::Weight(id),
+            Role::Codes => Operand::Encoded(input),
+            Role::Bias => bias.expect("biased"),
+            Role::ExchangedSums => Operand::Partials { of: out, len: partials },
+            Role::Arrivals => Operand::Arrivals,
+            _ => result,
+        });
+    }
+
+    /// The tile and the splits that are done first. `whole`: no other part of the matrix works at the same time, on the same
+    /// counters.
+    fn register_gemm(&self, tuning: RegisterTuning, product: Product, rows: usize, whole: bool) -> RegisterGemmSpec {
+        let with = |timed: TimedTile, splits| RegisterGemmSpec {
+            product: product.clone(),
+            tile: timed.tile,
+            rows,
+            splits,
+            subgroup_size: self.target.subgroup_size,
+            lanes_hold_fragments: tuning.lanes_hold_fragments,
+        };
+        let candidates = tuning.tiles.iter().flat_map(|&timed| {
+            let splits = if whole { with(timed, 1).stages().min(MOST_SPLITS) } else { 1 };
+            (1..=splits).map(move |splits| (timed, splits))
+        });
+        let candidates = candidates.map(|(timed, splits)| (timed, with(timed, splits)));
+        let fits = candidates.filter(|(_, spec)| spec.arrivals_len() <= ARRIVALS);
+        let first = fits.min_by_key(|(timed, spec)| estimate_ns(*timed, spec, self.target.compute_units));
+        first.expect("a tile without splits").1
+    }
+}
+
+/// All parts of a sum are on their way at a time.
+const MOST_SPLITS: usize = 16;
+
+/// Nanoseconds until the last of a GEMM's workgroups is done.
+fn estimate_ns(timed: TimedTile, spec: &RegisterGemmSpec, compute_units: usize) -> usize {
+    /// Stages' worth of time in which a workgroup begins and ends.
+    const BEGIN_AND_END: usize = 3;
+    /// For a workgroup to see that it is the last.
+    const LAST_NS: usize = 1000;
+    /// For each row of a part that it adds.
+    const ROW_NS: usize = 3;
+    let of_unit = spec.workgroups().into_iter().product::<usize>().div_ceil(compute_units);
+    let stage = timed.alone_ns.max(of_unit * timed.shared_ns);
+    let exchange = if spec.splits > 1 { LAST_NS + ROW_NS * timed.tile.step_rows * spec.splits } else { 0 };
+    (spec.stages().div_ceil(spec.splits) + BEGIN_AND_END) * stage + exchange
+}

@@ -1,0 +1,72 @@
+// output[row of the step][matrix row] = dot(matrix row, input row) on matrix units, weights straight from registers.
+//
+// A workgroup makes STEP_ROWS x MATRIX_ROWS results, 128 columns a stage. Activations lie in workgroup memory, a panel of columns at a
+// time; each subgroup has matrix rows of its own, and all rows of the step.
+${DECLARATIONS}
+//#include row_param
+//#include halves
+//#include gemm_results
+//#if SPLIT
+//#include arrive
+//#endif
+
+var<workgroup> activation_tile: array<vec4<u32>, STEP_ROWS * ROW_WORDS>;
+// A fragment of each subgroup, row by row, on its way from the lanes that have it.
+var<workgroup> lane_words: array<u32, SUBGROUPS * FRAGMENT_WORDS>;
+
+// The factors of the rows of the step: what their values are divided by while they are f16, and results multiplied.
+var<workgroup> factors: array<f32, STEP_ROWS>;
+
+fn row_factor(step_row: u32) -> f32 {
+    return factors[step_row % STEP_ROWS];
+}
+
+//#if INT4
+fn scale_of(param: u32) -> vec2<f16> {
+    return twice((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u);
+}
+
+fn zero_of(param: u32) -> vec2<f16> {
+    return twice((param >> ${INT4_ZERO_SHIFT}u) | 0x6400u);
+}
+//#endif
+
+//#if INT8
+fn scale_of(param: u32) -> vec2<f16> {
+    return twice(param);
+}
+
+// With its sign bit flipped a code is code + 128.
+fn zero_of(param: u32) -> vec2<f16> {
+    return twice(0x6480u);
+}
+//#endif
+
+@compute @workgroup_size(${WORKGROUP_SIZE})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) subgroup_lane: u32,
+) {
+    let first_step_row = group.x * STEP_ROWS;
+    if (first_step_row >= step.header.n_rows) {
+        return;
+    }
+    let first_stage = STAGES * group.z / SPLITS;
+    let end_stage = STAGES * (group.z + 1u) / SPLITS;
+    // Rows past the last are computed as the last one again, and not written.
+    let last_step_row = step.header.n_rows - 1u;
+    let first_matrix_row = group.y * MATRIX_ROWS + subgroup * SUBGROUP_MATRIX_ROWS;
+    let fragment_at = subgroup * FRAGMENT_WORDS;
+    for (var row = lane; row < STEP_ROWS; row += WORKGROUP) {
+        let at = min(first_step_row + row, last_step_row) * INPUT_STRIDE + FACTOR_AT;
+        factors[row] = bitcast<f32>(codes[at / 4u][at % 4u]);
+    }
+${MULTIPLY}
+//#if SPLIT
+    let tile = group.y * STEP_TILES + group.x;
+${EXCHANGE}
+//#endif
+${RESULTS}
+}

@@ -1,0 +1,40 @@
+// A subgroup's sums, finished and written: a block of rows of the step and matrix rows at a time.
+//#if ACT_MUL
+//#include activation
+//#endif
+
+// A block of each subgroup, on its way out.
+const RESULTS: u32 = BLOCK * BLOCK;
+var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
+
+// Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are is an
+// argument, because memory that was asked would be asked again after each write.
+fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, subgroup: u32, subgroup_lane: u32) {
+    subgroupBarrier();
+    for (var i = subgroup_lane; i < BLOCK * WRITTEN; i += SUBGROUP) {
+        let step_row = first_step_row + i / WRITTEN;
+        let column = i % WRITTEN;
+        let at = subgroup * RESULTS + i / WRITTEN * BLOCK + column;
+//#if ACT_MUL
+        let matrix_row = first_matrix_row / 2u + column;
+//#else
+        let matrix_row = first_matrix_row + column;
+//#endif
+        if (step_row <= last_step_row && matrix_row < OUTPUT_ROWS) {
+            let factor = row_factor(step_row);
+            var value = results[at] * factor;
+//#if BIAS
+            value += bias[first_matrix_row + column];
+//#endif
+//#if ACT_MUL
+            var up = results[at + 8u] * factor;
+//#if BIAS
+            up += bias[first_matrix_row + column + 8u];
+//#endif
+            value = activate(value) * up;
+//#endif
+            output[step_row * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = value;
+        }
+    }
+    subgroupBarrier();
+}

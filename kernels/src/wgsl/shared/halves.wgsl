@@ -1,0 +1,18 @@
+// Two f16 of a word, and weights that become f16 without a conversion: 0x6400 + code is 1024 + code.
+
+fn halves_of(word: u32) -> vec2<f16> {
+    return vec2<f16>(unpack2x16float(word));
+}
+
+fn word_of(pair: vec2<f16>) -> u32 {
+    return pack2x16float(vec2<f32>(pair));
+}
+
+fn twice(half: u32) -> vec2<f16> {
+    return halves_of(half | (half << 16u));
+}
+
+// Two weights from two codes that stand in the low bits of either half of a word.
+fn weights_of(codes: u32, zero: vec2<f16>, scale: vec2<f16>) -> u32 {
+    return word_of((halves_of(codes | 0x64006400u) - zero) * scale);
+}
