@@ -232,7 +232,7 @@ pub fn widest_activations(
     widest
 }
 
-/// Counters at the beginning of the arena, in words: of attention's splits, then the slots of chains. No activation of any
+/// Counters at the beginning of the arena, in words: of splits, then the slots of chains. No activation of any
 /// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
 const COUNTERS: usize = ARRIVALS + chain::SLOTS * chain::SLOT_WORDS;
 

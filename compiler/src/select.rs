@@ -95,9 +95,9 @@ pub enum Operand {
     StepBuffer,
     Weight(PackedId),
     Value(ValueId),
-    /// The same value as the integers that matmuls read.
+    /// The same value as the integers, or f16, that matmuls read.
     Encoded(ValueId),
-    /// Counters of attention's splits, 0 between dispatches.
+    /// Counters of those who leave a result in parts, 0 between dispatches.
     Arrivals,
     /// The slots of the dispatch before this one and its own, see `kernels::chain`.
     Chain {
@@ -105,7 +105,7 @@ pub enum Operand {
     },
     /// Those of the whole program.
     ChainSlots,
-    /// What the splits of an attention leave for its `combine`, `len` f32 elements.
+    /// What the splits of an attention or of a GEMM leave, to be put together: `len` f32 elements.
     Partials {
         of: ValueId,
         len: usize,

@@ -1,4 +1,5 @@
-//! An f32 row as the integers that the next matmul reads, where the kernel that made it could not write them itself.
+//! An f32 row as the integers, or their values in f16, that the next matmul reads, where the kernel that made it could not write them
+//! itself.
 //!
 //! Formats and formulas: `activations`. One workgroup a row, because a `Factored` row, or one of `Halves`, has one factor.
 

@@ -122,6 +122,7 @@ fn include(name: &str) -> &'static str {
         "int8" => include_str!("wgsl/shared/int8.wgsl"),
         "pairs" => include_str!("wgsl/shared/pairs.wgsl"),
         "put" => include_str!("wgsl/shared/put.wgsl"),
+        "put_newest" => include_str!("wgsl/shared/put_newest.wgsl"),
         "result" => include_str!("wgsl/shared/result.wgsl"),
         "row_param" => include_str!("wgsl/shared/row_param.wgsl"),
         "split" => include_str!("wgsl/shared/split.wgsl"),

@@ -162,7 +162,7 @@ impl Selector<'_> {
         act_mul.is_some() && whole && codes
     }
 
-    /// Makes the integers that a value is wanted in, from f32.
+    /// Makes the integers or f16 that a value is wanted in, from f32.
     pub(super) fn quantize(&mut self, node: &FusedNode, value: ValueId) {
         let format = self.stored_format(value);
         if format == ActivationFormat::F32 {
@@ -180,7 +180,8 @@ impl Selector<'_> {
             Role::InputQuads => Operand::Value(value),
             _ => Operand::Encoded(value),
         });
-        self.steps.last_mut().expect("pushed above").label += " to integers";
+        let kind = if matches!(format, ActivationFormat::Halves(_)) { " to f16" } else { " to integers" };
+        self.steps.last_mut().expect("pushed above").label += kind;
     }
 
     fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {

@@ -6,7 +6,7 @@ ${DECLARATIONS}
 //#include cache
 //#include split
 //#include pairs
-//#include put
+//#include put_newest
 //#include result
 //#if CHAINED
 //#include chain
@@ -242,9 +242,7 @@ ${STATE}
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
         if (first_head % GQA == 0u) {
-            let head = head_of_page(table, position, kv_head);
-            put_key(key, head, position % PAGE_TOKENS, lane);
-            put_value(value, head, position % PAGE_TOKENS, lane);
+            put_newest(key, value, table, position, kv_head, lane);
         }
 ${NEWEST}
     }
