@@ -120,57 +120,60 @@ fn weights_from_registers() {
 }
 
 pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
-    let kernel = KernelSpec::Gemm(spec.clone());
     let format = ActivationFormat::Factored(spec.product.input);
-    check_product(target, kernel, &spec.product, format, n_rows + 70, n_rows, rng, |inputs, expected| {
-        gemm::twin(spec, inputs, expected)
-    });
+    let inputs = Inputs::random(&spec.product, format, n_rows + 70, rng);
+    inputs.check(target, KernelSpec::Gemm(spec.clone()), n_rows, |inputs, expected| gemm::twin(spec, inputs, expected));
 }
 
 pub fn check_register_gemm(target: &Target, spec: &RegisterGemmSpec, n_rows: usize, rng: &mut StdRng) {
-    let kernel = KernelSpec::RegisterGemm(spec.clone());
     let format = ActivationFormat::Halves(spec.product.input);
-    check_product(target, kernel, &spec.product, format, spec.rows, n_rows, rng, |inputs, expected| {
-        register_gemm::twin(spec, inputs, expected)
-    });
+    let inputs = Inputs::random(&spec.product, format, spec.rows, rng);
+    let kernel = KernelSpec::RegisterGemm(spec.clone());
+    inputs.check(target, kernel, n_rows, |inputs, expected| register_gemm::twin(spec, inputs, expected));
 }
 
-/// `program_rows`: as many as the program has room for; what lies behind a row is no number.
-#[expect(clippy::too_many_arguments, reason = "what both ways to a product have in common")]
-fn check_product(
-    target: &Target,
-    kernel: KernelSpec,
-    product: &Product,
-    format: ActivationFormat,
+/// What both ways to a product read.
+struct Inputs {
+    weights: Vec<u8>,
+    /// Of as many rows as the program has room for; what lies behind a row is no number.
+    codes: Vec<u32>,
+    bias: Vec<f32>,
     program_rows: usize,
-    n_rows: usize,
-    rng: &mut StdRng,
-    twin: impl FnOnce(&GemmInputs, &mut [f32]),
-) {
-    let weights = packed(rng, &product.layout);
-    let bias = normals(rng, product.layout.rows);
-    let mut codes = vec![0x7e00_7e00; program_rows * product.input_stride];
-    for row in codes.chunks_mut(product.input_stride) {
-        let words = encode_row(format, &normals(rng, product.layout.cols));
-        row[..words.len()].copy_from_slice(&words);
+    output_stride: usize,
+}
+
+impl Inputs {
+    fn random(product: &Product, format: ActivationFormat, program_rows: usize, rng: &mut StdRng) -> Inputs {
+        let weights = packed(rng, &product.layout);
+        let bias = normals(rng, product.layout.rows);
+        let mut codes = vec![0x7e00_7e00; program_rows * product.input_stride];
+        for row in codes.chunks_mut(product.input_stride) {
+            let words = encode_row(format, &normals(rng, product.layout.cols));
+            row[..words.len()].copy_from_slice(&words);
+        }
+        Inputs { weights, codes, bias, program_rows, output_stride: product.output_stride }
     }
-    let out_words = program_rows * product.output_stride;
-    let partials = if let KernelSpec::RegisterGemm(spec) = &kernel { spec.partials_len() } else { 0 };
-    let operand = |role| match role {
-        Role::Step => Operand::Step,
-        Role::Weights => Operand::Bytes(weights.clone()),
-        Role::Output => Operand::Out { id: 0, words: out_words },
-        Role::Codes => Operand::Bytes(codes.iter().flat_map(|word| word.to_le_bytes()).collect()),
-        Role::Bias => Operand::floats(&bias),
-        Role::ExchangedSums => Operand::Out { id: 1, words: partials },
-        Role::Arrivals => Operand::Arrivals,
-        other => panic!("a GEMM has no {other:?}"),
-    };
-    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let what = format!("{kernel:?} rows {n_rows}");
-    let mut one = launch(target, kernel, operands, n_rows);
-    one.before = vec![1; program_rows];
-    let mut expected = vec![POISON; out_words];
-    twin(&GemmInputs { packed: &weights, codes: &codes, bias: &bias, n_rows }, &mut expected);
-    assert_same(&what, &floats(&one.run()[&0]), &expected, TOLERANCE);
+
+    fn check(&self, target: &Target, kernel: KernelSpec, n_rows: usize, twin: impl FnOnce(&GemmInputs, &mut [f32])) {
+        let out_words = self.program_rows * self.output_stride;
+        let partials = if let KernelSpec::RegisterGemm(spec) = &kernel { spec.partials_len() } else { 0 };
+        let operand = |role| match role {
+            Role::Step => Operand::Step,
+            Role::Weights => Operand::Bytes(self.weights.clone()),
+            Role::Output => Operand::Out { id: 0, words: out_words },
+            Role::Codes => Operand::words(&self.codes),
+            Role::Bias => Operand::floats(&self.bias),
+            Role::ExchangedSums => Operand::Out { id: 1, words: partials },
+            Role::Arrivals => Operand::Arrivals,
+            other => panic!("a GEMM has no {other:?}"),
+        };
+        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+        let what = format!("{kernel:?} rows {n_rows}");
+        let mut one = launch(target, kernel, operands, n_rows);
+        one.before = vec![1; self.program_rows];
+        let mut expected = vec![POISON; out_words];
+        let inputs = GemmInputs { packed: &self.weights, codes: &self.codes, bias: &self.bias, n_rows };
+        twin(&inputs, &mut expected);
+        assert_same(&what, &floats(&one.run()[&0]), &expected, TOLERANCE);
+    }
 }
