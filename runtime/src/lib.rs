@@ -46,6 +46,7 @@ mod links;
 mod loading;
 pub mod model;
 mod pace;
+mod page_cache;
 mod pages;
 mod pipeline_cache;
 mod pipelines;

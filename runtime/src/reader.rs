@@ -11,10 +11,12 @@ use std::thread;
 use artifacts::{MappedFile, cores};
 
 use crate::error::LoadError;
+use crate::page_cache::PageCache;
 use crate::vk::faults;
 
 pub struct Reader<'a> {
     file: &'a MappedFile,
+    cache: &'a PageCache<'a>,
     /// Open for reads that go past the page cache.
     direct: Option<File>,
 }
@@ -23,20 +25,26 @@ pub struct Reader<'a> {
 const LEAST_THREADS: usize = 4;
 /// Direct reads come in multiples of this.
 const BLOCK_BYTES: usize = 4 << 10;
+/// What one core reads at a time. All of them together stay within what systems read ahead of one reader, a few MiB: who
+/// leaves that makes them begin anew, with small pages.
+const CACHED_BYTES: usize = 1 << 20;
+/// The same where nobody reads ahead.
+const DIRECT_BYTES: usize = 2 << 20;
 
 impl<'a> Reader<'a> {
     /// Reads through the page cache.
-    pub fn cached(file: &'a MappedFile) -> Reader<'a> {
-        Reader { file, direct: None }
+    pub fn cached(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
+        Reader { file, cache, direct: None }
     }
 
     /// Reads past the page cache where the file system can. The memory that is read into begins on a page.
-    pub fn direct(file: &'a MappedFile) -> Reader<'a> {
-        Reader { file, direct: file.open_direct().ok() }
+    pub fn direct(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
+        Reader { file, cache, direct: file.open_direct().ok() }
     }
 
-    pub fn is_direct(&self) -> bool {
-        self.direct.is_some()
+    /// What to read at a time.
+    pub fn part_bytes(&self) -> usize {
+        if self.direct.is_some() { DIRECT_BYTES } else { CACHED_BYTES }
     }
 
     /// Fills `piece` from its offset in the file on.
@@ -62,9 +70,8 @@ impl<'a> Reader<'a> {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => 0,
             other => other?,
         };
-        let range = offset_bytes + done as u64..offset_bytes + piece.len() as u64;
-        self.file.file().read_exact_at(&mut piece[done..], range.start)?;
-        self.file.release_cache(range);
+        self.file.file().read_exact_at(&mut piece[done..], offset_bytes + done as u64)?;
+        self.cache.has_been_read(offset_bytes..offset_bytes + piece.len() as u64);
         Ok(())
     }
 

@@ -25,7 +25,6 @@ use crate::pace;
 use crate::pages::{HeldPages, PagePool};
 use crate::pipeline_cache::{self, Compiled};
 use crate::programs;
-use crate::reader::Reader;
 use crate::residency::{ContextRequest, planned_bytes, pool_pages, table_stride};
 use crate::route::Route;
 use crate::runnable;
@@ -177,7 +176,7 @@ pub fn make_resident(
     if let Some(loading) = &mut engine.loading {
         loading.programs = waiting::record(&device, &prepared, &paces, bound, &loading.needs)?;
     }
-    let direct = Reader::direct(&artifact.file).is_direct();
+    let direct = artifact.file.open_direct().is_ok();
     let report = LoadReport {
         seconds_total: begun.elapsed().as_secs_f64(),
         seconds_pipelines,

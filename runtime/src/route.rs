@@ -20,7 +20,7 @@ pub struct Route {
     places: Vec<Vec<usize>>,
 }
 
-/// What one thread reads at a time. Large enough for a disk, small enough that a layer is soon there.
+/// What is told of as one when it has arrived: many reads, and few enough of them that a layer is soon there.
 pub const PIECE_BYTES: u64 = 8 << 20;
 
 const NOT_ON_THE_ROUTE: usize = usize::MAX;

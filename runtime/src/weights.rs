@@ -1,10 +1,11 @@
 //! Weight bytes from the file to the device, once, without repacking: piece by piece along a route, each slice in the way
 //! that was chosen for its tier.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::error::LoadError;
+use crate::page_cache::PageCache;
 use crate::reader::{Reader, on_all_cores, on_all_cores_beside};
 use crate::residency::Role;
 use crate::route::{PIECE_BYTES, Route};
@@ -30,9 +31,6 @@ pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
 const STAGING_BYTES: u64 = 8 * PIECE_BYTES;
-/// What one core reads at a time, so that many cores have something to do, and that the file is read nearly in order, as
-/// systems like it that read ahead.
-const READ_BYTES: u64 = 2 << 20;
 
 impl Slice {
     /// `fresh` was allocated for `way`.
@@ -47,6 +45,10 @@ impl Slice {
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
+
+    fn in_file(&self) -> Range<u64> {
+        self.file_offset_bytes..self.file_offset_bytes + self.len_bytes
+    }
 }
 
 /// Fills the slices' buffers along `route`.
@@ -59,6 +61,9 @@ pub fn fill(
     route: &Route,
     arrived: &mut Arrived<'_>,
 ) -> Result<ControlFlow<()>, LoadError> {
+    // Imported pages stay.
+    let read = slices.iter().filter(|slice| slice.way != Way::Import).map(Slice::in_file);
+    let cache = PageCache::of(source.file, read);
     let mut parcels: Vec<Option<Parcel<'_>>> = route.pieces().iter().map(|_| None).collect();
     for (slice, index) in slices.iter_mut().zip(0..) {
         for (parcel, &place) in slice.parcels(route.places(index)).zip(route.places(index)) {
@@ -66,12 +71,12 @@ pub fn fill(
         }
     }
     let mut parcels = parcels.into_iter().flatten().peekable();
-    let (cached, direct) = (Reader::cached(source.file), Reader::direct(source.file));
+    let (cached, direct) = (Reader::cached(source.file, &cache), Reader::direct(source.file, &cache));
     let mut stages = None;
     while let Some(way) = parcels.peek().map(|next| next.way) {
         let run: Vec<Parcel<'_>> = std::iter::from_fn(|| parcels.next_if(|next| next.way == way)).collect();
         let flow = match way {
-            Way::Import => on_all_cores(run, |parcel| parcel.fault_in(&cached), arrived)?,
+            Way::Import => fault_in(&cached, run, arrived)?,
             Way::Map => read_in_place(&cached, run, arrived)?,
             Way::Host => read_in_place(&direct, run, arrived)?,
             Way::Staging => {
@@ -123,29 +128,59 @@ impl Slice {
     }
 }
 
-impl Parcel<'_> {
-    fn fault_in(self, reader: &Reader<'_>) -> Result<usize, LoadError> {
-        reader.fault_in(self.file_offset_bytes..self.file_offset_bytes + self.len_bytes)?;
-        Ok(self.place)
-    }
-}
-
 /// What one core reads at a time.
-struct Part<'b> {
+struct Part<B> {
     /// Index of the parcel, and how far behind its begin.
     parcel: usize,
     begin: u64,
-    bytes: &'b mut [u8],
+    /// Where they go, or how many they are.
+    bytes: B,
 }
 
-/// Cuts where each of some parcels is read to.
-fn parts<'b>(targets: impl IntoIterator<Item = &'b mut [u8]>) -> Vec<Part<'b>> {
-    let mut parts = Vec::new();
-    for (parcel, bytes) in targets.into_iter().enumerate() {
-        let chunks = bytes.chunks_mut(READ_BYTES as usize).zip((0..).step_by(READ_BYTES as usize));
-        parts.extend(chunks.map(|(bytes, begin)| Part { parcel, begin, bytes }));
-    }
-    parts
+/// Of each parcel's chunks, of which every one but the last has `part_bytes`.
+fn parts<B>(part_bytes: usize, chunks: impl Iterator<Item = impl Iterator<Item = B>>) -> Vec<Part<B>> {
+    let of_parcel = |(parcel, chunks)| {
+        std::iter::zip(chunks, (0..).step_by(part_bytes)).map(move |(bytes, begin)| Part { parcel, begin, bytes })
+    };
+    chunks.enumerate().flat_map(of_parcel).collect()
+}
+
+/// Does `work` on all parts, and tells of each parcel that is whole.
+fn part_by_part<B: Send>(
+    parcels: &[Parcel<'_>],
+    parts: Vec<Part<B>>,
+    work: impl Fn(&Parcel<'_>, Part<B>) -> Result<(), LoadError> + Sync,
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let mut parts_left = vec![0; parcels.len()];
+    parts.iter().for_each(|part| parts_left[part.parcel] += 1);
+    let work = |part: Part<B>| {
+        let parcel = part.parcel;
+        work(&parcels[parcel], part).map(|()| parcel)
+    };
+    on_all_cores(parts, work, &mut |parcel: usize| {
+        parts_left[parcel] -= 1;
+        if parts_left[parcel] == 0 { arrived(parcels[parcel].place) } else { ControlFlow::Continue(()) }
+    })
+}
+
+/// Brings each parcel's pages into memory, where they stay.
+fn fault_in(
+    reader: &Reader<'_>,
+    parcels: Vec<Parcel<'_>>,
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
+    let part_bytes = reader.part_bytes();
+    let chunks = |parcel: &Parcel<'_>| {
+        let len_bytes = parcel.len_bytes;
+        (0..len_bytes).step_by(part_bytes).map(move |begin| (part_bytes as u64).min(len_bytes - begin))
+    };
+    let parts = parts(part_bytes, parcels.iter().map(chunks));
+    let fault_in = |parcel: &Parcel<'_>, part: Part<u64>| {
+        let begin = parcel.file_offset_bytes + part.begin;
+        reader.fault_in(begin..begin + part.bytes)
+    };
+    part_by_part(&parcels, parts, fault_in, arrived)
 }
 
 /// Reads each parcel to where it stays.
@@ -157,20 +192,14 @@ fn read_in_place(
     let targets = parcels.iter_mut().map(|parcel| parcel.target.take());
     let targets = targets.map(|target| target.expect("slices that are read in place have a mapping"));
     let (targets, flushes): (Vec<&mut [u8]>, Vec<Flush<'_>>) = targets.unzip();
-    let parts = parts(targets);
-    let mut parts_left = vec![0; parcels.len()];
-    parts.iter().for_each(|part| parts_left[part.parcel] += 1);
-    let read = |part: Part<'_>| {
-        let Parcel { file_offset_bytes, offset_bytes, .. } = parcels[part.parcel];
-        reader.read(file_offset_bytes + part.begin, part.bytes)?;
-        let begin = offset_bytes + part.begin;
-        flushes[part.parcel].flush(begin..begin + part.bytes.len() as u64)?;
-        Ok(part.parcel)
+    let part_bytes = reader.part_bytes();
+    let parts = parts(part_bytes, targets.into_iter().map(|bytes| bytes.chunks_mut(part_bytes)));
+    let read = |parcel: &Parcel<'_>, part: Part<&mut [u8]>| {
+        reader.read(parcel.file_offset_bytes + part.begin, part.bytes)?;
+        let begin = parcel.offset_bytes + part.begin;
+        Ok(flushes[part.parcel].flush(begin..begin + part.bytes.len() as u64)?)
     };
-    on_all_cores(parts, read, &mut |parcel: usize| {
-        parts_left[parcel] -= 1;
-        if parts_left[parcel] == 0 { arrived(parcels[parcel].place) } else { ControlFlow::Continue(()) }
-    })
+    part_by_part(&parcels, parts, read, arrived)
 }
 
 /// While the device copies from one buffer, the other is filled. The first lots are small, so that what steps read first is
@@ -223,8 +252,10 @@ impl Stage {
     ) -> Result<ControlFlow<()>, LoadError> {
         let chunks = self.mapping.bytes_mut().chunks_mut(PIECE_BYTES as usize);
         let chunks = parcels.iter().zip(chunks).map(|(parcel, chunk)| &mut chunk[..parcel.len_bytes as usize]);
-        let read = |part: Part<'_>| reader.read(parcels[part.parcel].file_offset_bytes + part.begin, part.bytes);
-        let flow = on_all_cores_beside(meanwhile, parts(chunks), read, &mut |()| ControlFlow::Continue(()))?;
+        let part_bytes = reader.part_bytes();
+        let parts = parts(part_bytes, chunks.map(|chunk| chunk.chunks_mut(part_bytes)));
+        let read = |part: Part<&mut [u8]>| reader.read(parcels[part.parcel].file_offset_bytes + part.begin, part.bytes);
+        let flow = on_all_cores_beside(meanwhile, parts, read, &mut |()| ControlFlow::Continue(()))?;
         if flow.is_break() {
             return Ok(flow);
         }

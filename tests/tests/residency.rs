@@ -1,5 +1,6 @@
 //! What is resident: every way of getting there, and whether a wrong bit is found.
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -191,6 +192,9 @@ fn loading_takes_no_second_copy() {
     let weight_bytes = fs::metadata(&artifact).unwrap().len();
     assert!(weight_bytes > 256 << 20, "{weight_bytes} bytes: a second copy would go unseen");
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    forget(&artifact);
+    // A file system without a cache of its own, such as tmpfs, forgets nothing.
+    let is_watched = cached_bytes(&artifact) == 0;
     for way in Way::ALL {
         let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
         let limit_kib = (beside_bytes + (512 << 20)) >> 10;
@@ -222,7 +226,26 @@ fn loading_takes_no_second_copy() {
             continue;
         }
         assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
+        if is_watched && way != Way::Import {
+            let left_bytes = cached_bytes(&artifact);
+            assert!(left_bytes < weight_bytes / 8, "{way} leaves {left_bytes} bytes in the page cache");
+        }
     }
+}
+
+/// Drops the file from the page cache, where its file system has one.
+fn forget(file: &Path) {
+    let mut of = OsString::from("of=");
+    of.push(file);
+    let dd = Command::new("dd").arg(of).args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0"]).output();
+    assert!(dd.unwrap().status.success(), "dd fails");
+}
+
+/// How much of a file is in the page cache.
+fn cached_bytes(file: &Path) -> u64 {
+    let fincore = Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(file).output();
+    let fincore = fincore.expect("fincore, which Debian keeps in util-linux-extra");
+    String::from_utf8(fincore.stdout).unwrap().trim().parse().expect("a number of bytes")
 }
 
 struct Artifact {

@@ -9,8 +9,8 @@ use crate::run::{cargo, run, succeeds};
 
 /// The Vulkan loader, and Mesa's drivers for AMD and Intel GPUs and for llvmpipe. NVIDIA's driver brings its own.
 pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
-/// What the tests look at Vulkan and SPIR-V with.
-pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
+/// What the tests look at Vulkan, SPIR-V and the page cache with.
+pub const VALIDATION: [&str; 3] = ["vulkan-validationlayers", "spirv-tools", "util-linux-extra"];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
 ///

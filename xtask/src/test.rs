@@ -28,7 +28,7 @@ pub fn run_all(args: &TestArgs) -> Result<()> {
 }
 
 fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
-    steps.time("system packages", || system::install(&[system::VULKAN, system::VALIDATION].concat()))?;
+    steps.time("system packages", || system::install(&[&system::VULKAN[..], &system::VALIDATION].concat()))?;
     if !args.fast {
         steps.time("Rust components", system::install_rust_components)?;
         steps.cargo("format", &["fmt", "--all", "--check"])?;
