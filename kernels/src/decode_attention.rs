@@ -33,6 +33,8 @@ pub struct DecodeAttentionSpec {
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
+    /// Words of K, and of V, that a lane has under way while something else is waited for.
+    pub words_ahead: usize,
     /// q, k and v, one part each.
     pub heads: HeadsSpec,
     pub softcap: Option<Number>,
@@ -44,8 +46,6 @@ pub struct DecodeAttentionSpec {
     pub chained: bool,
 }
 
-/// Words of K, and of V, that a lane has under way while something else is waited for.
-const AHEAD: usize = 16;
 /// Parts that a lane has under way while it puts them together.
 const GATHERED: usize = 8;
 
@@ -142,6 +142,7 @@ impl DecodeAttentionSpec {
 
     pub(crate) fn wgsl(&self) -> String {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
+        assert!(self.words_ahead > 0, "a lane has something under way");
         assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
         assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
@@ -207,11 +208,11 @@ impl DecodeAttentionSpec {
     }
 
     fn keys_ahead(&self) -> usize {
-        AHEAD.min(self.cache.chunks())
+        self.words_ahead.min(self.cache.chunks())
     }
 
     fn values_ahead(&self) -> usize {
-        AHEAD.min(self.steps())
+        self.words_ahead.min(self.steps())
     }
 
     fn is_int8(&self) -> bool {

@@ -45,16 +45,25 @@ pub struct Target {
 pub struct DecodeAttentionTuning {
     /// Lanes of a workgroup, and cached tokens that they look at together.
     pub lanes: usize,
-    /// Query heads of one KV head that a workgroup takes at most, in steps of up to eight rows and of more: more share each read of
-    /// K and V, fewer have less to do one after the other.
-    pub heads_few: usize,
-    pub heads_many: usize,
+    /// In steps of up to eight rows, and of more.
+    pub few: AttentionLane,
+    pub many: AttentionLane,
+}
+
+/// What a lane of decode's attention has at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionLane {
+    /// Query heads of one KV head, at most: more share each read of K and V, fewer have less to do one after the other.
+    pub heads: usize,
+    /// Words of K, and of V, under way while something else is waited for: with more, a lane waits less often, and fewer lanes have
+    /// room.
+    pub words_ahead: usize,
 }
 
 impl DecodeAttentionTuning {
     /// In a program of so many rows.
-    pub fn heads(&self, rows: usize) -> usize {
-        if rows > 8 { self.heads_many } else { self.heads_few }
+    pub fn lane(&self, rows: usize) -> AttentionLane {
+        if rows > 8 { self.many } else { self.few }
     }
 }
 
@@ -353,7 +362,11 @@ pub fn presets() -> Vec<Target> {
             attention_workgroups: 256,
             chains: true,
             keeps_loops: true,
-            decode_attention: Some(DecodeAttentionTuning { lanes: 128, heads_few: 1, heads_many: 2 }),
+            decode_attention: Some(DecodeAttentionTuning {
+                lanes: 128,
+                few: AttentionLane { heads: 1, words_ahead: 16 },
+                many: AttentionLane { heads: 2, words_ahead: 4 },
+            }),
         },
         Target {
             name: "llvmpipe-mesa26",

@@ -10,6 +10,9 @@ use shaders_gen::Target;
 
 use super::has_lanes;
 
+/// Few enough that more lanes have room.
+const FEW_WORDS_AHEAD: usize = 4;
+
 /// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V anew.
 pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     let split = spec.split;
@@ -29,7 +32,7 @@ pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     specs.into_iter().filter(fits).collect()
 }
 
-/// More and fewer splits, heads and lanes a workgroup. Twice the lanes look at twice the tokens: splits halve.
+/// More and fewer splits, heads and lanes a workgroup, and words under way. Twice the lanes look at twice the tokens: splits halve.
 pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeAttentionSpec> {
     let split = spec.split;
     let with = |heads_per_group: usize, tile: usize, splits: usize| DecodeAttentionSpec {
@@ -39,14 +42,18 @@ pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeA
     };
     let (heads, tile, splits) = (spec.heads_per_group, split.tile, split.splits);
     let (fewer, more) = (fewer_heads(spec.gqa, heads), more_heads(spec.gqa, heads));
+    let words_ahead = if spec.words_ahead > FEW_WORDS_AHEAD { FEW_WORDS_AHEAD } else { 4 * FEW_WORDS_AHEAD };
+    let more_splits = split.room.min(2 * splits);
     let specs = [
         with(fewer, tile, splits),
         with(more, tile, splits),
         with(heads, tile, splits / 2),
-        with(heads, tile / 2, split.room.min(2 * splits)),
+        with(heads, tile / 2, more_splits),
+        DecodeAttentionSpec { words_ahead, ..with(heads, tile, more_splits) },
+        DecodeAttentionSpec { words_ahead, ..with(more, tile, more_splits) },
         with(heads, 2 * tile, splits / 2),
         with(fewer, 2 * tile, splits / 2),
-        with(fewer, tile / 2, split.room.min(2 * splits)),
+        with(fewer, tile / 2, more_splits),
     ];
     let fits = |other: &DecodeAttentionSpec| {
         other.split.splits > 0
@@ -60,7 +67,8 @@ pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeA
 
 pub fn decode_particular(spec: &DecodeAttentionSpec) -> String {
     let Split { splits, tile, .. } = spec.split;
-    format!("{splits} splits, {} heads and {tile} lanes a workgroup", spec.heads_per_group)
+    let (heads, words) = (spec.heads_per_group, spec.words_ahead);
+    format!("{splits} splits, {heads} heads and {tile} lanes a workgroup, {words} words ahead")
 }
 
 pub fn particular(spec: &AttentionSpec) -> String {

@@ -143,7 +143,8 @@ impl Selector<'_> {
         }
         let (group, _) = self.cache_of(node);
         let gqa = config.n_heads / config.n_kv_heads;
-        let heads_per_group = shared_heads(gqa, tuning.heads(rows));
+        let lane = tuning.lane(rows);
+        let heads_per_group = shared_heads(gqa, lane.heads);
         let window = self.groups[group].window;
         let (splits, room) = self.splits(config.n_heads / heads_per_group * rows, window, tuning.lanes);
         let spec = DecodeAttentionSpec {
@@ -152,6 +153,7 @@ impl Selector<'_> {
             kv_group: group,
             split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, room, newest_apart: true },
             heads_per_group,
+            words_ahead: lane.words_ahead,
             heads: self.heads_spec(node, step),
             softcap: config.attention_softcap.map(Number::new),
             output_stride: self.stride_of(out),

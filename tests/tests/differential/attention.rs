@@ -84,6 +84,7 @@ fn attention_of_decode_in_one_dispatch() {
             kv_group: 0,
             split: Split { tile: [64, 128, 32][index % 3], ..split },
             heads_per_group,
+            words_ahead: [16, 4, 7, 1][index / 2 % 4],
             heads: case.heads.clone(),
             softcap,
             output_stride,
