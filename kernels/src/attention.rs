@@ -32,6 +32,8 @@ pub struct AttentionSpec {
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
+    /// Words of K, and of V, that a lane has under way at a time, at most.
+    pub words_ahead: usize,
     /// Rows of `input`: q as `heads` leaves it or, with a prologue, q, k and v.
     pub input_stride: usize,
     /// What `heads` would do, in its place: one part each for q, k and v.
@@ -47,8 +49,6 @@ pub struct AttentionSpec {
 pub const TILE: usize = 64;
 /// Runs of a tile whose greatest scores are found apart, without subgroups.
 const PARTS: usize = 8;
-/// Words of K or V that a lane has under way at a time.
-const UNROLL: usize = 4;
 
 impl AttentionSpec {
     /// (row, head) pairs that a workgroup carries.
@@ -77,11 +77,16 @@ impl AttentionSpec {
 
     /// Words of K that are read together; divides those of a token.
     fn key_unroll(&self) -> usize {
-        (1..=UNROLL).rev().find(|n| self.cache.chunks().is_multiple_of(*n)).unwrap_or(1)
+        self.unroll(self.cache.chunks())
     }
 
+    /// The same of V; divides the tokens of a tile that a lane mixes.
     fn value_unroll(&self) -> usize {
-        UNROLL.min(TILE / self.token_shares())
+        self.unroll(TILE / self.token_shares())
+    }
+
+    fn unroll(&self, words: usize) -> usize {
+        (1..=self.words_ahead).rev().find(|n| words.is_multiple_of(*n)).unwrap_or(1)
     }
 
     /// Workgroup memory, the prologue's and the reductions' included.
@@ -114,6 +119,7 @@ impl AttentionSpec {
     pub(crate) fn wgsl(&self) -> String {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert_eq!(self.split.tile, TILE, "a lane scores a token");
+        assert!(self.words_ahead > 0, "a lane has something under way");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
         assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
@@ -176,7 +182,7 @@ impl AttentionSpec {
             .text("SCORED", self.scored_wgsl())
             .text("WEIGH", self.weigh_wgsl())
             .text("MIX", self.mix_wgsl())
-            .text("FINISH", self.finish_wgsl())
+            .text("FOUND", self.found_wgsl())
     }
 
     /// The page, of those of a tile, that holds its token `slot`.
@@ -315,13 +321,17 @@ impl AttentionSpec {
         loads + &sums.collect::<String>()
     }
 
-    fn finish_wgsl(&self) -> String {
-        self.each(|q| {
-            let leave = self.each_quad(|j| format!("    mixed[lane * CHUNK_QUADS + {j}u] = mix_{j}_{q};\n"));
-            format!(
-                "{leave}    finish({q}u, greatest_{q}, total_{q}, first_row, first_head, split, span.splits, lane);\n"
-            )
-        })
+    /// What query `q` has found, picked by its number: one copy of what follows serves all.
+    fn found_wgsl(&self) -> String {
+        let pick = |begin: &str, q: usize| {
+            let mix = self.each_quad(|j| format!("{begin}mix_{j}_found = mix_{j}_{q};\n"));
+            format!("{mix}{begin}greatest = greatest_{q};\n{begin}total = total_{q};\n")
+        };
+        let first = pick("        var ", 0);
+        let others =
+            (1..self.queries()).map(|q| format!("        if (q == {q}u) {{\n{}        }}\n", pick("            ", q)));
+        let leave = self.each_quad(|j| format!("        mixed[lane * CHUNK_QUADS + {j}u] = mix_{j}_found;\n"));
+        first + &others.collect::<String>() + &leave
     }
 }
 

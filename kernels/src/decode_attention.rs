@@ -58,6 +58,7 @@ impl DecodeAttentionSpec {
             kv_group: self.kv_group,
             split: Split { splits: 1, room: 1, ..self.split },
             heads_per_group: self.heads_per_group,
+            words_ahead: self.words_ahead,
             input_stride: self.heads.input_stride,
             prologue: Some(self.heads.clone()),
             softcap: self.softcap,

@@ -463,6 +463,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
             newest_apart: false,
         },
         heads_per_group: spec.heads_per_group,
+        words_ahead: 1,
         input_stride: spec.input_stride,
         prologue: None,
         softcap: spec.softcap,

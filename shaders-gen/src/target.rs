@@ -31,6 +31,9 @@ pub struct Target {
     pub matrix: Option<MatrixTuning>,
     /// Workgroups into which decode's attention is split, where a context is long enough: they fill the device.
     pub attention_workgroups: usize,
+    /// Words of K, and of V, that a lane of attention has under way, at most. Each is code of its own, and a driver for CPUs takes
+    /// long to compile it.
+    pub attention_words_ahead: usize,
     /// Dispatches of decode follow one another without barriers where they can (`kernels::chain`): the device starts workgroups
     /// in the order of their dispatches.
     pub chains: bool,
@@ -322,6 +325,7 @@ pub fn presets() -> Vec<Target> {
                 flash: FlashTile { fragment: 16, subgroups: 4 },
             }),
             attention_workgroups: 192,
+            attention_words_ahead: 4,
             chains: false,
             keeps_loops: false,
             decode_attention: None,
@@ -360,6 +364,7 @@ pub fn presets() -> Vec<Target> {
                 flash: FlashTile { fragment: 16, subgroups: 8 },
             }),
             attention_workgroups: 256,
+            attention_words_ahead: 4,
             chains: true,
             keeps_loops: true,
             decode_attention: Some(DecodeAttentionTuning {
@@ -406,6 +411,7 @@ pub fn presets() -> Vec<Target> {
             norm: NormTuning { fold: true, lanes: 128 },
             matrix: None,
             attention_workgroups: 64,
+            attention_words_ahead: 4,
             chains: false,
             keeps_loops: false,
             decode_attention: None,
@@ -444,6 +450,7 @@ fn llvmpipe() -> Target {
         norm: NormTuning { fold: false, lanes: 8 },
         matrix: None,
         attention_workgroups: 1,
+        attention_words_ahead: 1,
         chains: false,
         keeps_loops: false,
         decode_attention: None,

@@ -36,7 +36,8 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
     }
     // The core must build without what the binary's features bring.
     steps.cargo("runtime core", &["build", "--package", "runtime", "--no-default-features", "--lib"])?;
-    steps.cargo("binaries", &["build", "--workspace", "--bins"])?;
+    // Together, so that what they share is compiled once.
+    steps.cargo("binaries and tests", &["build", "--workspace", "--bins", "--tests"])?;
     // One run tells of every test that fails, not only of the first.
     steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
     steps.time("matrices", matrices::run_where_possible)?;

@@ -242,6 +242,7 @@ impl Selector<'_> {
             kv_group: group,
             split: Split { rows_per_group, tile: TILE, window, splits, room, newest_apart: heads.is_some() },
             heads_per_group,
+            words_ahead: self.target.attention_words_ahead,
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
             prologue: heads.map(|step| self.heads_spec(node, step)),
             softcap: config.attention_softcap.map(Number::new),

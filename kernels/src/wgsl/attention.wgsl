@@ -198,5 +198,8 @@ ${MIX}
         workgroupBarrier();
 //#endif
     }
-${FINISH}
+    for (var q = 0u; q < QUERIES; q++) {
+${FOUND}
+        finish(q, greatest, total, first_row, first_head, split, span.splits, lane);
+    }
 }

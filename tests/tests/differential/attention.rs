@@ -184,6 +184,7 @@ impl Case {
                 newest_apart: folded,
             },
             heads_per_group,
+            words_ahead: [4, 1, 7][index % 3],
             input_stride: if folded { width } else { q_width },
             prologue: folded.then(|| heads.clone()),
             softcap: index.is_multiple_of(4).then(|| Number::new(2.0)),
