@@ -1,4 +1,4 @@
-//! Our own two programs, built in release mode.
+//! Our own programs: the two of a user in release mode, and everything that tests are made of.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,6 +47,15 @@ impl Binaries {
     pub fn runtime(&self) -> Command {
         Command::new(self.runtime_path())
     }
+}
+
+/// Builds all programs and tests, without optimising them much. Always all: cargo builds what they share once for each
+/// selection of packages that wants other features of it.
+///
+/// # Errors
+/// When they do not build.
+pub fn build_with_tests() -> Result<()> {
+    run(cargo().args(["build", "--workspace", "--bins", "--tests"]))
 }
 
 /// The folder that cargo builds into, wherever it is on this machine.

@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 
+use crate::binaries::build_with_tests;
 use crate::run::{cargo, run};
 use crate::system;
 
@@ -12,6 +13,6 @@ use crate::system;
 /// The step that failed.
 pub fn run_all() -> Result<()> {
     system::install(&["chromium"])?;
-    run(cargo().args(["build", "--package", "runtime", "--bin", "unicorn-run"]))?;
-    run(cargo().args(["test", "--package", "tests", "--test", "page", "--", "--ignored"]))
+    build_with_tests()?;
+    run(cargo().args(["test", "--workspace", "--test", "page", "--", "--ignored"]))
 }

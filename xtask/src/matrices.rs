@@ -56,7 +56,7 @@ pub fn run_tests() -> Result<()> {
         run(cargo()
             .arg("--config")
             .arg(format!("target.'cfg(all())'.runner = {runner:?}"))
-            .args(["test", "--package", "tests", "--test", test, "--"])
+            .args(["test", "--workspace", "--test", test, "--"])
             .args(parts)
             .env("VK_DRIVER_FILES", tree.root.join("usr/share/vulkan/icd.d/lvp_icd.json"))
             .env("UNICORN_DEVICE", "llvmpipe")

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::binaries::target_folder;
+use crate::binaries::{build_with_tests, target_folder};
 use crate::radv::{NoRadv, Radv};
-use crate::run::{cargo, run};
+use crate::run::run;
 use crate::system;
 
 #[derive(clap::Args, Default)]
@@ -37,7 +37,7 @@ pub fn run_where_possible() -> Result<()> {
     }
 }
 
-/// Sets the driver up, builds the report's program and runs it.
+/// Sets the driver up, builds the programs and runs the report's.
 ///
 /// # Errors
 /// When the driver cannot be had, a kernel spills or lacks what it promises, or the report differs from the golden one.
@@ -45,7 +45,7 @@ pub fn run_report(args: &PhoenixReportArgs) -> Result<()> {
     system::install(&system::VULKAN)?;
     let target = target_folder()?;
     let radv = Radv::find(&target.join("radv"))?;
-    run(cargo().args(["build", "--package", "tests", "--bin", "phoenix-report"]))?;
+    build_with_tests()?;
     // Not through cargo run: the driver's libraries are for this program only.
     let mut report = Command::new(target.join("debug/phoenix-report"));
     if args.bless {

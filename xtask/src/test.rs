@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::binaries::build_with_tests;
 use crate::run::{cargo, run};
 use crate::system;
 use crate::{matrices, phoenix_report};
@@ -34,15 +35,14 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
         steps.cargo("format", &["fmt", "--all", "--check"])?;
         steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     }
-    // The core must build without what the binary's features bring.
-    steps.cargo("runtime core", &["build", "--package", "runtime", "--no-default-features", "--lib"])?;
-    // Together, so that what they share is compiled once.
-    steps.cargo("binaries and tests", &["build", "--workspace", "--bins", "--tests"])?;
+    // The core must do without what the binary's features bring.
+    steps.cargo("runtime core", &["check", "--package", "runtime", "--no-default-features", "--lib"])?;
+    steps.time("programs and tests", build_with_tests)?;
     // One run tells of every test that fails, not only of the first.
     steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
     steps.time("matrices", matrices::run_where_possible)?;
     // A feature of its own, so that no other binary can fail on purpose.
-    let faults = ["test", "-p", "runtime", "-p", "tests", "--features", "fault-injection", "--lib", "--test", "faults"];
+    let faults = ["test", "--workspace", "--features", "fault-injection", "--lib", "--test", "faults"];
     steps.time("faults", || run(on_software_device(cargo().args(faults))))?;
     steps.time("phoenix report", phoenix_report::run_where_possible)
 }
