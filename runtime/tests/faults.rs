@@ -1,7 +1,7 @@
-//! Every Vulkan call of a short run is failed once, in each of the ways in which calls fail: loading then ends with a clear
-//! error and works the next time; running goes on with the same tokens.
+//! Every Vulkan call of a short run is failed twice, because the device is lost and because there is no memory: loading then
+//! ends with a clear error and works the next time; running goes on with the same tokens.
 //!
-//! `cargo test -p runtime --features fault-injection --test faults`
+//! `cargo test --workspace --features fault-injection --test faults`
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
     let mut refused = 0;
     let mut recovered = 0;
     for call in 0..calls {
-        // Which memory it is makes little difference: calls have one or the other in turn.
+        // Whose memory it is makes no difference to us (`Failure::is_out_of_memory`): calls have one or the other in turn.
         for kind in [FaultKind::DeviceLost, memories[call as usize % 2]] {
             let fault = Fault { call, kind };
             inject(Some(fault));

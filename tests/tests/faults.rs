@@ -125,5 +125,5 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     }
 }
 
-/// Of 2 MiB each, of some seventy: the embedding, and a layer or two.
-const FIRST_READS: u64 = 32;
+/// Of 1 MiB each, of some 150: the embedding, and a layer or two.
+const FIRST_READS: u64 = 64;

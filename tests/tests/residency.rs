@@ -195,6 +195,9 @@ fn loading_takes_no_second_copy() {
     forget(&artifact);
     // A file system without a cache of its own, such as tmpfs, forgets nothing.
     let is_watched = cached_bytes(&artifact) == 0;
+    if !is_watched {
+        eprintln!("the page cache is not watched: {} stays in it", artifact.display());
+    }
     for way in Way::ALL {
         let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
         let limit_kib = (beside_bytes + (512 << 20)) >> 10;

@@ -9,8 +9,8 @@ use crate::run::{cargo, run, succeeds};
 
 /// The Vulkan loader, and Mesa's drivers for AMD and Intel GPUs and for llvmpipe. NVIDIA's driver brings its own.
 pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
-/// What the tests look at Vulkan, SPIR-V and the page cache with.
-pub const VALIDATION: [&str; 3] = ["vulkan-validationlayers", "spirv-tools", "util-linux-extra"];
+/// What the tests look at Vulkan and SPIR-V with.
+pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
 ///
@@ -33,6 +33,14 @@ pub fn install(packages: &[&str]) -> Result<()> {
         .args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--no-install-recommends"])
         .args(&missing))
     .with_context(|| format!("system packages are missing: {}; install them by hand and try again", missing.join(", ")))
+}
+
+/// `fincore`, with which the tests look at the page cache. Debian keeps it in a package of its own, others beside `mount`.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_fincore() -> Result<()> {
+    if succeeds(Command::new("fincore").arg("--version")) { Ok(()) } else { install(&["util-linux-extra"]) }
 }
 
 /// Rust's formatter and linter, which a minimal toolchain lacks.

@@ -29,7 +29,10 @@ pub fn run_all(args: &TestArgs) -> Result<()> {
 }
 
 fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
-    steps.time("system packages", || system::install(&[&system::VULKAN[..], &system::VALIDATION].concat()))?;
+    steps.time("system packages", || {
+        system::install(&[system::VULKAN, system::VALIDATION].concat())?;
+        system::install_fincore()
+    })?;
     if !args.fast {
         steps.time("Rust components", system::install_rust_components)?;
         steps.cargo("format", &["fmt", "--all", "--check"])?;
@@ -41,7 +44,7 @@ fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
     // One run tells of every test that fails, not only of the first.
     steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
     steps.time("matrices", matrices::run_where_possible)?;
-    // A feature of its own, so that no other binary can fail on purpose.
+    // A feature of its own, so that no other binary can fail on purpose. Unit tests of all run again, in a second.
     let faults = ["test", "--workspace", "--features", "fault-injection", "--lib", "--test", "faults"];
     steps.time("faults", || run(on_software_device(cargo().args(faults))))?;
     steps.time("phoenix report", phoenix_report::run_where_possible)

@@ -66,7 +66,8 @@ fn check_all(name: &str) {
         GemmTuning::Workgroup { .. } => "gemm",
         GemmTuning::Registers(_) => "register gemm",
     });
-    for family in ["norm", "matmul"].into_iter().chain(gemm) {
+    let attention = if target.decode_attention.is_some() { "decode attention" } else { "attention" };
+    for family in ["norm", "matmul", attention].into_iter().chain(gemm) {
         assert!(checked.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
     }
 }
