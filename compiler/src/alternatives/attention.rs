@@ -32,7 +32,8 @@ pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     specs.into_iter().filter(fits).collect()
 }
 
-/// More and fewer splits, heads and lanes a workgroup, and words under way. Twice the lanes look at twice the tokens: splits halve.
+/// More and fewer splits, heads and lanes a workgroup, and words under way. Twice the lanes look at twice the tokens: splits
+/// halve.
 pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeAttentionSpec> {
     let split = spec.split;
     let with = |heads_per_group: usize, tile: usize, splits: usize| DecodeAttentionSpec {

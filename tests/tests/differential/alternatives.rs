@@ -120,7 +120,7 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),
         KernelSpec::DecodeAttention(spec) => {
-            // Each token before is a step.
+            // One context each: every token before it is a step, and there are many alternatives.
             let n_before = if rng.random_bool(0.5) { rng.random_range(1..60) } else { rng.random_range(500..900) };
             let case = case(specs, spec.as_attention());
             Case { decode: Some(spec.clone()), n_before, ..case }.check(target, rng);
