@@ -60,7 +60,7 @@ pub struct MatMulTile {
     pub k_slices: usize,
     /// Lane groups of 8 · k_slices in a workgroup.
     pub group_tiles: usize,
-    /// Groups of 32 columns that a lane loads before it multiplies them, where the input is integers.
+    /// Groups of 32 columns that a lane has under way at a time, where the input is integers.
     pub unroll: usize,
     /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
     pub passes: usize,
@@ -195,7 +195,8 @@ impl MatMulSpec {
             .text("WORKGROUP_SIZE", self.tile.workgroup_size())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("NORM_ROW", norm.map_or(String::new(), |norm| self.prologue_wgsl(norm)))
-            .text("BODY", body::wgsl(self));
+            .text("BEFORE_PASSES", body::before_passes(self))
+            .text("PASS", body::pass(self));
         render(include_str!("wgsl/matmul.wgsl"), &encoded.row_values(self.output_rows(), values))
     }
 

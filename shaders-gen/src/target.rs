@@ -89,8 +89,8 @@ pub struct MatMulTuning {
     /// Workgroups with a prologue for each of the `compute_units`: rows beyond theirs are made in passes. 0: in workgroups of
     /// their own.
     pub prologue_groups_per_unit: usize,
-    /// Groups of 32 columns that a lane loads before it multiplies them, at most, with one column and with many (integer
-    /// activations only).
+    /// Groups of 32 columns whose weights a lane has under way, at most, with one column and with many (integer activations
+    /// only).
     pub unroll_one: usize,
     pub unroll_many: usize,
     /// With one column and no prologue, so many groups at most are under way in one of the `compute_units`: more take
@@ -352,7 +352,7 @@ pub fn presets() -> Vec<Target> {
                 unroll_one: 8,
                 unroll_many: 2,
                 loads_per_unit: 7168,
-                unroll_prologue: 4,
+                unroll_prologue: 2,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },

@@ -13,8 +13,8 @@ impl Body<'_> {
     pub(super) fn across(&mut self) {
         let format = self.spec.layout.format;
         self.line(1, "let shared_tile = subgroupBroadcastFirst(first_tile);".into());
+        self.bases(1, "let ", "shared_tile");
         for tile in self.tiles() {
-            self.line(1, format!("let base_{tile} = min(shared_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
             for row in 0..TILE_ROWS {
                 self.line(1, format!("var row_{tile}_{row} = 0.0;"));
             }

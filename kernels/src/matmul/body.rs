@@ -7,19 +7,33 @@ use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
 use crate::layout::{TILE_ROWS, WeightFormat};
 use crate::matmul::{MatMulSpec, Sharing};
 
-/// From the first block to the stored result, inside `main` of `matmul.wgsl`.
-pub fn wgsl(spec: &MatMulSpec) -> String {
+/// What a workgroup does once, before its first pass.
+pub fn before_passes(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
-    if spec.input == ActivationFormat::F32 {
-        body.once_a_workgroup();
+    match (spec.input, &spec.prologue) {
+        // Loads come before the wait there, too: see `groups_in_turns`.
+        (ActivationFormat::Codes(_), None) => return body.text,
+        (ActivationFormat::Codes(_), Some(_)) => body.first_groups(),
+        _ => {}
     }
+    body.wait();
+    if spec.prologue.is_some() {
+        body.line(1, "prologue(lane, group.y == 0u, input_row);".into());
+    }
+    body.text
+}
+
+/// A pass, from the first block to the stored result.
+pub fn pass(spec: &MatMulSpec) -> String {
+    let mut body = Body { spec, text: String::new() };
     if spec.tile.sharing == Sharing::Across {
         body.across();
     } else {
         body.accumulators();
         match spec.input {
             ActivationFormat::F32 => body.blocks(),
-            _ => body.groups(),
+            _ if spec.prologue.is_some() => body.groups_rolling(),
+            _ => body.groups_in_turns(),
         }
         body.sums();
     }
@@ -49,53 +63,99 @@ impl Body<'_> {
     }
 
     fn accumulators(&mut self) {
-        for tile in self.tiles() {
-            // A lane past the last tile computes the last one again and stores nothing.
-            self.line(1, format!("let base_{tile} = min(first_tile + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;"));
-        }
         for (tile, column) in self.cells() {
             self.line(1, format!("var acc_{tile}_{column} = 0.0;"));
         }
     }
 
-    /// Integer activations: groups of 32 columns, `unroll` of them loaded before the first is multiplied. The first groups are
-    /// on their way while a prologue works or an earlier dispatch ends.
-    fn groups(&mut self) {
-        let k_slices = self.spec.tile.k_slices;
-        let own = activations::groups(self.spec.layout.cols).div_ceil(k_slices);
-        let unroll = self.spec.tile.unroll.min(own);
-        self.line(1, "var k_group = slice;".into());
-        let is_early = self.spec.prologue.is_some() || self.spec.chained;
-        if is_early {
-            self.load_groups(1, unroll);
-            self.once_a_workgroup();
-            self.multiply_groups(1, unroll, own == unroll);
-            self.line(1, format!("k_group += {}u;", unroll * k_slices));
+    /// Where each tile of a lane begins, of which `first` is the first. `declare` is `let `, `var `, or nothing where they change.
+    pub(super) fn bases(&mut self, indent: usize, declare: &str, first: &str) {
+        for tile in self.tiles() {
+            // A lane past the last tile computes the last one again and stores nothing.
+            let base = format!("min({first} + {tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS");
+            self.line(indent, format!("{declare}base_{tile} = {base};"));
         }
-        if !is_early || own > unroll {
-            self.line(1, format!("for (; k_group < INPUT_GROUPS; k_group += {}u) {{", unroll * k_slices));
-            self.load_groups(2, unroll);
-            self.multiply_groups(2, unroll, true);
+    }
+
+    fn wait(&mut self) {
+        if self.spec.chained {
+            self.line(1, "await_dispatch(lane);".into());
+        }
+    }
+
+    /// Integer activations: groups of 32 columns that a lane has under way, and turns in which it has had all of its own.
+    fn turns(&self) -> (usize, usize) {
+        let own = activations::groups(self.spec.layout.cols).div_ceil(self.spec.tile.k_slices);
+        let unroll = self.spec.tile.unroll.min(own);
+        (unroll, own.div_ceil(unroll))
+    }
+
+    /// Without a prologue, a turn's groups are loaded before the first is multiplied, those of the first turn while an earlier
+    /// dispatch ends. It takes fewer registers than loads without a break do.
+    fn groups_in_turns(&mut self) {
+        self.bases(1, "let ", "first_tile");
+        let (unroll, turns) = self.turns();
+        let step = unroll * self.spec.tile.k_slices;
+        self.line(1, "var k_group = slice;".into());
+        if self.spec.chained {
+            self.load_turn(1, "let ");
+            self.wait();
+            self.multiply_turn(1, (turns == 1).then_some(0));
+            self.line(1, format!("k_group += {step}u;"));
+        }
+        if !self.spec.chained || turns > 1 {
+            self.line(1, format!("for (; k_group < INPUT_GROUPS; k_group += {step}u) {{"));
+            self.load_turn(2, "let ");
+            self.multiply_turn(2, Some(turns - 1));
             self.line(1, "}".into());
         }
     }
 
-    fn load_groups(&mut self, indent: usize, unroll: usize) {
-        for part in 0..unroll {
-            // Lanes past the last group load it, too, and do not multiply it.
-            let ahead = part * self.spec.tile.k_slices;
-            self.line(indent, format!("let group_{part} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
-            self.load_group(indent, part);
+    /// Behind a prologue, loads go on without a break: each group that is multiplied makes room for the one `unroll` groups on, and
+    /// the last of a pass for the first of the next. The very first are under way while the prologue works.
+    fn groups_rolling(&mut self) {
+        let (unroll, turns) = self.turns();
+        if turns > 1 {
+            self.line(1, format!("for (var run = 1u; run < {turns}u; run++) {{"));
+            for part in 0..unroll {
+                self.multiply_group(2, part);
+                self.load_group(2, "", part + unroll, part);
+            }
+            self.line(2, format!("k_group += {}u;", unroll * self.spec.tile.k_slices));
+            self.line(1, "}".into());
+        }
+        self.multiply_turn(1, Some(turns - 1));
+        if self.spec.tile.passes > 1 {
+            self.line(1, "if (turn + 1u < PASSES) {".into());
+            self.bases(2, "", "first_tile + GROUP_TILES * TILES_PER_LANE");
+            self.line(2, "k_group = slice;".into());
+            self.load_turn(2, "");
+            self.line(1, "}".into());
         }
     }
 
-    /// `is_last`: there may be fewer groups than lanes have loaded.
-    fn multiply_groups(&mut self, indent: usize, unroll: usize, is_last: bool) {
+    fn first_groups(&mut self) {
+        let group_tile = "group.y * PASSES * GROUP_TILES + lane / (8u * K_SLICES)";
+        self.bases(1, "var ", &format!("({group_tile}) * TILES_PER_LANE"));
+        self.line(1, "var k_group = slice;".into());
+        self.load_turn(1, "var ");
+    }
+
+    /// The groups of a turn that begins at `k_group`; `declare` as in `bases`.
+    fn load_turn(&mut self, indent: usize, declare: &str) {
+        for part in 0..self.turns().0 {
+            self.load_group(indent, declare, part, part);
+        }
+    }
+
+    /// The same, loaded. Lanes past the last group have loaded it, too, and do not multiply it; `turns_before`: in the last turn,
+    /// how many have been; before that all lanes have groups.
+    fn multiply_turn(&mut self, indent: usize, turns_before: Option<usize>) {
         let k_slices = self.spec.tile.k_slices;
+        let unroll = self.turns().0;
         let groups = activations::groups(self.spec.layout.cols);
-        let turns_before = groups.div_ceil(k_slices).div_ceil(unroll) - 1;
         for part in 0..unroll {
-            let is_whole = !is_last || (turns_before * unroll + part + 1) * k_slices <= groups;
+            let is_whole = turns_before.is_none_or(|turns| (turns * unroll + part + 1) * k_slices <= groups);
             if is_whole {
                 self.multiply_group(indent, part);
                 continue;
@@ -106,18 +166,11 @@ impl Body<'_> {
         }
     }
 
-    /// The wait for what an earlier dispatch makes, and the norm.
-    fn once_a_workgroup(&mut self) {
-        let wait = self.spec.chained.then_some("await_dispatch(lane);");
-        let norm = self.spec.prologue.is_some().then_some("prologue(lane, group.y == 0u, input_row);");
-        for call in wait.into_iter().chain(norm) {
-            let code = if self.spec.tile.passes > 1 { format!("if (turn == 0u) {{ {call} }}") } else { call.into() };
-            self.line(1, code);
-        }
-    }
-
-    /// Words and parameters of every tile for group `group_{part}`.
-    fn load_group(&mut self, indent: usize, part: usize) {
+    /// Words and parameters of every tile for the lane's group number `ahead` behind `k_group`, which is number `part` of those under
+    /// way; `declare` as in `bases`.
+    fn load_group(&mut self, indent: usize, declare: &str, ahead: usize, part: usize) {
+        let ahead = ahead * self.spec.tile.k_slices;
+        self.line(indent, format!("{declare}group_{part} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
         let spec = self.spec;
         let format = spec.layout.format;
         // Groups of 64 and 128 weights are several groups of activations.
@@ -130,14 +183,14 @@ impl Body<'_> {
         for tile in self.tiles() {
             let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
             self.line(indent, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
-            self.line(indent, format!("let pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
+            self.line(indent, format!("{declare}pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
             if format == WeightFormat::Int8 {
-                self.line(indent, format!("let first_{name} = weights[at_{name} + row];"));
-                self.line(indent, format!("let second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
+                self.line(indent, format!("{declare}first_{name} = weights[at_{name} + row];"));
+                self.line(indent, format!("{declare}second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
             } else {
                 let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
                 let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
-                self.line(indent, format!("let word_{name} = weights[at_{name} + {chunk}row];"));
+                self.line(indent, format!("{declare}word_{name} = weights[at_{name} + {chunk}row];"));
             }
         }
     }
@@ -193,6 +246,7 @@ impl Body<'_> {
 
     /// f32 activations: blocks of weights.
     fn blocks(&mut self) {
+        self.bases(1, "let ", "first_tile");
         self.line(1, "for (var block = slice; block < BLOCKS; block += K_SLICES) {".into());
         for tile in self.tiles() {
             self.line(2, format!("let at_{tile} = base_{tile} + block * BLOCK_WORDS;"));

@@ -160,6 +160,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //#endif
     let row = lane % 8u;
+//#if SPLIT
+    let slice = (lane / 8u) % K_SLICES;
+//#else
+    const slice = 0u;
+//#endif
+${BEFORE_PASSES}
 //#if MANY_PASSES
     for (var turn = 0u; turn < PASSES; turn++) {
     let rows_of = group.y * PASSES + turn;
@@ -167,7 +173,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let rows_of = group.y;
 //#endif
 //#if SPLIT
-    let slice = (lane / 8u) % K_SLICES;
     let group_tile = rows_of * GROUP_TILES + lane / (8u * K_SLICES);
 //#if MANY_PARTS
     // Lanes of a part have added up among themselves.
@@ -176,11 +181,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     part_of_group_tile = lane / (8u * K_SLICES) * PARTS;
 //#endif
 //#else
-    const slice = 0u;
     let group_tile = rows_of * GROUP_TILES + lane / 8u;
 //#endif
     let first_tile = group_tile * TILES_PER_LANE;
-${BODY}
+${PASS}
 //#if ENCODED_OUTPUT
     workgroupBarrier();
     for (var first = 0u; first < COLUMNS * GROUP_ROWS / 4u; first += WORKGROUP) {
