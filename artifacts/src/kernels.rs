@@ -79,6 +79,8 @@ pub struct Program {
     pub samples: bool,
     /// Each row is the newest token of a sequence of its own.
     pub batch: bool,
+    /// Cached tokens of a sequence from which on this runs instead of the program that is otherwise the same; 0: from the first.
+    pub from_tokens: u32,
     pub dispatches: Vec<Dispatch>,
 }
 

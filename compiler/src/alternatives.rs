@@ -49,16 +49,22 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     found
 }
 
-/// Every program of a target, and behind the compiler's choice of one, if alternatives are wanted, the same by another list
-/// of kernels: of the step that decodes, norms that are folded into matmuls come by themselves, and the other way round.
-pub fn programs(target: &Target, alternatives: bool) -> Vec<(ProgramKind, Target)> {
+/// Every program of a target for a model of so many positions, and behind the compiler's choice of one, if alternatives are
+/// wanted, the same by another list of kernels: of the step that decodes, norms that are folded into matmuls come by themselves,
+/// and the other way round.
+pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     for kind in PROGRAMS {
-        programs.push((kind, target.clone()));
-        if alternatives && kind.rows == 1 && kind.samples() {
-            let mut other = target.clone();
-            other.norm.fold = !target.norm.fold;
-            programs.push((kind, other));
+        let decodes = kind.rows == 1 && kind.samples();
+        let deep = target.deep().filter(|(from_tokens, _)| decodes && *from_tokens < max_positions);
+        let deep = deep.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));
+        for (kind, target) in [(kind, target.clone())].into_iter().chain(deep) {
+            programs.push((kind, target.clone()));
+            if alternatives && decodes {
+                let mut other = target.clone();
+                other.norm.fold = !target.norm.fold;
+                programs.push((kind, other));
+            }
         }
     }
     programs

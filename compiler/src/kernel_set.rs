@@ -53,11 +53,12 @@ pub fn build(
     let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     for target in targets {
         let mut programs: Vec<(ProgramKind, Vec<Step>)> = Vec::new();
-        for (kind, target) in alternatives::programs(target, options.alternatives) {
+        for (kind, target) in alternatives::programs(target, config.max_positions, options.alternatives) {
             let steps = select(graph, config, weights, &target, kind, options);
             let specs = |steps: &[Step]| steps.iter().map(|step| step.spec.clone()).collect::<Vec<_>>();
-            // What was to be another way may come out as the same.
-            if !programs.iter().any(|(other, of_other)| *other == kind && specs(of_other) == specs(&steps)) {
+            // What was to be another way may come out as the same, as may what was to be for long sequences.
+            let serves = |other: &ProgramKind| *other == kind || *other == ProgramKind { from_tokens: 0, ..kind };
+            if !programs.iter().any(|(other, of_other)| serves(other) && specs(of_other) == specs(&steps)) {
                 programs.push((kind, steps));
             }
         }

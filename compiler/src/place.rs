@@ -221,7 +221,7 @@ pub fn widest_activations(
 ) -> Vec<ActivationPlan> {
     let mut widest = Vec::new();
     for target in targets {
-        for (kind, target) in programs(target, options.alternatives) {
+        for (kind, target) in programs(target, config.max_positions, options.alternatives) {
             let steps = select(graph, config, weights, &target, kind, options);
             let activations = place_activations(graph.graph(), &steps, kind.rows);
             if arena_bytes(activations.values()) > arena_bytes(&widest) {
@@ -342,7 +342,14 @@ pub fn place_program(
             }
         })
         .collect();
-    Program { rows: kind.rows as u32, logits: kind.logits, samples: kind.samples(), batch: kind.batch, dispatches }
+    Program {
+        rows: kind.rows as u32,
+        logits: kind.logits,
+        samples: kind.samples(),
+        batch: kind.batch,
+        from_tokens: kind.from_tokens as u32,
+        dispatches,
+    }
 }
 
 fn bind(

@@ -35,6 +35,8 @@ pub struct ProgramKind {
     pub logits: LogitsRows,
     /// Each row is the newest token of a sequence of its own, and a token is drawn for each.
     pub batch: bool,
+    /// Cached tokens from which on it takes the place of the one that is otherwise the same.
+    pub from_tokens: usize,
 }
 
 impl ProgramKind {
@@ -43,17 +45,17 @@ impl ProgramKind {
     }
 }
 
-/// Every program of a target. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
+/// Every program of a target, but for those for long sequences. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
 /// in chunks of 64 at most; for sequences by twos.
 pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
-        ProgramKind { rows, logits, batch: false }
+        ProgramKind { rows, logits, batch: false, from_tokens: 0 }
     }
     const fn batch(rows: usize) -> ProgramKind {
-        ProgramKind { rows, logits: LogitsRows::All, batch: true }
+        ProgramKind { rows, logits: LogitsRows::All, batch: true, from_tokens: 0 }
     }
     [
-        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true },
+        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true, from_tokens: 0 },
         batch(2),
         batch(4),
         batch(8),

@@ -32,7 +32,8 @@ impl Model {
         let asked: Vec<(u32, &Sampling)> = rows.iter().map(|row| (row.token, row.sampling)).collect();
         let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
         persist(self, &mut sessions, |engine, sessions| {
-            let program = batch_program(&engine.programs.shapes, asked.len() as u32)
+            let cached = sessions.iter().map(|session| session.len_tokens()).max().unwrap_or(0);
+            let program = batch_program(&engine.programs.shapes, asked.len() as u32, cached)
                 .ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })?;
             for (session, (token, _)) in sessions.iter_mut().zip(&asked) {
                 session.push(*token, program, engine);

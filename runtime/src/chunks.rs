@@ -1,5 +1,7 @@
 //! Which program runs the next rows: pure functions of the programs' sizes.
 
+use std::cmp::Reverse;
+
 use artifacts::LogitsRows;
 
 /// What a caller wants of the tokens that it feeds.
@@ -31,12 +33,19 @@ pub struct ProgramShape {
     pub samples: bool,
     /// For rows of different sequences.
     pub batch: bool,
+    /// Takes the place of the one that is otherwise the same where so many tokens are cached.
+    pub from_tokens: u32,
 }
 
 impl ProgramShape {
     /// Steps that can be under way at once: the draws of a batch feed the next step without the host.
     pub fn turns(&self) -> usize {
         if self.batch { 2 } else { 1 }
+    }
+
+    /// The least for what fits best: few rows, and of equal ones, for the deepest sequences.
+    fn small_and_deep(&self) -> (u32, Reverse<u32>) {
+        (self.rows, Reverse(self.from_tokens))
     }
 
     /// Whether its rows may be those of one sequence.
@@ -57,56 +66,65 @@ pub struct Chunk {
 /// programs read them several times.
 const MAX_ROWS_OVER_USED: u32 = 4;
 
-/// The next step for `remaining` tokens, in steps of at most `limit` rows. When a token is wanted, the last step is one
-/// that samples. `None`: no program gives what is wanted.
-pub fn next_chunk(programs: &[ProgramShape], wanted: Wanted, remaining: u32, limit: u32) -> Option<Chunk> {
+/// The next step for `remaining` tokens behind `cached` ones, in steps of at most `limit` rows. When a token is wanted, the last
+/// step is one that samples. `None`: no program gives what is wanted.
+pub fn next_chunk(programs: &[ProgramShape], wanted: Wanted, cached: u32, remaining: u32, limit: u32) -> Option<Chunk> {
+    let best = |fit: &dyn Fn(&ProgramShape) -> bool, n_rows| best(programs, fit, cached, n_rows);
     let silent = |shape: &ProgramShape| shape.logits == LogitsRows::None;
     let any_silent = programs.iter().any(silent);
     // An artifact without silent programs has others whose logits can be left unread.
     let quiet = |shape: &ProgramShape| silent(shape) || !any_silent;
     match wanted {
-        Wanted::Nothing => best(programs, quiet, remaining.min(limit)),
-        Wanted::AllLogits => best(programs, |shape| shape.logits == LogitsRows::All, remaining.min(limit)),
+        Wanted::Nothing => best(&quiet, remaining.min(limit)),
+        Wanted::AllLogits => best(&|shape| shape.logits == LogitsRows::All, remaining.min(limit)),
         Wanted::Token => {
-            let last = best(programs, |shape| shape.samples, remaining.min(limit))?;
+            let last = best(&|shape| shape.samples, remaining.min(limit))?;
             if last.n_rows == remaining {
                 return Some(last);
             }
-            best(programs, quiet, (remaining - 1).min(limit))
+            best(&quiet, (remaining - 1).min(limit))
         }
     }
 }
 
 /// Of the programs that `fit`, the smallest with room for `n_rows` if it is not mostly empty, else the largest that is
-/// full, else the smallest.
-fn best(programs: &[ProgramShape], fit: impl Fn(&ProgramShape) -> bool, n_rows: u32) -> Option<Chunk> {
-    let candidates = || programs.iter().enumerate().filter(|(_, shape)| shape.takes_a_sequence() && fit(shape));
+/// full, else the smallest; of several, the one for the deepest of the sequences that it may be for.
+fn best(programs: &[ProgramShape], fit: &dyn Fn(&ProgramShape) -> bool, cached: u32, n_rows: u32) -> Option<Chunk> {
+    let fits = |shape: &ProgramShape| shape.takes_a_sequence() && shape.from_tokens <= cached && fit(shape);
+    let candidates = || programs.iter().enumerate().filter(|(_, shape)| fits(shape));
     let roomy = candidates()
         .filter(|(_, shape)| shape.rows >= n_rows && shape.rows <= n_rows.saturating_mul(MAX_ROWS_OVER_USED))
-        .min_by_key(|(_, shape)| shape.rows);
-    let full = || candidates().filter(|(_, shape)| shape.rows <= n_rows).max_by_key(|(_, shape)| shape.rows);
-    let smallest = || candidates().min_by_key(|(_, shape)| shape.rows);
+        .min_by_key(|(_, shape)| shape.small_and_deep());
+    let most = |(_, shape): &(usize, &ProgramShape)| (shape.rows, shape.from_tokens);
+    let full = || candidates().filter(|(_, shape)| shape.rows <= n_rows).max_by_key(most);
+    let smallest = || candidates().min_by_key(|(_, shape)| shape.small_and_deep());
     let (program, shape) = roomy.or_else(full).or_else(smallest)?;
     Some(Chunk { program, n_rows: n_rows.min(shape.rows) })
 }
 
-/// The program that draws the next tokens of `sequences` sequences at once: the smallest with room for them.
-pub fn batch_program(programs: &[ProgramShape], sequences: u32) -> Option<usize> {
-    let roomy = |(_, shape): &(usize, &ProgramShape)| shape.batch && shape.samples && shape.rows >= sequences;
-    programs.iter().enumerate().filter(roomy).min_by_key(|(_, shape)| shape.rows).map(|(index, _)| index)
+/// The program that draws the next tokens of `sequences` sequences at once, the longest of which has `cached` tokens: the smallest
+/// with room for them.
+pub fn batch_program(programs: &[ProgramShape], sequences: u32, cached: u32) -> Option<usize> {
+    let draws = |shape: &ProgramShape| shape.batch && shape.samples && shape.from_tokens <= cached;
+    let roomy = |(_, shape): &(usize, &ProgramShape)| draws(shape) && shape.rows >= sequences;
+    let smallest = programs.iter().enumerate().filter(roomy).min_by_key(|(_, shape)| shape.small_and_deep());
+    smallest.map(|(index, _)| index)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Cached tokens from which on another program decodes.
+    const DEEP: u32 = 1000;
+
     fn programs() -> Vec<ProgramShape> {
-        let silent =
-            [8, 64, 512].map(|rows| ProgramShape { rows, logits: LogitsRows::None, samples: false, batch: false });
-        let one = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true, batch: true };
-        let all = ProgramShape { rows: 64, logits: LogitsRows::All, samples: false, batch: false };
-        let batch = [2, 8].map(|rows| ProgramShape { rows, logits: LogitsRows::All, samples: true, batch: true });
-        silent.into_iter().chain([one, all]).chain(batch).collect()
+        let of = |rows, logits, samples| ProgramShape { rows, logits, samples, batch: samples, from_tokens: 0 };
+        let silent = [8, 64, 512].map(|rows| of(rows, LogitsRows::None, false));
+        let one = of(1, LogitsRows::One, true);
+        let deep = ProgramShape { from_tokens: DEEP, ..one };
+        let batch = [2, 8].map(|rows| of(rows, LogitsRows::All, true));
+        silent.into_iter().chain([one, deep, of(64, LogitsRows::All, false)]).chain(batch).collect()
     }
 
     /// Rows of each program in turn until `tokens` are fed, as (program rows, rows in use).
@@ -114,7 +132,7 @@ mod tests {
         let programs = programs();
         let mut steps = Vec::new();
         while tokens > 0 {
-            let chunk = next_chunk(&programs, wanted, tokens, limit).unwrap();
+            let chunk = next_chunk(&programs, wanted, 0, tokens, limit).unwrap();
             steps.push((programs[chunk.program].rows, chunk.n_rows));
             tokens -= chunk.n_rows;
         }
@@ -137,8 +155,17 @@ mod tests {
 
     #[test]
     fn a_batch_takes_the_smallest_program_for_as_many_sequences() {
-        let rows = |sequences| batch_program(&programs(), sequences).map(|index| programs()[index].rows);
+        let rows = |sequences| batch_program(&programs(), sequences, 0).map(|index| programs()[index].rows);
         assert_eq!([1, 2, 3, 8, 9].map(rows), [Some(1), Some(2), Some(8), Some(8), None]);
+    }
+
+    #[test]
+    fn deep_sequences_take_the_program_that_is_for_them() {
+        let decode = |cached| batch_program(&programs(), 1, cached).map(|index| programs()[index].from_tokens);
+        assert_eq!([0, DEEP - 1, DEEP, 2 * DEEP].map(decode), [Some(0), Some(0), Some(DEEP), Some(DEEP)]);
+        let last = |cached| next_chunk(&programs(), Wanted::Token, cached, 1, u32::MAX).map(|chunk| chunk.program);
+        assert_eq!([DEEP - 1, DEEP].map(last), [Some(3), Some(4)]);
+        assert_eq!(batch_program(&programs(), 2, DEEP).map(|index| programs()[index].rows), Some(2));
     }
 
     #[test]
@@ -151,10 +178,10 @@ mod tests {
     #[test]
     fn without_a_fitting_program_there_is_no_chunk() {
         let silent = &programs()[..3];
-        assert_eq!(next_chunk(silent, Wanted::Token, 4, u32::MAX), None);
-        assert_eq!(next_chunk(silent, Wanted::AllLogits, 4, u32::MAX), None);
+        assert_eq!(next_chunk(silent, Wanted::Token, 0, 4, u32::MAX), None);
+        assert_eq!(next_chunk(silent, Wanted::AllLogits, 0, 4, u32::MAX), None);
         // A sampling program alone serves for feeding, too.
-        let chunk = next_chunk(&programs()[3..4], Wanted::Nothing, 4, u32::MAX);
+        let chunk = next_chunk(&programs()[3..4], Wanted::Nothing, 0, 4, u32::MAX);
         assert_eq!(chunk, Some(Chunk { program: 0, n_rows: 1 }));
     }
 }

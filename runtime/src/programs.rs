@@ -88,7 +88,7 @@ pub fn prepare(
             0 => None,
             rows => Some(copy_logits(plan, buffers, rows)),
         };
-        let &Program { rows, logits, samples, batch, .. } = program;
+        let &Program { rows, logits, samples, batch, from_tokens, .. } = program;
         let work = |bytes: fn(&Plan, &Dispatch, u32) -> u64| {
             let work = |dispatch: &Dispatch| Work {
                 bytes: bytes(plan, dispatch, context_tokens),
@@ -97,7 +97,7 @@ pub fn prepare(
             program.dispatches.iter().map(work).collect()
         };
         Ok(PreparedProgram {
-            shape: ProgramShape { rows, logits, samples, batch },
+            shape: ProgramShape { rows, logits, samples, batch, from_tokens },
             index,
             dispatches: bind(&program.dispatches, pipelines, &mut sets),
             orders: program.dispatches.iter().map(|dispatch| order(dispatch, barriers)).collect(),

@@ -129,6 +129,7 @@ mod tests {
             logits: LogitsRows::None,
             samples,
             batch: samples,
+            from_tokens: 0,
             dispatches,
         };
         TargetKernels {

@@ -103,8 +103,14 @@ mod tests {
             label: "gemm".into(),
             weight_bytes: 0,
         };
-        let program =
-            Program { rows: 64, logits: LogitsRows::None, samples: false, batch: false, dispatches: vec![dispatch] };
+        let program = Program {
+            rows: 64,
+            logits: LogitsRows::None,
+            samples: false,
+            batch: false,
+            from_tokens: 0,
+            dispatches: vec![dispatch],
+        };
         let target = TargetKernels {
             name: "one".into(),
             matches: TargetMatch::default(),

@@ -194,9 +194,8 @@ impl<'m> Session<'m> {
         let room = self.model.context_tokens() - self.len_tokens();
         let mut ahead = Ahead { token: first, draws_left: most.min(room) };
         persist(self.model, &mut [self], |engine, sessions| {
-            let program =
-                batch_program(&engine.programs.shapes, 1).ok_or(RunError::NoProgram { wanted: "a drawn token" })?;
             let session = &mut *sessions[0];
+            let program = decoder(engine, session.len_tokens())?;
             session.push(ahead.token, program, engine);
             let streamed = session.stream(engine, program, sampling, &mut ahead.draws_left, each);
             if streamed.is_err() {
@@ -212,7 +211,7 @@ impl<'m> Session<'m> {
     fn stream(
         &mut self,
         engine: &mut Engine,
-        program: usize,
+        mut program: usize,
         sampling: &Sampling,
         draws_left: &mut u32,
         each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
@@ -222,10 +221,11 @@ impl<'m> Session<'m> {
         engine.begin(program, self.draws as usize % 2)?;
         loop {
             let turn = self.draws as usize % 2;
+            let next = self.len_tokens();
+            let next_program = decoder(engine, next)?;
             if *draws_left > 1 {
-                let next = self.len_tokens();
                 engine.advance(self.slot, next..next + 1, &mut self.tables);
-                engine.begin(program, 1 - turn)?;
+                engine.begin(next_program, 1 - turn)?;
             }
             engine.end(turn)?;
             let sampled = engine.sampled(0, self.draws)?;
@@ -236,7 +236,8 @@ impl<'m> Session<'m> {
                 let _ = engine.end(1 - turn);
                 return Ok(());
             }
-            self.journal.append(&[sampled.token], program, engine.rope_variant(self.len_tokens() + 1));
+            self.journal.append(&[sampled.token], next_program, engine.rope_variant(next + 1));
+            program = next_program;
         }
     }
 
@@ -259,9 +260,10 @@ impl<'m> Session<'m> {
             }
             let n_rows = persist(self.model, &mut [self], |engine, sessions| {
                 let session = &mut *sessions[0];
-                let chunk = next_chunk(&engine.programs.shapes, wanted, rest.len() as u32, session.chunk_limit)
-                    .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
                 let position = session.len_tokens();
+                let chunk =
+                    next_chunk(&engine.programs.shapes, wanted, position, rest.len() as u32, session.chunk_limit)
+                        .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
                 let rope_variant = engine.rope_variant(len_tokens);
                 let now = &rest[..chunk.n_rows as usize];
                 session.journal.append(now, chunk.program, rope_variant);
@@ -358,6 +360,11 @@ impl<'m> Session<'m> {
         }
         self.journal.truncate(len_tokens);
     }
+}
+
+/// The program that decodes behind so many cached tokens.
+fn decoder(engine: &Engine, cached: u32) -> Result<usize, RunError> {
+    batch_program(&engine.programs.shapes, 1, cached).ok_or(RunError::NoProgram { wanted: "a drawn token" })
 }
 
 /// Runs one step of a sequence.

@@ -67,13 +67,13 @@ pub enum TuneError {
 }
 
 impl Model {
-    /// Shapes of steps that [`Model::time_kernels`] can measure, with as many versions of their program as there are: those
-    /// that this load has sequences and context for.
+    /// Shapes of steps that [`Model::time_kernels`] can measure at this depth, with as many versions of their program as there
+    /// are: those that this load has sequences and context for.
     pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
         let target = self.untuned();
         let has_room = |shape: &StepShape| {
             let (sequences, last_token) = extent(*shape, depth_tokens);
-            sequences <= self.slots() && last_token < self.context_tokens()
+            sequences <= self.slots() && (shape.from_tokens..self.context_tokens()).contains(&last_token)
         };
         let shapes = tuning::shapes(target).into_iter().filter(has_room);
         shapes.map(|shape| (shape, tuning::versions(target, shape).len() as u32)).collect()

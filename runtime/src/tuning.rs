@@ -29,6 +29,8 @@ pub struct StepShape {
     pub rows: u32,
     /// Each is of a sequence of its own; a single row never counts as a batch.
     pub batch: bool,
+    /// Cached tokens from which on they are this and no other.
+    pub from_tokens: u32,
 }
 
 /// How steps of one shape run.
@@ -131,7 +133,7 @@ pub fn together(target: &TargetKernels, shape: StepShape, choices: &[Choice]) ->
 
 impl StepShape {
     fn of(program: &Program) -> StepShape {
-        StepShape { rows: program.rows, batch: program.batch && program.rows > 1 }
+        StepShape { rows: program.rows, batch: program.batch && program.rows > 1, from_tokens: program.from_tokens }
     }
 }
 
@@ -151,7 +153,7 @@ fn choose(target: &TargetKernels, choices: &BTreeMap<StepShape, Choice>) -> Opti
 
 /// Programs that take and give the same as `program`, the compiler's choice first.
 fn same_as(target: &TargetKernels, program: &Program) -> Vec<usize> {
-    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch);
+    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch, program.from_tokens);
     let programs = target.programs.iter().enumerate();
     programs.filter(|(_, other)| kind(other) == kind(program)).map(|(index, _)| index).collect()
 }
@@ -207,8 +209,8 @@ mod tests {
 
     use super::*;
 
-    const ONE: StepShape = StepShape { rows: 1, batch: false };
-    const EIGHT: StepShape = StepShape { rows: 8, batch: true };
+    const ONE: StepShape = StepShape { rows: 1, batch: false, from_tokens: 0 };
+    const EIGHT: StepShape = StepShape { rows: 8, batch: true, from_tokens: 0 };
 
     /// Norms and matmuls, of which the latter have two alternatives; the step of one row also comes without its norm.
     fn target() -> TargetKernels {
@@ -228,8 +230,14 @@ mod tests {
             label: String::new(),
             weight_bytes: 0,
         };
-        let program =
-            |rows, dispatches| Program { rows, logits: LogitsRows::One, samples: true, batch: true, dispatches };
+        let program = |rows, dispatches| Program {
+            rows,
+            logits: LogitsRows::One,
+            samples: true,
+            batch: true,
+            from_tokens: 0,
+            dispatches,
+        };
         let matmul = || dispatch(1, vec![[2; 3], [3; 3]]);
         TargetKernels {
             name: "one".into(),
@@ -284,7 +292,7 @@ mod tests {
     #[test]
     fn a_foreign_or_broken_tuning_changes_nothing() {
         let of = |key, shape, choice| Tuning { key, choices: BTreeMap::from([(shape, choice)]) };
-        let two = StepShape { rows: 2, batch: true };
+        let two = StepShape { rows: 2, batch: true, from_tokens: 0 };
         for tuning in [
             of([8; 32], ONE, choice(0, Some((1, 1)))),
             of([7; 32], ONE, choice(0, Some((1, 2)))),

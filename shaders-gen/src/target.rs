@@ -51,6 +51,18 @@ pub struct DecodeAttentionTuning {
     /// In steps of up to eight rows, and of more.
     pub few: AttentionLane,
     pub many: AttentionLane,
+    /// In steps of one row behind many others.
+    pub deep: DeepAttention,
+}
+
+/// How attention is cut in a program by itself, for sequences of so many tokens that K and V are what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeepAttention {
+    /// Cached tokens from which on it is faster.
+    pub from_tokens: usize,
+    pub lane: AttentionLane,
+    /// Instead of [`Target::attention_workgroups`].
+    pub workgroups: usize,
 }
 
 /// What a lane of decode's attention has at a time.
@@ -225,6 +237,14 @@ impl Target {
         Some(Fragment { side: matrix.fragment, subgroup_size: self.subgroup_size })
     }
 
+    /// The same with attention for long sequences, and from how many cached tokens on it serves; `None`: one serves all.
+    pub fn deep(&self) -> Option<(usize, Target)> {
+        let tuning = self.decode_attention?;
+        let DeepAttention { from_tokens, lane, workgroups } = tuning.deep;
+        let decode_attention = Some(DecodeAttentionTuning { few: lane, ..tuning });
+        Some((from_tokens, Target { attention_workgroups: workgroups, decode_attention, ..self.clone() }))
+    }
+
     /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
     /// not at hand.
     pub fn for_any_device(mut self, subgroup_size: u32) -> Target {
@@ -371,6 +391,11 @@ pub fn presets() -> Vec<Target> {
                 lanes: 128,
                 few: AttentionLane { heads: 1, words_ahead: 16 },
                 many: AttentionLane { heads: 2, words_ahead: 4 },
+                deep: DeepAttention {
+                    from_tokens: 2048,
+                    lane: AttentionLane { heads: 2, words_ahead: 8 },
+                    workgroups: 512,
+                },
             }),
         },
         Target {

@@ -290,7 +290,7 @@ impl Launch {
             alternatives: Vec::new(),
         });
         let samples = logits == LogitsRows::One;
-        let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, dispatches }];
+        let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, from_tokens: 0, dispatches }];
         kernels.targets.push(TargetKernels {
             name: self.target.name.into(),
             matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },

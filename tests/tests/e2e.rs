@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use artifacts::{ArtifactView, MappedFile, Program};
 use compiler::export::export;
 use compiler::import::Checkpoint;
 use compiler::weights::{FormatPolicy, WeightsOption};
@@ -50,6 +51,8 @@ struct Ask {
     target: &'static str,
     /// Where the device has matrices.
     gemms: Gemms,
+    /// Cached tokens from which on a program of its own decodes, instead of the target's.
+    deep_from: Option<usize>,
 }
 
 /// Which way operands take to the matrix units.
@@ -71,6 +74,7 @@ const F16: Ask = Ask {
     kv: KvFormat::F16,
     target: "llvmpipe",
     gemms: Gemms::Halves,
+    deep_from: None,
 };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
@@ -116,12 +120,16 @@ impl Built {
         let mut asked = target::by_name(self.ask.target).expect("a preset");
         if asked.integer_dot {
             asked = asked.for_any_device(device().subgroup_size);
+            asked.shared_memory_bytes = asked.shared_memory_bytes.min(device().shared_memory_bytes as usize);
             asked.matrix = match self.ask.gemms {
                 Gemms::Halves => device_matrices(),
                 Gemms::Integers => device_matrices().map(|matrices| on_integers(matrices, asked.subgroup_size)),
                 Gemms::Registers => device_register_matrices(),
                 Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
             };
+        }
+        if let (Some(tuning), Some(from_tokens)) = (&mut asked.decode_attention, self.ask.deep_from) {
+            tuning.deep.from_tokens = from_tokens;
         }
         // Generic as well, for devices that the asked-for target does not fit.
         let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
@@ -136,7 +144,8 @@ impl Built {
         let model =
             self.try_load(slots).unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
         // Made for any device with these subgroups, so it must have been taken.
-        assert!(self.ask.target != INTEGER.target || model.report().target == INTEGER.target);
+        let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
+        assert!(!is_for_any || model.report().target == self.ask.target);
         model
     }
 
@@ -494,5 +503,49 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
             drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
         }
         assert_eq!(drawn, expected, "{name} in a batch");
+    }
+}
+
+/// From some depth on another program decodes, in the middle of what is generated, too. Logits of all rows come from programs
+/// that know no depth.
+#[test]
+fn a_sequence_that_grows_deep_goes_on_as_it_began() {
+    const DEEP_FROM: usize = 20;
+    let folder = models().join("tiny").join("llama-tied");
+    let built = Built::of(&folder, Ask { target: "nvidia", deep_from: Some(DEEP_FROM), ..INT4 });
+    let file = MappedFile::open(&built.artifact()).expect("it was just written");
+    let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
+    let deep = |program: &Program| program.from_tokens as usize == DEEP_FROM && program.samples;
+    assert!(view.kernels.targets[0].programs.iter().any(deep), "a program for deep sequences");
+
+    let model = built.load();
+    let prompt: Vec<u32> = (0..DEEP_FROM as u32 - 6).map(|index| index * 37 % 250).collect();
+    let sampling = Sampling::default();
+    let mut session = model.session().expect("a free slot");
+    let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");
+    let mut drawn = vec![first];
+    let mut each = |sampled: Sampled| {
+        drawn.push(sampled);
+        ControlFlow::Continue(())
+    };
+    session.generate(first.token, &sampling, 12, &mut each).expect("the steps run");
+    // Fed one by one, each step looks for its program anew.
+    for _ in 0..3 {
+        let newest = drawn[drawn.len() - 1].token;
+        drawn.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));
+    }
+    drop(session);
+
+    let all: Vec<i32> = prompt.iter().copied().chain(drawn.iter().map(|one| one.token)).map(|one| one as i32).collect();
+    let logits = logits(&model, &all[..all.len() - 1], 0);
+    let vocab = logits.len() / (all.len() - 1);
+    let rows = logits.chunks_exact(vocab).skip(prompt.len() - 1);
+    let expected: Vec<f32> = rows.zip(&drawn).map(|(row, one)| row[one.token as usize]).collect();
+    let found: Vec<f32> = drawn.iter().map(|one| one.logit).collect();
+    assert_eq!((found.len(), expected.len()), (16, 16));
+    assert_close("logits of what was drawn", &found, &expected, INTEGER_TOLERANCE);
+    for (row, one) in logits.chunks_exact(vocab).skip(prompt.len() - 1).zip(&drawn) {
+        let greatest = row.iter().copied().fold(f32::MIN, f32::max);
+        assert!(greatest - one.logit <= 0.1 * greatest.abs(), "{one:?} was drawn, the greatest logit is {greatest}");
     }
 }

@@ -23,7 +23,7 @@ const INTEGER_TOLERANCE: f64 = 3e-2;
 /// Every alternative of what has two, and most of the others.
 const MIXES: u32 = 3;
 
-const ONE: StepShape = StepShape { rows: 1, batch: false };
+const ONE: StepShape = StepShape { rows: 1, batch: false, from_tokens: 0 };
 
 /// Each by itself is held against its twin by the differential tests; here a program is of any mix of them.
 #[test]
@@ -66,9 +66,9 @@ fn candidates_are_timed_each() {
     let model = Model::load(&path, &options, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
     let kernels = kernels(&path, "generic");
     let tunable = model.tunable(40);
-    let batch = |rows| StepShape { rows, batch: true };
+    let batch = |rows| StepShape { rows, batch: true, from_tokens: 0 };
     // Four sequences and 128 tokens have no room for more.
-    let prefill = |rows| StepShape { rows, batch: false };
+    let prefill = |rows| StepShape { rows, batch: false, from_tokens: 0 };
     let expected = [(ONE, 2), (batch(2), 1), (batch(4), 1), (prefill(8), 1), (prefill(64), 1)];
     assert_eq!(tunable.iter().copied().collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
     let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40 };
@@ -236,7 +236,7 @@ fn fed(model: &Model, tokens: &[u32], rows: u32) -> Vec<f32> {
 
 /// Every shape of the target's steps.
 fn shapes(target: &TargetKernels) -> BTreeSet<StepShape> {
-    let shape = |rows, batch| StepShape { rows, batch: batch && rows > 1 };
+    let shape = |rows, batch| StepShape { rows, batch: batch && rows > 1, from_tokens: 0 };
     target.programs.iter().map(|program| shape(program.rows, program.batch)).collect()
 }
 

@@ -28,6 +28,8 @@ pub struct TunedStep {
     /// Most rows, and whether each is of a sequence of its own.
     pub rows: u32,
     pub batch: bool,
+    /// Cached tokens from which on steps are of this shape.
+    pub from_tokens: u32,
     /// Of the programs that give the same, by number; 0: the compiler's.
     pub version: u32,
     /// Of the whole step: the compiler's choice, and this.
@@ -102,7 +104,7 @@ impl TuningFile {
 
 impl TunedStep {
     pub fn shape(&self) -> StepShape {
-        StepShape { rows: self.rows, batch: self.batch }
+        StepShape { rows: self.rows, batch: self.batch, from_tokens: self.from_tokens }
     }
 
     pub fn choice(&self) -> Choice {
@@ -137,6 +139,7 @@ mod tests {
             steps: vec![TunedStep {
                 rows: 8,
                 batch: true,
+                from_tokens: 0,
                 version: 0,
                 microseconds_before: 100.0,
                 microseconds: 98.0,
@@ -151,7 +154,8 @@ mod tests {
         let artifact = folder.path().join("model.unicorn");
         assert_eq!(read(&artifact), None);
         let path = file().write(&artifact).unwrap();
-        let (shape, choice) = (StepShape { rows: 8, batch: true }, Choice { version: 0, winners: [(3, 1)].into() });
+        let shape = StepShape { rows: 8, batch: true, from_tokens: 0 };
+        let choice = Choice { version: 0, winners: [(3, 1)].into() };
         assert_eq!(path, folder.path().join("model.unicorn.tune.json"));
         assert_eq!(read(&artifact), Some(Tuning { key: [0xab; 32], choices: BTreeMap::from([(shape, choice)]) }));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use artifacts::header::VERSION_MAJOR;
 use tests::generators::{parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
 
 fn main() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/golden/v3-tiny.unicorn");
+    let golden = format!("../artifacts/golden/v{VERSION_MAJOR}-tiny.unicorn");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
     let artifact = std::fs::read(&golden).unwrap_or_else(|error| panic!("{}: {error}", golden.display()));
     write("artifact", &parts_of_artifact(&artifact));
     write("safetensors", &smallest_safetensors());

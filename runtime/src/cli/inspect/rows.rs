@@ -189,6 +189,8 @@ pub struct ProgramRow {
     pub rows: u32,
     pub logits: &'static str,
     pub samples: bool,
+    /// Cached tokens from which on it runs instead of the one that is otherwise the same.
+    pub from_tokens: u32,
     pub dispatches: usize,
     pub barriers: usize,
     pub weight_bytes: u64,
@@ -232,6 +234,7 @@ impl ProgramRow {
                 LogitsRows::All => "all",
             },
             samples: program.samples,
+            from_tokens: program.from_tokens,
             dispatches: program.dispatches.len(),
             barriers: program.dispatches.iter().filter(|dispatch| dispatch.order == Order::Barrier).count(),
             weight_bytes: program.dispatches.iter().map(|dispatch| dispatch.weight_bytes).sum(),

@@ -56,6 +56,7 @@ pub fn decided(step: &StepTimes) -> Option<TunedStep> {
     (best > 0).then(|| TunedStep {
         rows: step.shape.rows,
         batch: step.shape.batch,
+        from_tokens: step.shape.from_tokens,
         version: choice.version,
         microseconds_before: microseconds(0),
         microseconds: microseconds(best),
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(choices, [of(0, &[]), of(0, &[(4, 0)]), of(1, &[])]);
 
         let step = |seconds: [f64; 3]| StepTimes {
-            shape: StepShape { rows: 1, batch: false },
+            shape: StepShape { rows: 1, batch: false, from_tokens: 0 },
             step: "decode".into(),
             versions: kernels.iter().map(|kernels| VersionTimes::new(kernels)).collect(),
             choices: choices.clone(),
