@@ -45,8 +45,8 @@ impl ProgramKind {
     }
 }
 
-/// Every program of a target, but for those for long sequences. For rows of one sequence they grow by eights, and logits of all rows are asked for by tools,
-/// in chunks of 64 at most; for sequences by twos.
+/// Every program of a target, but for those for long sequences (`Target::deep`). For rows of one sequence they grow by eights, and
+/// logits of all rows are asked for by tools, in chunks of 64 at most; for sequences by twos.
 pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, from_tokens: 0 }
