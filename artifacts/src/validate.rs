@@ -1,5 +1,7 @@
 //! The plan against the sections: every range inside, aligned, and no two that are alive together overlapping.
 
+use std::collections::BTreeSet;
+
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
@@ -74,6 +76,7 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         for program in &target.programs {
             validate_program(plan, target, program)?;
         }
+        validate_depths(&target.programs)?;
     }
     Ok(())
 }
@@ -127,6 +130,21 @@ fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
         }
     }
     Ok(())
+}
+
+/// Whatever a program for long sequences gives, another gives for those of any length.
+fn validate_depths(programs: &[Program]) -> Result<(), ParseError> {
+    let kind = |program: &Program| (program.rows, program.logits as u8, program.samples, program.batch);
+    let (of_any, deep): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.from_tokens == 0);
+    let of_any: BTreeSet<_> = of_any.into_iter().map(kind).collect();
+    match deep.into_iter().find(|program| !of_any.contains(&kind(program))) {
+        Some(alone) => Err(ParseError::invalid(
+            format!("cached tokens of a program of {} rows", alone.rows),
+            "0, or another program with 0",
+            alone.from_tokens,
+        )),
+        None => Ok(()),
+    }
 }
 
 fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> Result<(), ParseError> {
@@ -207,4 +225,30 @@ fn equal<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) ->
         return Ok(());
     }
     Err(ParseError::invalid(what, expected, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::LogitsRows;
+
+    #[test]
+    fn a_program_for_long_sequences_does_not_stand_alone() {
+        let program = |rows, from_tokens| Program {
+            rows,
+            logits: LogitsRows::One,
+            samples: true,
+            batch: true,
+            from_tokens,
+            dispatches: vec![],
+        };
+        let check = |programs: &[(u32, u32)]| {
+            let programs: Vec<Program> =
+                programs.iter().map(|&(rows, from_tokens)| program(rows, from_tokens)).collect();
+            validate_depths(&programs)
+        };
+        assert!(check(&[(1, 0), (2, 0), (1, 100), (1, 200)]).is_ok());
+        let error = check(&[(2, 0), (1, 100)]).expect_err("nothing decodes a short sequence").to_string();
+        assert!(error.contains("1 rows") && error.contains("100"), "{error}");
+    }
 }

@@ -104,7 +104,11 @@ fn kernels_text(set: &KernelSet) -> String {
         writeln!(text, "target {}", target.name).expect("writing to a String");
         for program in &target.programs {
             let (rows, logits) = (program.rows, program.logits);
-            writeln!(text, "program of {rows} rows, logits {logits:?}").expect("writing to a String");
+            let depth = match program.from_tokens {
+                0 => String::new(),
+                from_tokens => format!(", from {from_tokens} tokens on"),
+            };
+            writeln!(text, "program of {rows} rows, logits {logits:?}{depth}").expect("writing to a String");
             for dispatch in &program.dispatches {
                 let order = order_mark(dispatch.order);
                 let bindings: Vec<String> = dispatch.bindings.iter().map(binding_text).collect();

@@ -204,6 +204,7 @@ impl MatMulSpec {
     fn check(&self) {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
+        assert!(self.prologue.is_some() || tile.passes == 1, "passes share a prologue");
         assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.k_slices == 1, "neighbours work on the same block");
         assert!(tile.sharing != Sharing::Across || tile.columns == 1, "lanes across columns have one row of the step");

@@ -1,4 +1,4 @@
-//! Which program runs the next rows: pure functions of the programs' sizes.
+//! Which program runs the next rows: pure functions of how many rows and cached tokens programs are for.
 
 use std::cmp::Reverse;
 

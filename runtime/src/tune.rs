@@ -34,7 +34,7 @@ pub struct Effort {
     pub rounds: u32,
     /// Most steps of a turn, which ends early when it has taken [`TURN`].
     pub steps: u32,
-    /// Cached tokens that a step of one row of each sequence attends to.
+    /// Cached tokens that a step of one row of each sequence attends to; fewer where so many take another program.
     pub depth_tokens: u32,
 }
 
@@ -72,8 +72,9 @@ impl Model {
     pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
         let target = self.untuned();
         let has_room = |shape: &StepShape| {
+            let Some(depth_tokens) = tuning::depth(target, *shape, depth_tokens) else { return false };
             let (sequences, last_token) = extent(*shape, depth_tokens);
-            sequences <= self.slots() && (shape.from_tokens..self.context_tokens()).contains(&last_token)
+            sequences <= self.slots() && last_token < self.context_tokens()
         };
         let shapes = tuning::shapes(target).into_iter().filter(has_room);
         shapes.map(|shape| (shape, tuning::versions(target, shape).len() as u32)).collect()
@@ -166,8 +167,9 @@ impl Model {
         turn: &mut dyn FnMut(u32, u32),
         look: impl FnMut(&mut Engine, usize),
     ) -> Result<(), RunError> {
+        let depth_tokens = tuning::depth(self.untuned(), shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
         let mut shared = self.shared();
-        let (sequences, _) = extent(shape, effort.depth_tokens);
+        let (sequences, _) = extent(shape, depth_tokens);
         let slots: Vec<u32> = shared.free_slots.iter().rev().take(sequences as usize).copied().collect();
         if slots.len() < sequences as usize {
             return Err(RunError::NoFreeSlot { slots: self.slots() });
@@ -177,7 +179,7 @@ impl Model {
         let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| self.empty_tables()).collect();
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();
-        let made_up = MadeUp { shape, depth_tokens: effort.depth_tokens, vocab_size: self.meta().model.vocab_size };
+        let made_up = MadeUp { shape, depth_tokens, vocab_size: self.meta().model.vocab_size };
         let ran = made_up.run(engine, &slots, &mut tables, effort, turn, look);
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();

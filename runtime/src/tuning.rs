@@ -84,6 +84,17 @@ pub fn shapes(target: &TargetKernels) -> Vec<StepShape> {
     shapes
 }
 
+/// How deep steps of a shape are measured, where `asked` tokens are cached: not so deep that they would be of another shape.
+/// `None`: they are never of this one.
+pub fn depth(target: &TargetKernels, shape: StepShape, asked: u32) -> Option<u32> {
+    let deeper = |other: &StepShape| {
+        let of_both = StepShape { from_tokens: shape.from_tokens, ..*other };
+        (of_both == shape && other.from_tokens > shape.from_tokens).then_some(other.from_tokens)
+    };
+    let before = shapes(target).iter().filter_map(deeper).min().unwrap_or(u32::MAX);
+    (shape.from_tokens <= asked).then_some(asked.min(before - 1))
+}
+
 /// Of the programs of a shape, the one that stands for them (it draws a token, where one does) in all its versions.
 pub fn versions(target: &TargetKernels, shape: StepShape) -> Vec<usize> {
     let of_shape = || target.programs.iter().filter(|program| StepShape::of(program) == shape);
@@ -306,6 +317,25 @@ mod tests {
             assert_eq!((changed, report.tuned_steps), (tuned(&target(), [7; 32], None).0, 0));
             assert!(report.note.is_some());
         }
+    }
+
+    #[test]
+    fn a_program_for_long_sequences_is_a_shape_of_its_own_and_each_is_measured_where_it_runs() {
+        let mut target = target();
+        target.programs.push(Program { from_tokens: 100, ..target.programs[1].clone() });
+        let deep = StepShape { from_tokens: 100, ..ONE };
+        assert_eq!((shapes(&target), versions(&target, deep)), (vec![ONE, deep, EIGHT], vec![3]));
+        let depths = |shape| [50, 99, 100, 500].map(|asked| depth(&target, shape, asked));
+        assert_eq!(depths(ONE), [Some(50), Some(99), Some(99), Some(99)]);
+        assert_eq!(depths(deep), [None, None, Some(100), Some(500)]);
+        assert_eq!(depths(EIGHT), [50, 99, 100, 500].map(Some));
+
+        let tuning = Tuning { key: [7; 32], choices: BTreeMap::from([(deep, choice(0, Some((1, 0))))]) };
+        let (tuned, _) = tuned(&target, [7; 32], Some(&tuning));
+        let norm = ("norm", 1);
+        let matmul = ("matmul", 1);
+        let programs = [(8, vec![norm, matmul]), (1, vec![norm, matmul]), (1, vec![norm, ("a", 2)])];
+        assert_eq!(listed(&tuned), programs);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct Target {
 pub struct DecodeAttentionTuning {
     /// Lanes of a workgroup, and cached tokens that they look at together.
     pub lanes: usize,
+    /// Into which it is split, where a context is long enough.
+    pub workgroups: usize,
     /// In steps of up to eight rows, and of more.
     pub few: AttentionLane,
     pub many: AttentionLane,
@@ -61,7 +63,6 @@ pub struct DeepAttention {
     /// Cached tokens from which on it is faster.
     pub from_tokens: usize,
     pub lane: AttentionLane,
-    /// Instead of [`Target::attention_workgroups`].
     pub workgroups: usize,
 }
 
@@ -241,8 +242,8 @@ impl Target {
     pub fn deep(&self) -> Option<(usize, Target)> {
         let tuning = self.decode_attention?;
         let DeepAttention { from_tokens, lane, workgroups } = tuning.deep;
-        let decode_attention = Some(DecodeAttentionTuning { few: lane, ..tuning });
-        Some((from_tokens, Target { attention_workgroups: workgroups, decode_attention, ..self.clone() }))
+        let decode_attention = Some(DecodeAttentionTuning { few: lane, workgroups, ..tuning });
+        Some((from_tokens, Target { decode_attention, ..self.clone() }))
     }
 
     /// The same kernels for any device with subgroups of this size, so that they can be checked where their own hardware is
@@ -389,6 +390,7 @@ pub fn presets() -> Vec<Target> {
             keeps_loops: true,
             decode_attention: Some(DecodeAttentionTuning {
                 lanes: 128,
+                workgroups: 256,
                 few: AttentionLane { heads: 1, words_ahead: 16 },
                 many: AttentionLane { heads: 2, words_ahead: 4 },
                 deep: DeepAttention {

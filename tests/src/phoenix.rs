@@ -99,7 +99,7 @@ impl CompiledModel {
 
 /// Rows of the programs that use each pipeline, of those that are the compiler's choice: the first of their kind.
 fn rows_of_pipelines(target: &TargetKernels) -> Vec<BTreeSet<u32>> {
-    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch);
+    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch, program.from_tokens);
     let mut rows = vec![BTreeSet::new(); target.pipelines.len()];
     for (index, program) in target.programs.iter().enumerate() {
         if target.programs[..index].iter().all(|before| kind(before) != kind(program)) {

@@ -236,8 +236,8 @@ fn fed(model: &Model, tokens: &[u32], rows: u32) -> Vec<f32> {
 
 /// Every shape of the target's steps.
 fn shapes(target: &TargetKernels) -> BTreeSet<StepShape> {
-    let shape = |rows, batch| StepShape { rows, batch: batch && rows > 1, from_tokens: 0 };
-    target.programs.iter().map(|program| shape(program.rows, program.batch)).collect()
+    let shape = |rows, batch, from_tokens| StepShape { rows, batch: batch && rows > 1, from_tokens };
+    target.programs.iter().map(|program| shape(program.rows, program.batch, program.from_tokens)).collect()
 }
 
 fn run_command(command: &str, path: &Path) -> Command {

@@ -146,7 +146,8 @@ impl Selector<'_> {
         let lane = tuning.lane(rows);
         let heads_per_group = shared_heads(gqa, lane.heads);
         let window = self.groups[group].window;
-        let (splits, room) = self.splits(config.n_heads / heads_per_group * rows, window, tuning.lanes);
+        let alone = config.n_heads / heads_per_group * rows;
+        let (splits, room) = self.splits(tuning.workgroups / alone, window, tuning.lanes);
         let spec = DecodeAttentionSpec {
             gqa,
             cache,
@@ -235,7 +236,7 @@ impl Selector<'_> {
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
-        let (splits, room) = self.splits(alone, window, TILE);
+        let (splits, room) = self.splits(self.target.attention_workgroups / alone, window, TILE);
         AttentionSpec {
             gqa,
             cache: cache_layout(config, self.options.kv),
@@ -259,16 +260,16 @@ impl Selector<'_> {
         if whole && wanted == ActivationFormat::Codes(Precision::Int8) { wanted } else { ActivationFormat::F32 }
     }
 
-    /// Parts of the cached tokens: enough workgroups for the device where `alone` of them would otherwise do all, and no
-    /// more parts than there can be tiles. And for how many there is room, so that `tune` may double them.
-    fn splits(&self, alone: usize, window: Option<usize>, tile: usize) -> (usize, usize) {
+    /// Parts of the cached tokens: as many as are `wanted` to fill the device, and no more than there can be tiles. And for how
+    /// many there is room, so that `tune` may double them.
+    fn splits(&self, wanted: usize, window: Option<usize>, tile: usize) -> (usize, usize) {
         if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
             return (1, 1);
         }
         // A window that begins and ends within a tile reaches over one more.
         let tokens = window.map_or(self.config.max_positions, |window| window + tile).min(self.config.max_positions);
         let tiles = tokens.div_ceil(tile);
-        let splits = (self.target.attention_workgroups / alone).clamp(1, tiles);
+        let splits = wanted.clamp(1, tiles);
         (splits, if splits > 1 && self.options.alternatives { (2 * splits).min(tiles) } else { splits })
     }
 }

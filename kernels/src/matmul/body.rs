@@ -11,7 +11,7 @@ use crate::matmul::{MatMulSpec, Sharing};
 pub fn before_passes(spec: &MatMulSpec) -> String {
     let mut body = Body { spec, text: String::new() };
     match (spec.input, &spec.prologue) {
-        // Loads come before the wait there, too: see `groups_in_turns`.
+        // The wait is inside the pass, behind the first loads: see `groups_in_turns`.
         (ActivationFormat::Codes(_), None) => return body.text,
         (ActivationFormat::Codes(_), Some(_)) => body.first_groups(),
         _ => {}
@@ -111,8 +111,8 @@ impl Body<'_> {
         }
     }
 
-    /// Behind a prologue, loads go on without a break: each group that is multiplied makes room for the one `unroll` groups on, and
-    /// the last of a pass for the first of the next. The very first are under way while the prologue works.
+    /// Behind a prologue, each group that is multiplied makes room for the one `unroll` groups on; the first of a pass are loaded
+    /// before the sums of the one before are put together, those of the first while the prologue works.
     fn groups_rolling(&mut self) {
         let (unroll, turns) = self.turns();
         if turns > 1 {
@@ -134,6 +134,7 @@ impl Body<'_> {
         }
     }
 
+    /// As a pass begins with them, for the first one.
     fn first_groups(&mut self) {
         let group_tile = "group.y * PASSES * GROUP_TILES + lane / (8u * K_SLICES)";
         self.bases(1, "var ", &format!("({group_tile}) * TILES_PER_LANE"));
@@ -148,8 +149,8 @@ impl Body<'_> {
         }
     }
 
-    /// The same, loaded. Lanes past the last group have loaded it, too, and do not multiply it; `turns_before`: in the last turn,
-    /// how many have been; before that all lanes have groups.
+    /// The same, loaded. `turns_before`: this may be the last turn, behind so many, in which lanes past the last group have loaded
+    /// it, too, and do not multiply it. `None`: all lanes have all of their groups.
     fn multiply_turn(&mut self, indent: usize, turns_before: Option<usize>) {
         let k_slices = self.spec.tile.k_slices;
         let unroll = self.turns().0;
