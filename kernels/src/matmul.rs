@@ -20,6 +20,7 @@ use crate::template::{Values, render};
 
 mod across;
 mod body;
+mod groups;
 
 /// Parameters of one matmul pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

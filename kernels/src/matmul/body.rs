@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat};
+use crate::activations::ActivationFormat;
 use crate::layout::{TILE_ROWS, WeightFormat};
 use crate::matmul::{MatMulSpec, Sharing};
 
@@ -77,171 +77,9 @@ impl Body<'_> {
         }
     }
 
-    fn wait(&mut self) {
+    pub(super) fn wait(&mut self) {
         if self.spec.chained {
             self.line(1, "await_dispatch(lane);".into());
-        }
-    }
-
-    /// Integer activations: groups of 32 columns that a lane has under way, and turns in which it has had all of its own.
-    fn turns(&self) -> (usize, usize) {
-        let own = activations::groups(self.spec.layout.cols).div_ceil(self.spec.tile.k_slices);
-        let unroll = self.spec.tile.unroll.min(own);
-        (unroll, own.div_ceil(unroll))
-    }
-
-    /// Without a prologue, a turn's groups are loaded before the first is multiplied, those of the first turn while an earlier
-    /// dispatch ends. It takes fewer registers than loads without a break do.
-    fn groups_in_turns(&mut self) {
-        self.bases(1, "let ", "first_tile");
-        let (unroll, turns) = self.turns();
-        let step = unroll * self.spec.tile.k_slices;
-        self.line(1, "var k_group = slice;".into());
-        if self.spec.chained {
-            self.load_turn(1, "let ");
-            self.wait();
-            self.multiply_turn(1, (turns == 1).then_some(0));
-            self.line(1, format!("k_group += {step}u;"));
-        }
-        if !self.spec.chained || turns > 1 {
-            self.line(1, format!("for (; k_group < INPUT_GROUPS; k_group += {step}u) {{"));
-            self.load_turn(2, "let ");
-            self.multiply_turn(2, Some(turns - 1));
-            self.line(1, "}".into());
-        }
-    }
-
-    /// Behind a prologue, each group that is multiplied makes room for the one `unroll` groups on; the first of a pass are loaded
-    /// before the sums of the one before are put together, those of the first while the prologue works.
-    fn groups_rolling(&mut self) {
-        let (unroll, turns) = self.turns();
-        if turns > 1 {
-            self.line(1, format!("for (var run = 1u; run < {turns}u; run++) {{"));
-            for part in 0..unroll {
-                self.multiply_group(2, part);
-                self.load_group(2, "", part + unroll, part);
-            }
-            self.line(2, format!("k_group += {}u;", unroll * self.spec.tile.k_slices));
-            self.line(1, "}".into());
-        }
-        self.multiply_turn(1, Some(turns - 1));
-        if self.spec.tile.passes > 1 {
-            self.line(1, "if (turn + 1u < PASSES) {".into());
-            self.bases(2, "", "first_tile + GROUP_TILES * TILES_PER_LANE");
-            self.line(2, "k_group = slice;".into());
-            self.load_turn(2, "");
-            self.line(1, "}".into());
-        }
-    }
-
-    /// As a pass begins with them, for the first one.
-    fn first_groups(&mut self) {
-        let group_tile = "group.y * PASSES * GROUP_TILES + lane / (8u * K_SLICES)";
-        self.bases(1, "var ", &format!("({group_tile}) * TILES_PER_LANE"));
-        self.line(1, "var k_group = slice;".into());
-        self.load_turn(1, "var ");
-    }
-
-    /// The groups of a turn that begins at `k_group`; `declare` as in `bases`.
-    fn load_turn(&mut self, indent: usize, declare: &str) {
-        for part in 0..self.turns().0 {
-            self.load_group(indent, declare, part, part);
-        }
-    }
-
-    /// The same, loaded. `turns_before`: this may be the last turn, behind so many, in which lanes past the last group have loaded
-    /// it, too, and do not multiply it. `None`: all lanes have all of their groups.
-    fn multiply_turn(&mut self, indent: usize, turns_before: Option<usize>) {
-        let k_slices = self.spec.tile.k_slices;
-        let unroll = self.turns().0;
-        let groups = activations::groups(self.spec.layout.cols);
-        for part in 0..unroll {
-            let is_whole = turns_before.is_none_or(|turns| (turns * unroll + part + 1) * k_slices <= groups);
-            if is_whole {
-                self.multiply_group(indent, part);
-                continue;
-            }
-            self.line(indent, format!("if (k_group + {}u < INPUT_GROUPS) {{", part * k_slices));
-            self.multiply_group(indent + 1, part);
-            self.line(indent, "}".into());
-        }
-    }
-
-    /// Words and parameters of every tile for the lane's group number `ahead` behind `k_group`, which is number `part` of those under
-    /// way; `declare` as in `bases`.
-    fn load_group(&mut self, indent: usize, declare: &str, ahead: usize, part: usize) {
-        let ahead = ahead * self.spec.tile.k_slices;
-        self.line(indent, format!("{declare}group_{part} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
-        let spec = self.spec;
-        let format = spec.layout.format;
-        // Groups of 64 and 128 weights are several groups of activations.
-        let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
-        let block = if groups_per_block == 1 {
-            format!("group_{part}")
-        } else {
-            format!("(group_{part} / {groups_per_block}u)")
-        };
-        for tile in self.tiles() {
-            let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
-            self.line(indent, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
-            self.line(indent, format!("{declare}pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
-            if format == WeightFormat::Int8 {
-                self.line(indent, format!("{declare}first_{name} = weights[at_{name} + row];"));
-                self.line(indent, format!("{declare}second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
-            } else {
-                let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
-                let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
-                self.line(indent, format!("{declare}word_{name} = weights[at_{name} + {chunk}row];"));
-            }
-        }
-    }
-
-    fn multiply_group(&mut self, indent: usize, part: usize) {
-        let spec = self.spec;
-        let planes = spec.input.precision().expect("codes").planes();
-        let int8 = spec.layout.format == WeightFormat::Int8;
-        for tile in self.tiles() {
-            let name = format!("{part}_{tile}");
-            self.line(indent, format!("let param_{name} = row_param(pair_{name}, row);"));
-            if int8 {
-                self.line(indent, format!("let scale_{name} = int8_scale(param_{name});"));
-                continue;
-            }
-            self.line(indent, format!("let scale_{name} = int4_scale(param_{name});"));
-            self.line(indent, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
-            // Codes 0..4 of each word, and 4..8.
-            self.line(indent, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
-            self.line(indent, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
-        }
-        for column in 0..spec.tile.columns {
-            let x = format!("{part}_{column}");
-            let row = format!("input_row + {column}u");
-            self.line(indent, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
-            self.line(indent, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
-            if !int8 {
-                self.line(indent, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
-            }
-            for quad in 0..2 * planes {
-                let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
-                self.line(indent, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
-            }
-            for tile in self.tiles() {
-                let name = format!("{part}_{tile}");
-                let sum = match planes {
-                    1 => dot(int8, &name, &format!("x_{x}"), 0),
-                    _ => format!(
-                        "16 * ({}) + {}",
-                        dot(int8, &name, &format!("x_{x}"), 0),
-                        dot(int8, &name, &format!("x_{x}"), 2)
-                    ),
-                };
-                let zero = if int8 { String::new() } else { format!(" - zero_{name} * x_sum_{x}") };
-                let scale = format!("scale_{name} * x_scale_{x}");
-                self.line(
-                    indent,
-                    format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"),
-                );
-            }
         }
     }
 
@@ -424,20 +262,6 @@ impl Body<'_> {
         }
         self.line(1, "}".into());
     }
-}
-
-/// The integer dot product of a group of weights with the plane of `x` that begins at its quad `first`.
-fn dot(int8: bool, weights: &str, x: &str, first: usize) -> String {
-    let product = |i: usize| {
-        let x = format!("{x}_{}.{}", first + i / 4, component(i % 4));
-        let weight = match (int8, i) {
-            (true, 0..4) => format!("first_{weights}.{}", component(i)),
-            (true, _) => format!("second_{weights}.{}", component(i - 4)),
-            (false, _) => format!("{}_{weights}.{}", ["low", "high"][i % 2], component(i / 2)),
-        };
-        format!("dot4I8Packed({weight}, {x})")
-    };
-    (0..8).map(product).collect::<Vec<_>>().join(" + ")
 }
 
 pub(super) fn component(index: usize) -> &'static str {
