@@ -29,7 +29,8 @@ pub struct Target {
     pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 with f32 sums, 16 x 16 x 16.
     pub matrix: Option<MatrixTuning>,
-    /// Workgroups into which decode's attention is split, where a context is long enough: they fill the device.
+    /// Workgroups into which decode's attention is split, where a context is long enough: they fill the device. That in one
+    /// dispatch has a number of its own.
     pub attention_workgroups: usize,
     /// Words of K, and of V, that a lane of attention has under way, at most. Each is code of its own, and a driver for CPUs takes
     /// long to compile it.
