@@ -7,12 +7,15 @@
 //!               └────────────┴────────────────┴─────────────────────────┴─────────────────────────────┴──────────────┘
 //! block tables  [KV group][sequence slot][page of the sequence] → page of the pool, u32 each; a group's tables begin
 //!               after `table_stride * table_slots` words of the one before
-//! outputs       MAX_OUTPUTS × Output: those of even draws, then those of odd ones
+//!               ┌────────────────────────┬────────────────────────┬───┬────────────────────────┐
+//! outputs       │ MAX_SAMPLERS × Output, │ MAX_SAMPLERS × Output, │ … │ MAX_SAMPLERS × Output, │   a ring
+//!               │ draws 0, 8, 16 …       │ draws 1, 9, 17 …       │   │ draws 7, 15, 23 …      │
+//!               └────────────────────────┴────────────────────────┴───┴────────────────────────┘
 //! ```
 //!
 //! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its draw: the same
-//! program can then run again before the host has seen the token. The host reads outputs of one parity while the other
-//! parity's step is under way.
+//! program can then run again before the host has seen the token. The host reads what some steps drew while those behind
+//! them are under way, up to `KEPT_DRAWS` in all.
 
 use std::fmt::Write;
 
@@ -22,8 +25,13 @@ pub const MAX_ROWS: usize = 512;
 pub const MAX_SAMPLERS: usize = 64;
 /// Most recent tokens of a sequence that the repeat penalty looks at.
 pub const MAX_HISTORY: usize = 256;
-/// Outputs of two steps.
-pub const MAX_OUTPUTS: usize = 2 * MAX_SAMPLERS;
+/// Draws of a sampler that are kept, each until so many others have been made.
+pub const KEPT_DRAWS: usize = 8;
+/// Outputs of as many steps.
+pub const MAX_OUTPUTS: usize = KEPT_DRAWS * MAX_SAMPLERS;
+
+// Where the number of draws overflows, the ring goes on as always.
+const _: () = assert!(KEPT_DRAWS.is_power_of_two());
 
 /// Declares a struct of 32-bit words together with the WGSL text that declares the same.
 macro_rules! gpu_words {
@@ -99,7 +107,7 @@ gpu_words! {
         repeat_penalty: f32,
         seed_low: u32,
         seed_high: u32,
-        /// Counts draws of one seed, so that each step draws anew; its lowest bit is the parity of the output.
+        /// Counts draws of one seed, so that each step draws anew; modulo `KEPT_DRAWS`, where in the ring the output goes.
         draw: u32,
         /// Entries of the history in use.
         n_history: u32,

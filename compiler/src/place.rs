@@ -193,7 +193,7 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     [
         ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
         (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),
-        ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that two steps drew, read by the host"),
+        ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that the last steps drew, read by the host"),
         ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
     ]
     .map(|(name, bytes, reason)| BufferPlan { name: name.into(), bytes, tier, reason: reason.into() })

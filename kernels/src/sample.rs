@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::step::Sampler;
+use artifacts::step::{KEPT_DRAWS, Sampler};
 
 use crate::chain;
 use crate::spec::{BindingSpec, Role, bindings, declarations};
@@ -38,6 +38,7 @@ impl SampleSpec {
     pub(crate) fn wgsl(&self) -> String {
         let values = chain::values(self.chained, Values::default())
             .size("SLOTS", chain::SLOTS)
+            .size("KEPT_DRAWS", KEPT_DRAWS)
             .size("VOCAB", self.vocab)
             .size("LOGITS_STRIDE", self.logits_stride)
             .size("WORKGROUP", self.workgroup)

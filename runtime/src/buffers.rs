@@ -34,7 +34,7 @@ pub struct Buffers {
 pub struct HostViews {
     /// `step::StepHeader`, rows, samplers, histories and block tables.
     pub step: Mapping,
-    /// `step::Output`s of two steps.
+    /// `step::Output`s of the last steps.
     pub output: Mapping,
     /// f32 logits, `logits_rows * logits_stride` elements.
     pub readback: Mapping,

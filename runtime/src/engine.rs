@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use artifacts::step::{HISTORY_AT, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT, Sampler};
-use artifacts::step::{StepHeader, TABLES_AT};
+use artifacts::step::{HISTORY_AT, KEPT_DRAWS, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
+use artifacts::step::{Sampler, StepHeader, TABLES_AT};
 
 use crate::buffers::HostViews;
 use crate::error::LoadError;
@@ -121,7 +121,7 @@ impl Engine {
     pub fn sampled(&self, sampler: usize, draw: u32) -> Result<Sampled, Failure> {
         self.views.output.invalidate()?;
         let mut words = [0; Output::WORDS];
-        let at = (draw as usize % 2) * MAX_SAMPLERS + sampler;
+        let at = (draw as usize % KEPT_DRAWS) * MAX_SAMPLERS + sampler;
         self.views.output.read_words(at * Output::WORDS, &mut words);
         let [token, logit, candidates, stalled] = words;
         if stalled != 0 {

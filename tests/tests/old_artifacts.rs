@@ -40,16 +40,24 @@ fn version_4_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 4, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
+/// Its samplers kept two draws.
+#[test]
+fn version_5_is_refused_by_name() {
+    let bytes = std::fs::read(golden("v5-tiny.unicorn")).unwrap();
+    let error = ArtifactView::parse(&bytes).err().expect("another major version");
+    assert!(matches!(error, ParseError::Version { found_major: 5, supported_major: VERSION_MAJOR, .. }), "{error}");
+}
+
 /// What a version's artifact must still say, as long as its major version is ours.
 #[test]
-fn version_5_keeps_loading() {
-    let bytes = std::fs::read(golden("v5-tiny.unicorn")).unwrap();
+fn version_6_keeps_loading() {
+    let bytes = std::fs::read(golden("v6-tiny.unicorn")).unwrap();
     // Five sections on multiples of 64 KiB: most of it is zeros.
     assert!(bytes.len() < 400_000, "a golden artifact is small, found {} bytes", bytes.len());
     let view = match ArtifactView::parse(&bytes) {
         Ok(view) => view,
-        Err(ParseError::Version { found_major: 5, .. }) if VERSION_MAJOR != 5 => return,
-        Err(error) => panic!("version 5 is neither read nor refused by name: {error}"),
+        Err(ParseError::Version { found_major: 6, .. }) if VERSION_MAJOR != 6 => return,
+        Err(error) => panic!("version 6 is neither read nor refused by name: {error}"),
     };
     assert_eq!(view.meta.model.architecture, "LlamaForCausalLM");
     assert_eq!((view.meta.model.vocab_size, view.meta.model.hidden_size, view.meta.model.n_layers), (259, 32, 1));
@@ -66,8 +74,8 @@ fn every_version_has_its_artifact() {
         std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| name.ends_with(".unicorn"));
     names.sort();
-    assert_eq!(names, ["v1-tiny.unicorn", "v2-tiny.unicorn", "v3-tiny.unicorn", "v4-tiny.unicorn", "v5-tiny.unicorn"]);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (5, 0), "a new version needs an artifact in artifacts/golden");
+    assert_eq!(names, [1, 2, 3, 4, 5, 6].map(|version| format!("v{version}-tiny.unicorn")));
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (6, 0), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.

@@ -197,7 +197,7 @@ fn stalled() -> u32 {
 // Says what was drawn and, if the sampler feeds, makes it the next step's row.
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
-    drawn[(params.draw & 1u) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
+    drawn[(params.draw % KEPT_DRAWS) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
     if (params.feeds == 0u) {
         return;
     }

@@ -106,7 +106,7 @@ const SAMPLE: &str = "
     }
     let sampler = step.samplers[s];
     let candidates = sampler.draw + sampler.n_history + 1000u * step.rows[s].rope_variant;
-    output[(sampler.draw & 1u) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
+    output[(sampler.draw % KEPT_DRAWS) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
     if sampler.feeds == 1u {
         let position = step.rows[s].position + 1u;
         let long = select(0u, 1u, position + 1u > step.header.long_rope_above);
@@ -140,7 +140,7 @@ fn kernels() -> Kernels {
         spirv(ATTEND, &[("GROUP", 1), ("WINDOW", WINDOW)]),
         spirv(LOGITS, &[("ROWS", 1)]),
         spirv(LOGITS, &[("ROWS", LOGITS_ROWS)]),
-        spirv(SAMPLE, &[]),
+        spirv(SAMPLE, &[("KEPT_DRAWS", step::KEPT_DRAWS as u32)]),
     ];
     let bindings = [3, 3, 3, 3, 5, 5, 3];
     let pipelines = names
