@@ -64,6 +64,9 @@ fn draw_each(
     let drawn: Vec<Sampled> =
         draws.map(|(index, session)| engine.sampled(index, session.draws())).collect::<Result<_, _>>()?;
     let gpu_seconds = engine.gpu_seconds(program, 0);
-    sessions.iter_mut().for_each(|session| session.count_draw(gpu_seconds));
+    for session in sessions.iter_mut() {
+        session.count_gpu_seconds(gpu_seconds);
+        session.count_draw();
+    }
     Ok(drawn)
 }

@@ -43,6 +43,11 @@ impl ProgramShape {
         if self.batch { 2 } else { 1 }
     }
 
+    /// Whether one sequence decodes by it: then a submission may have several of its steps.
+    pub fn decodes_one_sequence(&self) -> bool {
+        self.batch && self.rows == 1
+    }
+
     /// The least for what fits best: few rows, and of equal ones, for the deepest sequences.
     fn small_and_deep(&self) -> (u32, Reverse<u32>) {
         (self.rows, Reverse(self.from_tokens))

@@ -87,7 +87,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a program run on what the step buffer holds, behind the other turn's step. While weights are on their way, each
+    /// Lets a program run on what the step buffer holds, behind the other turn's steps. While weights are on their way, each
     /// submission waits for what it reads.
     pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
         match &self.loading {
@@ -100,6 +100,17 @@ impl Engine {
         }
     }
 
+    /// Whether one submission can have several steps of a program: not while weights are on their way.
+    pub fn has_steps_together(&self, program: usize) -> Result<bool, Stop> {
+        let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.arrival.is_complete())?;
+        Ok(are_there && !self.programs.recorded[program].turns_together.is_empty())
+    }
+
+    /// As [`Engine::begin`], for several steps in one submission. The program has them.
+    pub fn begin_together(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
+        Ok(self.lane.begin(turn, &self.programs.recorded[program].turns_together[turn].lists)?)
+    }
+
     /// Returns when these pieces of a program have the weights that they read.
     pub fn wait_for_weights(&self, program: usize, pieces: &[Piece]) -> Result<(), LoadError> {
         let Some(loading) = &self.loading else { return Ok(()) };
@@ -107,12 +118,12 @@ impl Engine {
         Ok(loading.arrival.wait_for(needed.unwrap_or(0))?)
     }
 
-    /// Waits for the turn's step.
+    /// Waits for the turn's steps.
     pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
         self.lane.end(turn)
     }
 
-    /// Seconds that the device spent in the turn's last step; `None`: it keeps no time.
+    /// Seconds that the device spent in the turn's last submissions; `None`: it keeps no time.
     pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
         self.programs.recorded[program].turns[turn].timer.as_ref()?.seconds_between(0, 1)
     }
@@ -148,8 +159,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a sequence the pages of positions `rows`. A step under way does not read what is written here: it has no row
-    /// of these positions.
+    /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps under way may have rows of the
+    /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
+    /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step under way may
+    /// still read it, but whoever writes it runs behind a barrier after that step.
     pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
         for (group, (table, pool)) in tables.iter_mut().zip(&mut self.pools).enumerate() {
             let begin = TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize;

@@ -14,6 +14,7 @@ use crate::device_plan::{DeviceChoice, DeviceFacts, choose_device, choose_target
 use crate::engine::Engine;
 use crate::error::{LoadError, RunError};
 use crate::loading::Arrival;
+use crate::multistep::MOST_POSITIONS_UNDER_WAY;
 use crate::pages::{BlockTable, HeldPages};
 use crate::pipeline_cache::PipelineReport;
 use crate::profile::StepProfile;
@@ -65,6 +66,9 @@ pub struct LoadOptions {
     /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
     /// nobody resets, nothing is measured for it.
     pub submission: Option<Duration>,
+    /// Longest that several steps of decode may take in one submission, whose tokens are heard of together; zero: each step
+    /// has its own.
+    pub multistep: Duration,
     /// Where starts leave what spares later ones work; `None`: nowhere.
     pub cache_folder: Option<PathBuf>,
     /// A barrier before every dispatch that depends on those before, also where it could wait for them by itself.
@@ -104,6 +108,10 @@ pub struct LoadReport {
 /// that shares the GPU should not stutter.
 const SUBMISSION: Duration = Duration::from_millis(100);
 
+/// Shorter than a frame of any display, so that nobody sees tokens come together. Where steps take longer, the few microseconds
+/// that are saved are not seen either.
+const MULTISTEP: Duration = Duration::from_millis(10);
+
 impl Model {
     /// Reads the artifact, chooses device, target and context, makes the weights resident and records every program.
     /// `progress` is told weight bytes done and in all.
@@ -118,11 +126,12 @@ impl Model {
         artifact.keep_runnable(&facts.features);
         let targets = &artifact.kernels().targets;
         let target = choose_target(targets, &facts, options.target.as_deref())?;
+        let rows = target.programs.iter().map(|program| program.rows);
         let request = ContextRequest {
             asked_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
             slots: options.slots.max(1),
-            chunk_tokens: target.programs.iter().map(|program| program.rows).max().unwrap_or(1),
+            chunk_tokens: rows.max().unwrap_or(1).max(MOST_POSITIONS_UNDER_WAY),
         };
         let memory = Memory { artifact: path, facts: &facts, amdgpu: Amdgpu::now(&facts), budget: &options.budget };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
@@ -283,6 +292,11 @@ impl Model {
         self.decided.request.slots
     }
 
+    /// Longest that several steps of decode may take in one submission.
+    pub(crate) fn multistep_seconds(&self) -> f64 {
+        self.decided.options.multistep.as_secs_f64()
+    }
+
     /// Whether dispatches have barriers also where they could wait for each other by themselves.
     pub(crate) fn has_barriers(&self) -> bool {
         self.decided.barriers.load(Ordering::Relaxed)
@@ -318,6 +332,7 @@ impl Default for LoadOptions {
             load_alone: false,
             verify_weights: true,
             submission: None,
+            multistep: MULTISTEP,
             cache_folder: None,
             barriers: false,
             profile: false,

@@ -8,6 +8,7 @@ use crate::buffers::Buffers;
 use crate::chunks::ProgramShape;
 use crate::error::LoadError;
 use crate::links::links;
+use crate::multistep::STEPS_TOGETHER;
 use crate::pace::{Pace, Piece, Work, cut};
 use crate::profile::ProgramStamps;
 use crate::vk::device::Device;
@@ -24,6 +25,9 @@ pub struct Programs {
 pub struct RecordedProgram {
     /// The program once, or twice where its steps can follow one another without the host; each a list a submission.
     pub turns: Vec<Turn>,
+    /// The same with `STEPS_TOGETHER` steps in one list, for one sequence's decode where they are foreseen to stay within the
+    /// bound; else empty. Timers are those of `turns`.
+    pub turns_together: Vec<Turn>,
     /// Where the first turn was recorded to be profiled.
     pub stamps: Option<ProgramStamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
@@ -121,6 +125,7 @@ impl Prepared {
     /// Records every program, cut so that no submission takes longer than `bound_seconds` at its pace. The step's time goes
     /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own, for which
     /// programs are to be prepared with barriers.
+    /// Then there are no steps together.
     ///
     /// # Errors
     /// When the device fails, or is to be profiled and keeps no time.
@@ -135,16 +140,19 @@ impl Prepared {
         for (program, pace) in self.programs.iter().zip(paces) {
             let cuts = program.cuts(*pace, bound_seconds);
             let mut parts = program.commands(&cuts);
+            let together = program.steps_together(&parts, *pace, bound_seconds).filter(|_| profile.is_none());
             let stamps = profile
                 .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
                 .transpose()?;
-            let turns = self.timers[..program.shape.turns()]
-                .iter()
-                .map(|timer| record_turn(device, parts.clone(), timer.clone()))
-                .collect::<Result<_, _>>()?;
+            let timers = &self.timers[..program.shape.turns()];
+            let record_turns = |parts: &[Vec<Command>]| {
+                timers.iter().map(|timer| record_turn(device, parts.to_vec(), timer.clone())).collect::<Result<_, _>>()
+            };
+            let turns = record_turns(&parts)?;
+            let turns_together = together.map_or(Ok(Vec::new()), |steps| record_turns(&[steps]))?;
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
-            programs.recorded.push(RecordedProgram { turns, stamps, read_logits });
+            programs.recorded.push(RecordedProgram { turns, turns_together, stamps, read_logits });
             programs.shapes.push(program.shape);
         }
         Ok(programs)
@@ -180,6 +188,17 @@ impl PreparedProgram {
             waits.then_some(Command::Barrier).into_iter().chain([work])
         };
         submissions.iter().map(|pieces| pieces.iter().flat_map(one).collect()).collect()
+    }
+
+    /// What is recorded for several steps in one submission, given what is for one step; `None`: nobody wants that, or it would
+    /// be too long.
+    fn steps_together(&self, submissions: &[Vec<Command>], pace: Pace, bound_seconds: f64) -> Option<Vec<Command>> {
+        let [step] = submissions else { return None };
+        let seconds = pace.seconds(self.work.iter().map(|work| work.bytes).sum());
+        let are_short = f64::from(STEPS_TOGETHER) * seconds <= bound_seconds;
+        let are_wanted = self.shape.decodes_one_sequence() && are_short;
+        // Each step reads the row that the one before has drawn, and its keys and values.
+        are_wanted.then(|| [step.as_slice(); STEPS_TOGETHER as usize].join(&Command::Barrier))
     }
 }
 

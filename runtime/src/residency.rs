@@ -40,7 +40,7 @@ pub struct ContextRequest {
     pub asked_tokens: Option<u32>,
     pub max_positions: u32,
     pub slots: u32,
-    /// Most rows that one step appends.
+    /// Most rows of one sequence that one step appends, or steps under way together.
     pub chunk_tokens: u32,
 }
 

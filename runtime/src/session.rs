@@ -9,6 +9,7 @@ use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
 use crate::journal::{Entry, Journal};
 use crate::model::Model;
+use crate::multistep::steps_of_submission;
 use crate::pages::BlockTable;
 use crate::recovery::{Stop, persist};
 use crate::vk::Failure;
@@ -121,7 +122,7 @@ impl<'m> Session<'m> {
             }
             Ok(())
         })?;
-        self.draws = self.draws.wrapping_add(1);
+        self.count_draw();
         Ok(sampled.expect("the last step of a feed that wants a token samples"))
     }
 
@@ -167,15 +168,16 @@ impl<'m> Session<'m> {
     }
 
     /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
-    /// of its sequences); `None`: it keeps no time, or there was no step.
+    /// of its sequences, and those of a submission for all of its steps, also if a draw was forgotten); `None`: it keeps no time, or there was no step.
     pub fn take_gpu_seconds(&mut self) -> Option<f64> {
         let seconds = std::mem::take(&mut self.gpu_seconds);
         (seconds > 0.0).then_some(seconds)
     }
 
     /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn
-    /// token, breaks off. The last token drawn is not appended. Each draw feeds the next step on the device, which is
-    /// under way while `each` looks at the token; other sessions wait until the end.
+    /// token in order, breaks off. The last token drawn is not appended. Each draw feeds the next step on the device, where one or
+    /// several steps are under way while `each` looks at a token: up to seven that it has not heard of are forgotten when it
+    /// breaks off. Other sessions wait until the end.
     ///
     /// # Errors
     /// As [`Session::feed_and_sample`], also when the context ends before `each` does: what was drawn stays.
@@ -199,7 +201,7 @@ impl<'m> Session<'m> {
             session.push(ahead.token, program, engine);
             let streamed = session.stream(engine, program, sampling, &mut ahead.draws_left, each);
             if streamed.is_err() {
-                // Its draw is the one that nobody has heard of.
+                // Its draw is the first that nobody has heard of.
                 ahead.token = session.pop();
             }
             streamed
@@ -211,34 +213,74 @@ impl<'m> Session<'m> {
     fn stream(
         &mut self,
         engine: &mut Engine,
-        mut program: usize,
+        program: usize,
         sampling: &Sampling,
         draws_left: &mut u32,
         each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
     ) -> Result<(), Stop> {
         let rows = [self.newest_row(engine)];
         engine.write(&Step { program, rows: &rows, drawings: &[self.drawing(sampling, true)] })?;
-        engine.begin(program, self.draws as usize % 2)?;
+        engine.begin(program, 0)?;
+        let mut now = UnderWay { program, turn: 0, n_steps: 1 };
+        let mut step_seconds = None;
         loop {
-            let turn = self.draws as usize % 2;
-            let next = self.len_tokens();
-            let next_program = decoder(engine, next)?;
-            if *draws_left > 1 {
-                engine.advance(self.slot, next..next + 1, &mut self.tables);
-                engine.begin(next_program, 1 - turn)?;
+            let behind = self.begin_behind(engine, &now, *draws_left - now.n_steps, step_seconds)?;
+            engine.end(now.turn)?;
+            let gpu_seconds = engine.gpu_seconds(now.program, now.turn);
+            self.count_gpu_seconds(gpu_seconds);
+            step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(now.n_steps));
+            for _ in 0..now.n_steps {
+                let sampled = engine.sampled(0, self.draws)?;
+                self.count_draw();
+                *draws_left -= 1;
+                if each(sampled).is_break() {
+                    // What steps under way write lies behind the sequence's end, and if they fail, the lane remembers.
+                    let _ = engine.end(1 - now.turn);
+                    return Ok(());
+                }
+                if *draws_left > 0 {
+                    let position = self.len_tokens();
+                    let program = decoder(engine, position)?;
+                    self.journal.append(&[sampled.token], program, engine.rope_variant(position + 1));
+                }
             }
-            engine.end(turn)?;
-            let sampled = engine.sampled(0, self.draws)?;
-            self.count_draw(engine.gpu_seconds(program, turn));
-            *draws_left -= 1;
-            if each(sampled).is_break() || *draws_left == 0 {
-                // What the step under way writes lies behind the sequence's end, and if it fails, the lane remembers.
-                let _ = engine.end(1 - turn);
-                return Ok(());
+            match behind {
+                Some(behind) => now = behind,
+                None => return Ok(()),
             }
-            self.journal.append(&[sampled.token], next_program, engine.rope_variant(next + 1));
-            program = next_program;
         }
+    }
+
+    /// Submits steps behind those under way, which begin with the newest token's, where `draws_left` is not 0.
+    fn begin_behind(
+        &mut self,
+        engine: &mut Engine,
+        now: &UnderWay,
+        draws_left: u32,
+        step_seconds: Option<f64>,
+    ) -> Result<Option<UnderWay>, Stop> {
+        if draws_left == 0 {
+            return Ok(None);
+        }
+        let end = self.len_tokens();
+        let position = end - 1 + now.n_steps;
+        let (program, turn) = (decoder(engine, position)?, 1 - now.turn);
+        let shapes = &engine.programs.shapes;
+        let n_steps = match engine.has_steps_together(program)? {
+            true => {
+                let most_seconds = self.model.multistep_seconds();
+                steps_of_submission(shapes, position, draws_left, step_seconds, most_seconds)
+            }
+            false => 1,
+        };
+        // From the sequence's end on, not from these steps' first position: if it is broken off, it goes on there, and a
+        // sliding window must not have given back what that position sees.
+        engine.advance(self.slot, end..position + n_steps, &mut self.tables);
+        match n_steps {
+            1 => engine.begin(program, turn)?,
+            _ => engine.begin_together(program, turn)?,
+        }
+        Ok(Some(UnderWay { program, turn, n_steps }))
     }
 
     /// Runs `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
@@ -271,7 +313,7 @@ impl<'m> Session<'m> {
                 let entry = Entry { program: chunk.program, position, tokens: now, rope_variant };
                 let ran = run_entry(engine, session.slot, &mut session.tables, &entry, drawing)
                     .and_then(|()| Ok(after_step(engine, chunk, position)?));
-                session.gpu_seconds += engine.gpu_seconds(chunk.program, 0).unwrap_or_default();
+                session.count_gpu_seconds(engine.gpu_seconds(chunk.program, 0));
                 if ran.is_err() {
                     session.journal.truncate(position);
                 }
@@ -346,9 +388,13 @@ impl<'m> Session<'m> {
     }
 
     /// A step has made a draw, and its result is there.
-    pub(crate) fn count_draw(&mut self, gpu_seconds: Option<f64>) {
-        self.gpu_seconds += gpu_seconds.unwrap_or_default();
+    pub(crate) fn count_draw(&mut self) {
         self.draws = self.draws.wrapping_add(1);
+    }
+
+    /// What was submitted has ended.
+    pub(crate) fn count_gpu_seconds(&mut self, gpu_seconds: Option<f64>) {
+        self.gpu_seconds += gpu_seconds.unwrap_or_default();
     }
 
     fn give_back_from(&mut self, len_tokens: u32) {
@@ -386,6 +432,13 @@ struct Ahead {
     /// To be fed next.
     token: u32,
     draws_left: u32,
+}
+
+/// Consecutive steps of one program, in one turn of the lane.
+struct UnderWay {
+    program: usize,
+    turn: usize,
+    n_steps: u32,
 }
 
 impl Drop for Session<'_> {

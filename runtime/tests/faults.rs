@@ -11,7 +11,7 @@ use std::time::Duration;
 use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 use runtime::{inject, injected, limit_reads};
 use tempfile::TempDir;
-use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
+use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 
 mod toy_artifact;
 
@@ -51,9 +51,10 @@ fn run(model: &Model) -> Result<Stream, RunError> {
     session.truncate(100)?;
     let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
     let mut drawn = vec![first];
-    session.generate(first.token, &sampling, 9, &mut |sampled| {
+    // If steps go together, the break is in the middle of four, with four more under way.
+    session.generate(first.token, &sampling, 14, &mut |sampled| {
         drawn.push(sampled);
-        if drawn.len() == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if drawn.len() == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     let mut other = model.session()?;
     other.feed(&prompt(20))?;
@@ -71,7 +72,29 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
     let Some(options) = options() else { return };
     // Short submissions are measured at load, on a software device as well. With the shortest, every load makes the same calls,
     // however fast the device is just then: whatever can be cut is cut.
-    let options = LoadOptions { slots: 2, submission: Some(Duration::from_nanos(1)), ..options };
+    fail_every_call(LoadOptions { submission: Some(Duration::from_nanos(1)), ..options });
+}
+
+/// The same where steps of decode are submitted together, always.
+#[test]
+fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
+    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let calls_of_run = |limit: Duration| {
+        let options = LoadOptions { slots: 2, multistep: limit, ..multistep(options.clone()) };
+        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+        inject(None);
+        run(&model).unwrap();
+        injected().0
+    };
+    // Five submissions or ten, each with a fence to be waited for and reset.
+    let [together, alone] = [Duration::MAX, Duration::ZERO].map(calls_of_run);
+    assert!(together + 5 * 3 <= alone, "{together} calls, {alone} with a submission a step");
+    fail_every_call(multistep(options));
+}
+
+/// Loads the toy and runs it, once for each Vulkan call of that, which fails.
+fn fail_every_call(options: LoadOptions) {
+    let options = LoadOptions { slots: 2, ..options };
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let options = LoadOptions { cache_folder: Some(folder.path().join("caches")), ..options };

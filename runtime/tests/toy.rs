@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, Way};
-use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, options, prompt, twin, write_toy};
+use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 
 mod toy_artifact;
 
@@ -47,7 +47,7 @@ fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
     session.truncate(33).unwrap();
     let again = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
     assert_eq!(again.token, second.token);
-    // The last of these steps begins at position 94 and sees 85 to 94.
+    // The last of these steps begins at position 94 and sees 84 to 94.
     session.feed(&prompt(60)).unwrap();
     session.feed(&[3]).unwrap();
     let error = session.truncate(40).unwrap_err();
@@ -74,7 +74,8 @@ fn sampling_parameters_and_history_reach_the_kernel() {
 /// Each draw feeds the next step on the device; the text, the penalty's history and the draws are those of single steps.
 #[test]
 fn generating_ahead_gives_what_single_steps_give() {
-    let Some(toy) = Toy::load(|options| options.slots = 2) else { return };
+    let multistep = |options: &mut LoadOptions| *options = LoadOptions { slots: 2, ..multistep(options.clone()) };
+    let Some(toy) = Toy::load(multistep) else { return };
     let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
     let [mut stepped, mut ahead] = [toy.model.session().unwrap(), toy.model.session().unwrap()];
     let first = stepped.feed_and_sample(&prompt(70), &sampling).unwrap();
@@ -90,7 +91,7 @@ fn generating_ahead_gives_what_single_steps_give() {
             })
             .collect();
         let mut drawn = Vec::new();
-        // One of the runs is broken off with a step under way.
+        // One of the runs is broken off with steps under way.
         let limit = if most == 7 { 100 } else { most };
         let mut each = |sampled| {
             drawn.push(sampled);
@@ -109,6 +110,39 @@ fn generating_ahead_gives_what_single_steps_give() {
     };
     ahead.generate(1, &sampling, u32::MAX, &mut each).unwrap();
     assert_eq!((count, ahead.len_tokens()), (room, CONTEXT));
+    assert_no_validation_messages();
+}
+
+/// Wherever a text is broken off, in the middle of what was submitted together and with pages of a window just given back, it
+/// goes on as one of single steps does.
+#[test]
+fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
+    let Some(toy) = Toy::load(|options| *options = multistep(options.clone())) else { return };
+    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let begin = || {
+        let mut session = toy.model.session().unwrap();
+        let first = session.feed_and_sample(&prompt(30), &sampling).unwrap();
+        (session, vec![first])
+    };
+    let (mut stepped, mut expected) = begin();
+    while expected.len() < 100 {
+        let newest = expected[expected.len() - 1].token;
+        expected.push(stepped.feed_and_sample(&[newest], &sampling).unwrap());
+    }
+    drop(stepped);
+    for heard in 1..=9 {
+        let (mut session, mut drawn) = begin();
+        while drawn.len() < expected.len() {
+            let (newest, most) = (drawn[drawn.len() - 1].token, expected.len() - drawn.len());
+            let end = drawn.len() + heard;
+            let mut each = |sampled| {
+                drawn.push(sampled);
+                if drawn.len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            session.generate(newest, &sampling, most as u32, &mut each).unwrap();
+        }
+        assert_eq!(drawn, expected, "broken off after {heard}");
+    }
     assert_no_validation_messages();
 }
 

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use artifacts::{ArtifactView, MappedFile, Program};
 use compiler::export::export;
@@ -151,7 +152,9 @@ impl Built {
 
     fn try_load(&self, slots: u32) -> Result<Model, LoadError> {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options = LoadOptions { device: DeviceChoice::Name(device), slots, ..LoadOptions::default() };
+        // However slow the device, decode has several steps in a submission.
+        let multistep = Duration::MAX;
+        let options = LoadOptions { device: DeviceChoice::Name(device), slots, multistep, ..LoadOptions::default() };
         Model::load(&self.artifact(), &options, &mut |_, _| {})
     }
 
@@ -503,6 +506,41 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
             drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
         }
         assert_eq!(drawn, expected, "{name} in a batch");
+    }
+}
+
+/// Steps under way at the end of a text are forgotten, whatever they wrote; the text goes on over the end of a page, and with a
+/// window that moves.
+#[test]
+fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
+    let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 5, ..Sampling::default() };
+    for (name, ask) in [("mistral-window", INT4), ("gemma3-text", Ask { target: "generic", ..INT4 })] {
+        let model = Built::of(&models().join("tiny").join(name), ask).load();
+        let begin = || {
+            let mut session = model.session().expect("a free slot");
+            let prompt: Vec<u32> = (0..58).map(|index| index * 37 % 250).collect();
+            let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");
+            (session, vec![first])
+        };
+        let (mut session, mut expected) = begin();
+        while expected.len() < 16 {
+            let newest = expected[expected.len() - 1].token;
+            expected.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));
+        }
+        drop(session);
+        for heard in 1..=9 {
+            let (mut session, mut drawn) = begin();
+            while drawn.len() < expected.len() {
+                let newest = drawn[drawn.len() - 1].token;
+                let (end, most) = (drawn.len() + heard, expected.len() - drawn.len());
+                let mut each = |sampled: Sampled| {
+                    drawn.push(sampled);
+                    if drawn.len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                };
+                session.generate(newest, &sampling, most as u32, &mut each).expect("the steps run");
+            }
+            assert_eq!(drawn, expected, "{name}, broken off after {heard}");
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use compiler::{Source, compile};
 use runtime::{DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way};
@@ -25,7 +26,8 @@ fn turn() -> MutexGuard<'static, ()> {
 
 fn load_options() -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    LoadOptions { device: DeviceChoice::Name(device), ..LoadOptions::default() }
+    // However slow the device, decode has several steps in a submission.
+    LoadOptions { device: DeviceChoice::Name(device), multistep: Duration::MAX, ..LoadOptions::default() }
 }
 
 /// A seeded text: a prompt of several steps, some of them long, then as many draws, and what a last look sees of it all.
@@ -99,7 +101,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
         // The stages of the staging way are made meanwhile; then the loader waits, and calls nothing.
         let mut before = injected().0;
         loop {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             let now = injected().0;
             if now == before {
                 break;

@@ -289,7 +289,9 @@ fn load(path: &Path, way: Way, progress: &mut dyn FnMut(u64, u64)) -> Option<Res
 
 fn load_options(way: Way) -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    LoadOptions { device: DeviceChoice::Name(device), residency: Some(way), ..LoadOptions::default() }
+    let (device, residency) = (DeviceChoice::Name(device), Some(way));
+    // However slow the device, decode has several steps in a submission, once the weights are there.
+    LoadOptions { device, residency, multistep: Duration::MAX, ..LoadOptions::default() }
 }
 
 /// The same.

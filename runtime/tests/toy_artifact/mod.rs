@@ -3,6 +3,7 @@
 //! It "attends" by adding up the cached values of what a row sees: one KV group keeps everything, the other a window.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use artifacts::{
     ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
@@ -14,7 +15,8 @@ use runtime::{DeviceChoice, LoadOptions};
 pub const VOCAB: u32 = 97;
 pub const CONTEXT: u32 = 200;
 const PAGE_TOKENS: u32 = 4;
-const WINDOW: u32 = 10;
+/// Such that, of a page that is given back too early, whoever takes it next soon writes over what is still seen.
+const WINDOW: u32 = 11;
 /// Two slices, the first longer than one piece of reading.
 pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;
 
@@ -27,6 +29,12 @@ pub fn options() -> Option<LoadOptions> {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let device: DeviceChoice = device.parse().unwrap();
     Some(LoadOptions { device, ..LoadOptions::default() })
+}
+
+/// The same so that decode has several steps in a submission, however slow the device: they are foreseen to fit, and as quick as
+/// is asked for.
+pub fn multistep(options: LoadOptions) -> LoadOptions {
+    LoadOptions { submission: Some(Duration::from_secs(3600)), multistep: Duration::MAX, ..options }
 }
 
 /// Tokens without a short period.
