@@ -124,8 +124,7 @@ impl Prepared {
 
     /// Records every program, cut so that no submission takes longer than `bound_seconds` at its pace. The step's time goes
     /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own, for which
-    /// programs are to be prepared with barriers.
-    /// Then there are no steps together.
+    /// programs are to be prepared with barriers, and there are no steps together.
     ///
     /// # Errors
     /// When the device fails, or is to be profiled and keeps no time.
