@@ -43,6 +43,11 @@ pub struct TargetMatch {
     pub workgroup_invocations: u32,
     /// Kernels use packed dot products of int8.
     pub integer_dot_product: bool,
+    /// Kernels add to 64-bit integers in buffers by atomics.
+    pub int64_atomics: bool,
+    /// Dispatches tell each other without barriers what they wrote, and pass on what they were told: the Vulkan memory model
+    /// with chains of availability and visibility.
+    pub memory_model_chains: bool,
     /// Kernels use cooperative matrices of f16 with f32 sums, of so many rows and columns, and what comes with them: the
     /// Vulkan memory model and arithmetic in f16. 0: none.
     pub matrix_side: u32,

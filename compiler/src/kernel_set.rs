@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
 use kernels::checksum::ChecksumSpec;
 use kernels::fragments::FragmentsSpec;
+use kernels::next::NextSpec;
 use kernels::reads::ReadsSpec;
 use kernels::split::Split;
 use kernels::{KernelSpec, WeightLayout};
@@ -155,7 +156,8 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let layout = &spec.layout;
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
-            format!("{norm}matmul {rows}×{cols} {format} {} ×{}", spec.input.name(), spec.tile.columns)
+            let next = next_name(spec.next.as_ref());
+            format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.columns)
         }
         KernelSpec::Gemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;
@@ -171,9 +173,16 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
         }
         KernelSpec::DecodeAttention(spec) => {
-            format!("decode attention {} /{}", spec.cache.format.name(), spec.split.splits)
+            let next = next_name(spec.next.as_ref());
+            format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
         }
         KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
         other => other.name().into(),
     }
+}
+
+/// Of the matmul that a kernel does besides.
+fn next_name(next: Option<&NextSpec>) -> String {
+    let name = |next: &NextSpec| format!(" +{}×{} {}", next.layout.rows, next.layout.cols, next.layout.format.name());
+    next.map_or(String::new(), name)
 }

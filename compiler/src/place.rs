@@ -14,6 +14,7 @@ use artifacts::{
     Program, SlicePlan, Tier, WeightPlan,
 };
 use kernels::arrive::ARRIVALS;
+use kernels::sums::WORDS_PER_ELEMENT;
 use kernels::{KvFormat, chain};
 use shaders_gen::Target;
 
@@ -241,7 +242,7 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTr
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
     for (index, step) in steps.iter().enumerate() {
         for operand in &step.operands {
-            if let Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } = operand {
+            if operand.is_activation() {
                 lives.entry(*operand).or_insert((index, index)).1 = index;
             }
         }
@@ -254,6 +255,7 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTr
             let (name, len) = match operand {
                 Operand::Encoded(id) => (format!("{} as integers", value(id).name), row_len(id)),
                 Operand::Value(id) => (value(id).name.clone(), row_len(id)),
+                Operand::Sums(id) => (format!("{} as sums", value(id).name), WORDS_PER_ELEMENT * row_len(id)),
                 Operand::Partials { of, len } => (format!("{} in parts", value(of).name), len),
                 other => unreachable!("{other:?} is no activation"),
             };
@@ -375,7 +377,7 @@ fn bind(
         Operand::ChainSlots => words(slot(0), chain::SLOTS * chain::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_) | Operand::Encoded(_) | Operand::Partials { .. } => {
+        Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {
             let plan = &activations[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }

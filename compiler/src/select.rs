@@ -6,6 +6,7 @@ mod attention;
 mod chain;
 mod gemm;
 mod matmul;
+mod next;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -99,6 +100,8 @@ pub enum Operand {
     Value(ValueId),
     /// The same value as the integers, or f16, that matmuls read.
     Encoded(ValueId),
+    /// The same value as sums that workgroups add to.
+    Sums(ValueId),
     /// Counters of those who leave a result in parts, 0 between dispatches.
     Arrivals,
     /// The slots of the dispatch before this one and its own, see `kernels::chain`.
@@ -122,6 +125,13 @@ pub enum Operand {
     },
     Logits,
     Drawn,
+}
+
+impl Operand {
+    /// Whether it lies in the arena for as long as it is used.
+    pub fn is_activation(self) -> bool {
+        matches!(self, Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. })
+    }
 }
 
 /// Layers of one window, and so of one block table.
@@ -182,6 +192,9 @@ pub fn select(
     }
     if kind.samples() {
         selector.sample();
+        if let (1, Some(tuning)) = (kind.rows, target.next) {
+            next::merge(&mut selector.steps, tuning);
+        }
         if target.chains {
             chain::chain(&mut selector.steps);
         }

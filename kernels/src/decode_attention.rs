@@ -11,14 +11,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::attention::AttentionSpec;
 use crate::cache::{CacheLayout, KvFormat};
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::{HeadsSpec, NormOf};
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::layout::{WeightFormat, unpacking};
+use crate::next::{self, NextSpec};
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::split::Split;
+use crate::sums;
 use crate::template::{Values, render};
 
 /// Parameters of one pipeline.
@@ -40,6 +43,10 @@ pub struct DecodeAttentionSpec {
     pub softcap: Option<Number>,
     pub output_stride: usize,
     pub output: ActivationFormat,
+    /// The matmul that the result of one row is for; the last workgroup of a head does it, too.
+    pub next: Option<NextSpec>,
+    /// As `MatMulSpec::clears`.
+    pub clears: usize,
     /// Divides a page's tokens.
     pub subgroup_size: u32,
     /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
@@ -75,6 +82,11 @@ impl DecodeAttentionSpec {
             && cache.chunks() <= lanes
             && cache.page_tokens.is_multiple_of(lanes)
             && cache.head_dim.is_multiple_of(2)
+    }
+
+    /// Groups of 32 elements that a workgroup makes.
+    pub fn result_groups(&self) -> usize {
+        self.heads_per_group * self.cache.head_dim / ACTIVATION_GROUP
     }
 
     fn n_heads(&self) -> usize {
@@ -122,7 +134,9 @@ impl DecodeAttentionSpec {
 
     /// Workgroup memory.
     pub fn shared_bytes(&self) -> usize {
-        16 * ((self.heads_per_group + 2) * self.cache.padded_dim() / 4 + self.mixed_len()) + 8 * self.reports_len() + 4
+        let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
+        let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
+        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
     }
 
     /// Counters that a program of so many rows needs.
@@ -132,9 +146,17 @@ impl DecodeAttentionSpec {
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
         let parts = self.split.is_partial().then_some([Role::Exchange, Role::Arrivals]);
-        let roles = [Role::Step, Role::Input, result_role(self.output), Role::Keys, Role::Values];
-        let chain = self.chained.then_some(Role::Chain);
-        bindings(roles.into_iter().chain(self.heads.factors()).chain(parts.into_iter().flatten()).chain(chain))
+        let mut roles = vec![Role::Step, Role::Input];
+        match self.next {
+            Some(_) => roles.extend(NextSpec::roles()),
+            None => roles.push(result_role(self.output)),
+        }
+        roles.extend([Role::Keys, Role::Values]);
+        roles.extend(self.heads.factors());
+        roles.extend(parts.into_iter().flatten());
+        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
+        roles.extend(self.chained.then_some(Role::Chain));
+        bindings(roles)
     }
 
     pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -149,9 +171,19 @@ impl DecodeAttentionSpec {
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
         assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        if let Some(next) = &self.next {
+            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
+            assert!(NextSpec::takes(&next.layout), "the next matrix is of integers");
+            assert_eq!(next.layout.cols, self.n_heads() * self.cache.head_dim, "the next matrix takes the result");
+        }
         let (pass, pass_shares) = self.pass();
         let pairs = self.cache.head_dim / 2;
-        let values = chain::values(self.chained, Values::default())
+        let groups = if self.next.is_some() { self.result_groups() } else { 0 };
+        let first_group = format!("group.x * {groups}u");
+        let workgroup = next::Workgroup { lane: "index", lanes: self.lanes(), groups, first_group: &first_group };
+        let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
+        let values = chain::values(self.chained, sums::values(self.clears, Values::default()));
+        let values = next::values(self.next.as_ref(), workgroup, unpacking(&formats, values))
             .size("N_HEADS", self.n_heads())
             .size("GQA", self.gqa)
             .size("HEADS", self.heads_per_group)
@@ -177,7 +209,7 @@ impl DecodeAttentionSpec {
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
             .text("WORKGROUP_SIZE", self.lanes())
-            .text("DECLARATIONS", declarations(&self.bindings()));
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
         render(include_str!("wgsl/decode_attention.wgsl"), &self.texts(values))

@@ -5,9 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
-
-use crate::layout::{WeightFormat, WeightLayout};
+use crate::layout::{WeightLayout, unpacking};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -38,7 +36,7 @@ impl EmbedSpec {
 
     pub(crate) fn wgsl(&self) -> String {
         let layout = &self.layout;
-        let values = Values::default()
+        let values = unpacking(&[layout.format], Values::default())
             .size("COLS", layout.cols)
             .size("ROWS", layout.rows)
             .size("BLOCKS", layout.blocks_per_tile())
@@ -50,12 +48,6 @@ impl EmbedSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .number("SCALE", self.scale.get())
-            .flag("INT4", matches!(layout.format, WeightFormat::Int4 { .. }))
-            .flag("INT8", layout.format == WeightFormat::Int8)
-            .flag("F16", layout.format == WeightFormat::F16)
-            .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
-            .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
-            .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
             .text("WORKGROUP_SIZE", WORKGROUP)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("wgsl/embed.wgsl"), &values)

@@ -252,6 +252,7 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
+            sums: false,
             format: ActivationFormat::F32,
             lanes: 0,
             subgroup_size: 0,

@@ -16,9 +16,11 @@
 //! Eight lanes that take one row each read 128 consecutive bytes; a subgroup of 32 reads four blocks of one tile. Rows
 //! beyond `rows` and columns beyond `cols` hold weights of value 0.
 
-use artifacts::int4::{INT8_GROUP, Int4Params, unpack_int4};
+use artifacts::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, ZERO_SHIFT, unpack_int4};
 use half::f16;
 use serde::{Deserialize, Serialize};
+
+use crate::template::Values;
 
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 8;
@@ -72,6 +74,17 @@ impl WeightFormat {
     pub fn block_words(self) -> usize {
         TILE_ROWS * self.chunks_per_block() + usize::from(self.has_params())
     }
+}
+
+/// What pieces that unpack weights of these formats want to know.
+pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
+    values
+        .flag("INT4", formats.iter().any(|format| matches!(format, WeightFormat::Int4 { .. })))
+        .flag("INT8", formats.contains(&WeightFormat::Int8))
+        .flag("F16", formats.contains(&WeightFormat::F16))
+        .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
+        .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
+        .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
 }
 
 /// A packed matrix of `rows` outputs and `cols` inputs.

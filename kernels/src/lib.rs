@@ -11,9 +11,12 @@ pub mod activations;
 pub mod arrive;
 pub mod cache;
 pub mod chain;
+mod group_weights;
 pub mod layout;
+pub mod next;
 pub mod spec;
 pub mod split;
+pub mod sums;
 pub mod template;
 
 pub mod attention;

@@ -9,13 +9,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
-
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision, decode_row, encode_row};
 use crate::chain;
-use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
+use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
+use crate::next::{self, NextSpec};
 use crate::norm::{NormSpec, norm_row};
-use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
+use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::sums;
 use crate::template::{Values, render};
 
 mod across;
@@ -40,6 +40,10 @@ pub struct MatMulSpec {
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
+    /// The matmul that this one's result, codes of one row, is for; workgroups do it, too.
+    pub next: Option<NextSpec>,
+    /// Elements of the sums that the dispatch behind this one adds to, zeroed here; a multiple of 4, or 0.
+    pub clears: usize,
     pub softcap: Option<Number>,
     /// Reads row `StepHeader::logits_row` only and writes row 0.
     pub row_from_step: bool,
@@ -65,6 +69,9 @@ pub struct MatMulTile {
     pub unroll: usize,
     /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
     pub passes: usize,
+    /// A chained kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
+    /// saves their registers.
+    pub early: bool,
     pub sharing: Sharing,
 }
 
@@ -108,8 +115,9 @@ impl MatMulSpec {
             (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
         };
         let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
+        let next = if self.next.is_some() { NextSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP) } else { 0 };
         // Partial sums, and the parts of a norm's and a group's reduction.
-        normed + staged + 4 * self.partials() + 8 * self.tile.workgroup_size()
+        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
     }
 
     /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
@@ -124,14 +132,19 @@ impl MatMulSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let output = if self.output == ActivationFormat::F32 { Role::Output } else { Role::Encoded };
-        let mut roles = vec![Role::Step, Role::Weights, output];
+        let mut roles = vec![Role::Step, Role::Weights];
+        match (&self.next, self.output) {
+            (Some(_), _) => roles.extend(NextSpec::roles()),
+            (None, ActivationFormat::F32) => roles.push(Role::Output),
+            (None, _) => roles.push(Role::Encoded),
+        }
         match (&self.prologue, self.input) {
             (Some(norm), _) => roles.extend(norm.data_roles()),
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
             (None, _) => roles.push(Role::Codes),
         }
         roles.extend(self.bias.then_some(Role::Bias));
+        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
         roles.extend(self.chained.then_some(Role::Chain));
         bindings(roles)
     }
@@ -149,7 +162,13 @@ impl MatMulSpec {
         let norm = self.prologue.as_ref();
         // What a workgroup quantises: its normed input, its output, or both.
         let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
-        let values = chain::values(self.chained, Values::default())
+        let groups = if self.next.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
+        let first_group = format!("group.y * {groups}u");
+        let lanes = self.tile.workgroup_size();
+        let workgroup = next::Workgroup { lane: "lane", lanes, groups, first_group: &first_group };
+        let values = chain::values(self.chained, sums::values(self.clears, Values::default()));
+        let values = next::values(self.next.as_ref(), workgroup, values);
+        let values = unpacking(&self.formats(), values)
             .size("COLS", layout.cols)
             .size("PADDED_COLS", layout.padded_cols())
             .size("BLOCKS", layout.blocks_per_tile())
@@ -174,9 +193,6 @@ impl MatMulSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", norm.map_or(0.0, |norm| norm.eps.get()))
             .number("CAP", self.softcap.map_or(0.0, Number::get))
-            .flag("INT4", matches!(layout.format, WeightFormat::Int4 { .. }))
-            .flag("INT8", layout.format == WeightFormat::Int8)
-            .flag("F16", layout.format == WeightFormat::F16)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .flag("PROLOGUE", norm.is_some())
             .flag("CODES", self.input != ActivationFormat::F32)
@@ -190,15 +206,26 @@ impl MatMulSpec {
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
-            .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
-            .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
-            .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
             .text("WORKGROUP_SIZE", self.tile.workgroup_size())
-            .text("DECLARATIONS", declarations(&self.bindings()))
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, self.held()))
             .text("NORM_ROW", norm.map_or(String::new(), |norm| self.prologue_wgsl(norm)))
             .text("BEFORE_PASSES", body::before_passes(self))
             .text("PASS", body::pass(self));
         render(include_str!("wgsl/matmul.wgsl"), &encoded.row_values(self.output_rows(), values))
+    }
+
+    /// What it loads before it waits, and keeps.
+    fn held(&self) -> &[Role] {
+        if self.tile.early { &[Role::Weights, Role::NextWeights] } else { &[Role::NextWeights] }
+    }
+
+    /// Of the matrices that it multiplies by.
+    fn formats(&self) -> Vec<WeightFormat> {
+        [Some(&self.layout), self.next.as_ref().map(|next| &next.layout)]
+            .into_iter()
+            .flatten()
+            .map(|one| one.format)
+            .collect()
     }
 
     /// What `compiler::select` owes.
@@ -217,6 +244,11 @@ impl MatMulSpec {
             ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => {
                 panic!("rows with a factor are for matrix units")
             }
+        }
+        if let Some(next) = &self.next {
+            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
+            assert!(tile.columns * tile.passes == 1, "one row, and one group of its elements a workgroup");
+            assert!(NextSpec::takes(&next.layout) && next.layout.cols == self.output_rows(), "the next matrix fits");
         }
         if self.output != ActivationFormat::F32 {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");
@@ -246,6 +278,8 @@ impl MatMulSpec {
 /// Buffers of the twin, as the kernel binds them.
 pub struct MatMulInputs<'a> {
     pub packed: &'a [u8],
+    /// Of the matmul behind.
+    pub next_packed: &'a [u8],
     /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
     pub input: &'a [u32],
     pub residual: &'a [f32],
@@ -256,7 +290,8 @@ pub struct MatMulInputs<'a> {
     pub logits_row: usize,
 }
 
-/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride) and, with an adding prologue, `sum`.
+/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or of the next matmul's sums, and, with an adding
+/// prologue, `sum`.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     let cols = spec.layout.cols;
     let step_rows = if spec.row_from_step { spec_row(inputs) } else { 0..inputs.n_rows };
@@ -296,6 +331,10 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
         };
         let row: Vec<f32> = (0..spec.output_rows()).map(finished).collect();
         let words = encode_row(spec.output, &row);
+        if let Some(next) = &spec.next {
+            next.twin(inputs.next_packed, &words, output);
+            continue;
+        }
         output[output_row * spec.output_stride + spec.output_first..][..words.len()].copy_from_slice(&words);
     }
 }

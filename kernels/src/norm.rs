@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::sums::values_wgsl;
 use crate::template::{Values, render};
 
 /// Parameters of one norm; the same record describes a matmul's prologue.
@@ -21,6 +22,8 @@ pub struct NormSpec {
     pub add: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
+    /// The input is `sums`.
+    pub sums: bool,
     /// How the result is stored.
     pub format: ActivationFormat,
     /// Of the kernel of its own: a multiple of 8.
@@ -31,7 +34,7 @@ pub struct NormSpec {
 impl NormSpec {
     /// The operands, without step and output.
     pub(crate) fn data_roles(&self) -> Vec<Role> {
-        let mut roles = vec![Role::InputQuads, Role::NormWeight];
+        let mut roles = vec![if self.sums { Role::InputSums } else { Role::InputQuads }, Role::NormWeight];
         if self.add {
             roles.extend([Role::Residual, Role::Sum]);
         }
@@ -99,6 +102,7 @@ impl NormSpec {
             for (name, buffer, of_row, _) in wanted {
                 let at = if *of_row { "at + " } else { "" };
                 let load = format!("{buffer}[{at}quad_{i}]");
+                let load = if *name == "x" && self.sums { values_wgsl(&load) } else { load };
                 let load = if *name == "x" { masked(i, load) } else { load };
                 code += &format!(
                     "    var {name}_{i} = vec4<f32>(0.0);\n    if (inside_{i}) {{\n        {name}_{i} = {load};\n    }}\n"

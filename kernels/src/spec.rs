@@ -14,6 +14,7 @@ use crate::fragments::FragmentsSpec;
 use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
+use crate::next::NextSpec;
 use crate::norm::NormSpec;
 use crate::quantize::QuantizeSpec;
 use crate::reads::ReadsSpec;
@@ -77,6 +78,14 @@ pub enum Role {
     Exchange,
     /// Sums of cooperative matrices, written and read likewise.
     ExchangedSums,
+    /// The packed matrix behind, see `next`.
+    NextWeights,
+    /// What workgroups add their parts to, see `sums`.
+    Sums,
+    /// Others, which the next dispatch adds to: they are zeroed.
+    ClearedSums,
+    /// The activation that is read, made so.
+    InputSums,
     /// Counters of what has been left there; 0 between dispatches.
     Arrivals,
     /// The slots of the dispatch before and of this one, see `chain`.
@@ -117,6 +126,24 @@ pub enum Activation {
 pub struct Number(u32);
 
 impl Role {
+    /// Whether it is an activation, which dispatches of a step hand on.
+    fn is_of_the_step(self) -> bool {
+        matches!(
+            self,
+            Role::Input
+                | Role::InputQuads
+                | Role::InputSums
+                | Role::Codes
+                | Role::Residual
+                | Role::Output
+                | Role::OutputQuads
+                | Role::Encoded
+                | Role::Sum
+                | Role::Sums
+                | Role::ClearedSums
+        )
+    }
+
     fn is_written(self) -> bool {
         matches!(
             self,
@@ -127,6 +154,8 @@ impl Role {
                 | Role::Partials
                 | Role::Exchange
                 | Role::ExchangedSums
+                | Role::Sums
+                | Role::ClearedSums
                 | Role::Arrivals
                 | Role::Chain
                 | Role::Sum
@@ -226,6 +255,33 @@ impl KernelSpec {
         }
     }
 
+    /// Elements of the next dispatch's sums that the kernel zeroes: `None`, it cannot.
+    pub fn clears(&mut self) -> Option<&mut usize> {
+        match self {
+            KernelSpec::MatMul(spec) => Some(&mut spec.clears),
+            KernelSpec::DecodeAttention(spec) => Some(&mut spec.clears),
+            _ => None,
+        }
+    }
+
+    /// The matmul that the kernel does besides: `None`, it cannot.
+    pub fn next_matmul(&mut self) -> Option<&mut Option<NextSpec>> {
+        match self {
+            KernelSpec::MatMul(spec) => Some(&mut spec.next),
+            KernelSpec::DecodeAttention(spec) => Some(&mut spec.next),
+            _ => None,
+        }
+    }
+
+    /// The norm with which the kernel begins.
+    pub fn first_norm(&mut self) -> Option<&mut NormSpec> {
+        match self {
+            KernelSpec::MatMul(spec) => spec.prologue.as_mut(),
+            KernelSpec::Norm(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
     /// WGSL with entry point `main`.
     pub fn wgsl(&self) -> String {
         match self {
@@ -277,6 +333,19 @@ pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec
 
 /// `var` declarations of `bindings` in WGSL: each role has one name and one element type everywhere.
 pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
+    declare(bindings, |_| false, &[])
+}
+
+/// The same for a kernel that may be `chained`, and that loads from the buffers of `held` before it waits.
+///
+/// What dispatches of a chain tell each other is `@coherent`: no barrier makes one see it. Buffers of `held` are declared as if the
+/// kernel wrote them: NVIDIA's compiler moves loads of what nobody writes to where they are used, behind the wait, and there they take
+/// the time of a read of memory.
+pub(crate) fn declarations_of_chain(bindings: &[BindingSpec], chained: bool, held: &[Role]) -> String {
+    declare(bindings, |role| chained && role.is_of_the_step(), held)
+}
+
+fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Role]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
             Role::Step | Role::StepState => ("step", "Step"),
@@ -291,6 +360,10 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
             Role::ExchangedSums => ("partials", "array<f32>"),
+            Role::NextWeights => ("next_weights", "array<vec4<u32>>"),
+            Role::Sums => ("sums", "array<atomic<i64>>"),
+            Role::ClearedSums => ("cleared_sums", "array<vec4<i64>>"),
+            Role::InputSums => ("input", "array<vec4<i64>>"),
             Role::Arrivals => ("arrivals", "array<atomic<u32>>"),
             Role::Chain => ("chain", "array<atomic<u32>>"),
             Role::ChainSlots => ("chain_slots", "array<u32>"),
@@ -308,9 +381,9 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
             Role::Hashes => ("hashes", "array<vec4<u32>>"),
             Role::Folded => ("folded", "array<u32>"),
         };
-        let access = if binding.writes { "read_write" } else { "read" };
+        let access = if binding.writes || held.contains(&binding.role) { "read_write" } else { "read" };
         let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
-        let coherent = if is_exchanged { " @coherent" } else { "" };
+        let coherent = if is_exchanged || is_told(binding.role) { " @coherent" } else { "" };
         format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")
     };
     bindings.iter().enumerate().map(declare).collect()

@@ -74,11 +74,15 @@ pub struct DeviceFeatures {
     pub int8: bool,
     pub int16: bool,
     pub int64: bool,
+    /// Atomics of 64-bit integers in buffers.
+    pub int64_atomics: bool,
     pub storage_8bit: bool,
     pub storage_16bit: bool,
     pub integer_dot_product: bool,
     pub memory_model: bool,
     pub memory_model_device_scope: bool,
+    /// What a workgroup has seen of a second one's writes, a third sees that hears of the first.
+    pub memory_model_chains: bool,
     /// Subgroup operations on 8- and 16-bit numbers.
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
@@ -213,11 +217,13 @@ impl DeviceFeatures {
             ("int8", self.int8),
             ("int16", self.int16),
             ("int64", self.int64),
+            ("int64 atomics", self.int64_atomics),
             ("8-bit storage", self.storage_8bit),
             ("16-bit storage", self.storage_16bit),
             ("integer dot product", self.integer_dot_product),
             ("memory model", self.memory_model),
             ("memory model device scope", self.memory_model_device_scope),
+            ("memory model chains", self.memory_model_chains),
             ("subgroup extended types", self.subgroup_extended_types),
             ("subgroup size control", self.subgroup_size_control),
             ("full subgroups", self.full_subgroups),
@@ -309,6 +315,14 @@ fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     let features = &device.features;
     if wanted.integer_dot_product && !features.integer_dot_product {
         return Some("needs integer dot products, this device has none".into());
+    }
+    if wanted.int64_atomics && !(features.int64 && features.int64_atomics) {
+        return Some("needs atomics of 64-bit integers, this device has none".into());
+    }
+    if wanted.memory_model_chains && !(features.memory_model && features.memory_model_chains) {
+        return Some(
+            "needs the Vulkan memory model with chains of availability and visibility, this device lacks them".into(),
+        );
     }
     let side = wanted.matrix_side;
     if side != 0 && !features.multiplies_f16_matrices(side) {

@@ -109,9 +109,7 @@ fn describe(target: &TargetKernels, program: &Program) -> Arc<[ProfiledDispatch]
         let kernel = target.pipelines[dispatch.pipeline as usize].name.clone();
         let writes_logits = dispatch.bindings.iter().any(|one| one.writes && one.buffer == BufferRef::Logits);
         ProfiledDispatch {
-            flops_per_row: matrix_shape(&kernel)
-                .map(|(rows, cols)| 2 * rows * cols)
-                .filter(|_| dispatch.weight_bytes > 0),
+            flops_per_row: weights_of(&kernel).map(|weights| 2 * weights).filter(|_| dispatch.weight_bytes > 0),
             kernel,
             label: dispatch.label.clone(),
             weight_bytes: dispatch.weight_bytes,
@@ -121,12 +119,13 @@ fn describe(target: &TargetKernels, program: &Program) -> Arc<[ProfiledDispatch]
     program.dispatches.iter().map(describe).collect()
 }
 
-/// Rows and columns of the matrix that a kernel multiplies by, from its name: the first word like `4096×14336`.
-fn matrix_shape(kernel: &str) -> Option<(u64, u64)> {
-    kernel.split(' ').find_map(|word| {
+/// Weights of the matrices that a kernel multiplies by, from its name: words like `4096×14336`, and of a matmul behind `+4096×64`.
+fn weights_of(kernel: &str) -> Option<u64> {
+    let of_word = |word: &str| {
         let (rows, cols) = word.split_once('×')?;
-        Some((rows.parse().ok()?, cols.parse().ok()?))
-    })
+        Some(rows.parse::<u64>().ok()? * cols.parse::<u64>().ok()?)
+    };
+    kernel.split(' ').filter_map(of_word).reduce(|sum, weights| sum + weights)
 }
 
 #[cfg(test)]
@@ -135,8 +134,9 @@ mod tests {
 
     #[test]
     fn a_matrix_is_known_by_its_kernels_name() {
-        assert_eq!(matrix_shape("norm+matmul 6144×4096 int4/32 ×1"), Some((6144, 4096)));
-        assert_eq!(matrix_shape("attention ×4"), None);
-        assert_eq!(matrix_shape("heads"), None);
+        assert_eq!(weights_of("norm+matmul 6144×4096 int4/32 ×1"), Some(6144 * 4096));
+        assert_eq!(weights_of("matmul 64×32 int4/32 a8 ×1 +8×16 int8"), Some(64 * 32 + 8 * 16));
+        assert_eq!(weights_of("attention ×4"), None);
+        assert_eq!(weights_of("heads"), None);
     }
 }

@@ -7,10 +7,14 @@
 //!   others made so is there for it;
 //! - `storageBarrier()` is a barrier of the workgroup, of its memory and of buffers: behind it all lanes see what the lane
 //!   with the fence saw, and before it, that lane speaks for all.
+//!
+//! Such a module has the Vulkan memory model (`memory_model`). In the plain one a fence orders what is coherent, and the rest may come from
+//! a cache that nothing empties: on an H200 dispatches of a chain then read activations of the layer before.
 
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{MemorySemantics, Op, Scope, Word};
 
+use crate::memory_model;
 use crate::mend::{constant, instructions, unsigned};
 
 /// The module with fences where it asks for them.
@@ -29,6 +33,7 @@ pub fn mend(module: &mut Module) {
     if !semantics.iter().any(|one| one.contains(MemorySemantics::IMAGE_MEMORY)) {
         return;
     }
+    memory_model::ask_for(module);
     let kind = unsigned(module);
     let moves = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::UNIFORM_MEMORY;
     let device = constant(module, kind, Scope::Device as u32);

@@ -6,21 +6,20 @@
 //! - WGSL does not multiply two matrices element by element. Kernels that mean such a product write a difference, which
 //!   none means otherwise; here it becomes the one OpFMul.
 //! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
-//! - Modules with matrices have the Vulkan memory model: see `memory_model`. Weights that lanes have in registers: see `fragments`.
+//! - Weights that lanes have in registers: see `fragments`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rspirv::dr::{Instruction, Module, ModuleHeader, Operand};
-use rspirv::spirv::{MemoryModel, Op, Word};
+use rspirv::spirv::{Capability, Op, Word};
 
 use crate::mend::instructions;
-use crate::{fragments, integers, memory_model};
+use crate::{check, fragments, integers};
 use kernels::KernelSpec;
 
-/// Leaves modules of the plain memory model alone.
+/// Leaves modules without matrices alone.
 pub fn mend(module: &mut Module, spec: &KernelSpec) {
-    let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
-    if model == Some(&Operand::MemoryModel(MemoryModel::Vulkan)) {
+    if check::capabilities(module).contains(&Capability::CooperativeMatrixKHR) {
         retype_matrices(module);
         if let Some(depth) = spec.integer_depth() {
             integers::multiply(module, depth);
@@ -30,7 +29,6 @@ pub fn mend(module: &mut Module, spec: &KernelSpec) {
             fragments::from_registers(module);
         }
         store_zeros(module);
-        memory_model::mend(module);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the Vulkan memory model, which cooperative matrices ask for, wants to be told.
+//! What the Vulkan memory model, which cooperative matrices and fences ask for, wants to be told.
 //!
 //! - An access is private to its lane unless it says otherwise: those to workgroup memory, and to buffers by which workgroups tell
 //!   each other something (`@coherent`, a word that the model does not know), say so here.
@@ -8,16 +8,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rspirv::dr::{Instruction, Module, Operand};
-use rspirv::spirv::{Decoration, MemoryAccess, MemorySemantics, Op, Scope, Word};
+use rspirv::spirv::{
+    AddressingModel, Capability, Decoration, MemoryAccess, MemoryModel, MemorySemantics, Op, Scope, Word,
+};
 
 use crate::matrices::new_id;
 use crate::mend::{constant, instructions, points_to, unsigned, workgroup_pointers};
 
-/// For modules of the Vulkan memory model.
+/// Gives a module the Vulkan memory model, if it has another.
+pub fn ask_for(module: &mut Module) {
+    if !is_vulkan(module) {
+        let operands =
+            vec![Operand::AddressingModel(AddressingModel::Logical), Operand::MemoryModel(MemoryModel::Vulkan)];
+        module.memory_model = Some(Instruction::new(Op::MemoryModel, None, None, operands));
+        let capability = vec![Operand::Capability(Capability::VulkanMemoryModel)];
+        module.capabilities.push(Instruction::new(Op::Capability, None, None, capability));
+        let extension = vec![Operand::LiteralString("SPV_KHR_vulkan_memory_model".into())];
+        module.extensions.push(Instruction::new(Op::Extension, None, None, extension));
+    }
+}
+
+/// Leaves modules of the plain memory model alone.
 pub fn mend(module: &mut Module) {
-    share_memory(module);
-    fill_barriers(module);
-    narrow_scopes(module);
+    if is_vulkan(module) {
+        share_memory(module);
+        fill_barriers(module);
+        narrow_scopes(module);
+    }
+}
+
+fn is_vulkan(module: &Module) -> bool {
+    let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
+    model == Some(&Operand::MemoryModel(MemoryModel::Vulkan))
 }
 
 fn share_memory(module: &mut Module) {

@@ -5,7 +5,7 @@
 //! - WGSL has no bitcast between u32 and two f16. Kernels write `vec2<f16>(unpack2x16float(word))`, through f32 and back, or
 //!   `pack2x16float(vec2<f32>(pair))`; here that becomes the one OpBitcast that it means.
 //! - Fences of one lane are in `fences`.
-//! - What kernels on matrix units need besides is in `matrices`.
+//! - What kernels on matrix units need besides is in `matrices`, what the Vulkan memory model wants to be told in `memory_model`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Capability, Decoration, GlslStd450Op, Op, StorageClass, Word};
 
 use crate::matrices::new_id;
-use crate::{fences, matrices};
+use crate::{fences, matrices, memory_model};
 use kernels::KernelSpec;
 
 /// The same module, meaning what its kernel means.
@@ -23,6 +23,7 @@ pub fn mend(module: &mut Module, spec: &KernelSpec) {
     bitcast_halves(module);
     fences::mend(module);
     matrices::mend(module, spec);
+    memory_model::mend(module);
 }
 
 fn drop_half_storage(module: &mut Module) {

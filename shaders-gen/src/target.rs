@@ -40,8 +40,19 @@ pub struct Target {
     pub chains: bool,
     /// The driver is asked to unroll no loops: see `loops`.
     pub keeps_loops: bool,
+    /// Kernels of decode do the matmul behind them, too, where that is little; for devices with 64-bit atomics.
+    pub next: Option<NextTuning>,
     /// Decode's attention in one dispatch, on devices whose subgroups hold a head.
     pub decode_attention: Option<DecodeAttentionTuning>,
+}
+
+/// Which kernels of decode do the matmul behind them, too (`kernels::next`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NextTuning {
+    /// Parts that its workgroups add to sums, all together, at most.
+    pub most_added: usize,
+    /// Groups of 32 weights that a lane holds for it, at most.
+    pub most_groups: usize,
 }
 
 /// How decode's attention is cut on a device.
@@ -112,6 +123,9 @@ pub struct MatMulTuning {
     pub loads_per_unit: usize,
     /// The same as `unroll_one` with a prologue, whose lanes are many and have few registers.
     pub unroll_prologue: usize,
+    /// With one column, a kernel that waits has its first weights before it does, where one of the `compute_units` has so many of its
+    /// lanes at most and they make their rows in one pass: the registers of more would be missed.
+    pub early_lanes_per_unit: usize,
     /// With one column and with many.
     pub sharing_one: Sharing,
     pub sharing_many: Sharing,
@@ -225,11 +239,22 @@ impl Target {
         if self.integer_dot {
             allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
         }
+        if self.next.is_some() {
+            allowed.extend([Capability::Int64, Capability::Int64Atomics]);
+        }
+        if self.has_memory_model() {
+            allowed.insert(Capability::VulkanMemoryModel);
+        }
         if let Some(matrix) = self.matrix {
-            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel]);
+            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR]);
             allowed.extend(matrix.integer_depth().map(|_| Capability::Int8));
         }
         allowed
+    }
+
+    /// Whether kernels ask for the Vulkan memory model: those with matrices, and those whose workgroups tell each other something.
+    fn has_memory_model(&self) -> bool {
+        self.matrix.is_some() || self.chains || self.decode_attention.is_some()
     }
 
     /// The cooperative matrices that its kernels count on lanes to hold as `kernels::fragments` draws them.
@@ -265,6 +290,8 @@ impl Target {
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
+            int64_atomics: self.next.is_some(),
+            memory_model_chains: self.chains,
             matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
         }
     }
@@ -314,6 +341,7 @@ pub fn presets() -> Vec<Target> {
                 unroll_many: 2,
                 loads_per_unit: usize::MAX,
                 unroll_prologue: 2,
+                early_lanes_per_unit: 0,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
@@ -350,6 +378,7 @@ pub fn presets() -> Vec<Target> {
             attention_words_ahead: 4,
             chains: false,
             keeps_loops: false,
+            next: None,
             decode_attention: None,
         },
         Target {
@@ -375,6 +404,7 @@ pub fn presets() -> Vec<Target> {
                 unroll_many: 2,
                 loads_per_unit: 7168,
                 unroll_prologue: 2,
+                early_lanes_per_unit: 1024,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
@@ -389,6 +419,7 @@ pub fn presets() -> Vec<Target> {
             attention_words_ahead: 4,
             chains: true,
             keeps_loops: true,
+            next: Some(NextTuning { most_added: 32 << 10, most_groups: 16 }),
             decode_attention: Some(DecodeAttentionTuning {
                 lanes: 128,
                 workgroups: 256,
@@ -433,6 +464,7 @@ pub fn presets() -> Vec<Target> {
                 unroll_many: 1,
                 loads_per_unit: usize::MAX,
                 unroll_prologue: 1,
+                early_lanes_per_unit: 0,
                 sharing_one: Sharing::Own,
                 sharing_many: Sharing::Own,
             },
@@ -442,6 +474,7 @@ pub fn presets() -> Vec<Target> {
             attention_words_ahead: 4,
             chains: false,
             keeps_loops: false,
+            next: None,
             decode_attention: None,
         },
     ]
@@ -472,6 +505,7 @@ fn llvmpipe() -> Target {
             unroll_many: 1,
             loads_per_unit: usize::MAX,
             unroll_prologue: 1,
+            early_lanes_per_unit: 0,
             sharing_one: Sharing::Broadcast,
             sharing_many: Sharing::Broadcast,
         },
@@ -481,6 +515,7 @@ fn llvmpipe() -> Target {
         attention_words_ahead: 1,
         chains: false,
         keeps_loops: false,
+        next: None,
         decode_attention: None,
     }
 }

@@ -142,19 +142,21 @@ impl Built {
     }
 
     fn load_with_slots(&self, slots: u32) -> Model {
-        let model =
-            self.try_load(slots).unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
+        let model = self
+            .try_load(slots, false)
+            .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
         // Made for any device with these subgroups, so it must have been taken.
         let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
         assert!(!is_for_any || model.report().target == self.ask.target);
         model
     }
 
-    fn try_load(&self, slots: u32) -> Result<Model, LoadError> {
+    fn try_load(&self, slots: u32, barriers: bool) -> Result<Model, LoadError> {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
         // However slow the device, decode has several steps in a submission.
         let multistep = Duration::MAX;
-        let options = LoadOptions { device: DeviceChoice::Name(device), slots, multistep, ..LoadOptions::default() };
+        let device = DeviceChoice::Name(device);
+        let options = LoadOptions { device, slots, multistep, barriers, ..LoadOptions::default() };
         Model::load(&self.artifact(), &options, &mut |_, _| {})
     }
 
@@ -275,7 +277,7 @@ fn register_gemms_run_only_where_lanes_hold_fragments_so() {
         return assert_close_to_exported("register GEMMs without a detour", ask, 6);
     }
     let built = Built::of(&tiny_models()[0], ask);
-    let error = built.try_load(1).err().expect("a device with other lanes").to_string();
+    let error = built.try_load(1, false).err().expect("a device with other lanes").to_string();
     assert!(error.contains("keeps cooperative matrices otherwise than the kernels of target phoenix"), "{error}");
 }
 
@@ -541,6 +543,29 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
             }
             assert_eq!(drawn, expected, "{name}, broken off after {heard}");
         }
+    }
+}
+
+/// Dispatches that count each other, against the same behind barriers: a dispatch that reads what the one before has not told it goes on
+/// with another layer's activations, and the text with it.
+#[test]
+fn chains_draw_what_barriers_draw() {
+    let built = Built::of(&models().join("gemma3-2m-draft"), Ask { target: "nvidia", ..INT4 });
+    let text = |barriers: bool| -> Vec<u32> {
+        let model = built.try_load(1, barriers).expect("it loads");
+        let mut session = model.session().expect("a free slot");
+        let first = session.feed_and_sample(&[2, 100, 200, 300], &Sampling::default()).expect("the steps run").token;
+        let mut drawn = vec![first];
+        let mut each = |sampled: Sampled| {
+            drawn.push(sampled.token);
+            ControlFlow::Continue(())
+        };
+        session.generate(first, &Sampling::default(), 150, &mut each).expect("the steps run");
+        drawn
+    };
+    let behind_barriers = text(true);
+    for _ in 0..3 {
+        assert_eq!(text(false), behind_barriers);
     }
 }
 

@@ -7,13 +7,17 @@ use shaders_gen::Target;
 
 use super::has_lanes;
 
+/// Of a kernel that waits, also with its first loads on the other side of the wait.
 pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tile = spec.tile;
-    let tiles = match (tile.sharing, tile.columns) {
+    let mut tiles = match (tile.sharing, tile.columns) {
         (Sharing::Own, 1) => of_one_row(tile),
         (Sharing::Own, _) => of_rows(tile),
         _ => of_neighbours(tile),
     };
+    if spec.chained {
+        tiles.push(MatMulTile { early: !tile.early, ..tile });
+    }
     let specs = tiles.into_iter().map(|tile| MatMulSpec { tile, ..spec.clone() });
     let fits = |other: &MatMulSpec| {
         has_lanes(target, other.tile.workgroup_size())
@@ -24,11 +28,12 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
 }
 
 pub fn particular(spec: &MatMulSpec) -> String {
-    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, .. } = spec.tile;
+    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, early, .. } = spec.tile;
     let lanes = spec.tile.workgroup_size();
     let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
     let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
-    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
+    let early = if early { ", early" } else { "" };
+    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}{early}")
 }
 
 /// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
@@ -74,7 +79,7 @@ fn of_neighbours(tile: MatMulTile) -> Vec<MatMulTile> {
 fn is_sound(spec: &MatMulSpec) -> bool {
     let tile = &spec.tile;
     let counted = [tile.columns, tile.tiles_per_lane, tile.k_slices, tile.group_tiles, tile.unroll, tile.passes];
-    let passes = tile.passes == 1 || spec.prologue.is_some();
+    let passes = tile.passes == 1 || (spec.prologue.is_some() && spec.next.is_none());
     let pairs = spec.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2);
     let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.

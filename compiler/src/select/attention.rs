@@ -160,6 +160,8 @@ impl Selector<'_> {
             output_stride: self.stride_of(out),
             output: self.attention_format(out),
             subgroup_size: self.target.subgroup_size,
+            next: None,
+            clears: 0,
             chained: false,
         };
         let fits = spec.shared_bytes() <= self.target.shared_memory_bytes && spec.arrivals_len(rows) <= ARRIVALS;

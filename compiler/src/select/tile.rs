@@ -38,15 +38,6 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let lane_groups = lanes / TILE_ROWS;
     let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
     let group_tiles = (lane_groups / k_slices).max(1);
-    let at_once = match (&spec.prologue, one) {
-        (Some(_), _) => tuning.unroll_prologue,
-        (None, true) => {
-            let workgroups = spec.layout.tiles().div_ceil(group_tiles * tiles_per_lane);
-            let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * k_slices * group_tiles;
-            tuning.unroll_one.min(tuning.loads_per_unit / lanes_of_one_unit)
-        }
-        (None, false) => tuning.unroll_many,
-    };
     let at_a_time = match spec.prologue {
         Some(_) => {
             let lanes_per_unit = tuning.prologue_groups_per_unit * tuning.prologue_workgroup;
@@ -54,6 +45,15 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         }
         None => 0,
     };
+    let passes = if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 };
+    let workgroups = spec.layout.tiles().div_ceil(group_tiles * tiles_per_lane * passes);
+    let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * k_slices * group_tiles;
+    let at_once = match (&spec.prologue, one) {
+        (Some(_), _) => tuning.unroll_prologue,
+        (None, true) => tuning.unroll_one.min(tuning.loads_per_unit / lanes_of_one_unit),
+        (None, false) => tuning.unroll_many,
+    };
+    let is_integer = spec.input != ActivationFormat::F32;
     MatMulTile {
         columns,
         tiles_per_lane,
@@ -61,7 +61,8 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
         unroll: unroll(at_once, runs, k_slices),
         group_tiles,
-        passes: if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 },
+        passes,
+        early: one && is_integer && passes == 1 && lanes_of_one_unit <= tuning.early_lanes_per_unit,
     }
 }
 

@@ -1,12 +1,11 @@
 //! What a GEMM multiplies and where its result goes, whichever way its operands take to the matrix units.
 
-use artifacts::int4::{SCALE_SHIFT, ZERO_SHIFT};
 use half::f16;
 use serde::{Deserialize, Serialize};
 
 use super::BLOCK;
 use crate::activations::{ActivationFormat, Precision, decode_row};
-use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
+use crate::layout::{TILE_ROWS, WeightLayout, unpacking};
 use crate::spec::Activation;
 use crate::template::Values;
 
@@ -43,8 +42,7 @@ impl Product {
 
     /// What the pieces that finish a result, and those that unpack weights, want to know.
     pub(crate) fn values(&self, input: ActivationFormat) -> Values {
-        let format = self.layout.format;
-        Values::default()
+        unpacking(&[self.layout.format], Values::default())
             .size("FACTOR_AT", input.factor_at(self.layout.cols))
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
@@ -52,15 +50,9 @@ impl Product {
             .size("OUTPUT_ROWS", self.output_rows())
             .size("BLOCK", BLOCK)
             .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { BLOCK })
-            .flag("INT4", matches!(format, WeightFormat::Int4 { .. }))
-            .flag("INT8", format == WeightFormat::Int8)
-            .flag("F16", format == WeightFormat::F16)
             .flag("BIAS", self.bias)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
-            .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
-            .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
-            .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
     }
 
     /// The product in plain loops: writes `output` (n_rows, output_stride). `as_halves`: weights are rounded to f16.

@@ -3,7 +3,8 @@
 //! A lane's accumulators are the eight rows of a tile, each summed over its own columns; in the end lanes and rows change
 //! places, and lane `n` has row `n` as in every other loop.
 
-use super::body::{Body, component};
+use super::body::Body;
+use crate::group_weights::component;
 use crate::layout::{TILE_ROWS, WeightFormat};
 
 /// Columns that the lanes of a subgroup take at a time.

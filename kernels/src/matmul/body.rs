@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::activations::ActivationFormat;
+use crate::group_weights::component;
 use crate::layout::{TILE_ROWS, WeightFormat};
 use crate::matmul::{MatMulSpec, Sharing};
 
@@ -49,6 +50,12 @@ pub(super) struct Body<'a> {
 impl Body<'_> {
     pub(super) fn line(&mut self, indent: usize, code: String) {
         self.text += &format!("{}{code}\n", "    ".repeat(indent));
+    }
+
+    pub(super) fn lines(&mut self, indent: usize, code: Vec<String>) {
+        for line in code {
+            self.line(indent, line);
+        }
     }
 
     /// Of a lane.
@@ -262,8 +269,4 @@ impl Body<'_> {
         }
         self.line(1, "}".into());
     }
-}
-
-pub(super) fn component(index: usize) -> &'static str {
-    ["x", "y", "z", "w"][index]
 }

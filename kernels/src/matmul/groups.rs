@@ -5,9 +5,9 @@
 //! behind one             load a b · wait, norm · multiply a · load c · multiply b · load d · multiply c d · load the next pass's a b · sums
 //! ```
 
-use super::body::{Body, component};
-use crate::activations::{self, ACTIVATION_GROUP};
-use crate::layout::{TILE_ROWS, WeightFormat};
+use super::body::Body;
+use crate::activations;
+use crate::group_weights::GroupWeights;
 
 impl Body<'_> {
     /// Groups that a lane has under way, and turns in which it has had all of its own.
@@ -98,91 +98,37 @@ impl Body<'_> {
     /// way; `declare` as in `bases`.
     fn load_group(&mut self, indent: usize, declare: &str, ahead: usize, part: usize) {
         let ahead = ahead * self.spec.tile.k_slices;
-        self.line(indent, format!("{declare}group_{part} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
-        let spec = self.spec;
-        let format = spec.layout.format;
-        // Groups of 64 and 128 weights are several groups of activations.
-        let groups_per_block = format.block_cols() / ACTIVATION_GROUP;
-        let block = if groups_per_block == 1 {
-            format!("group_{part}")
-        } else {
-            format!("(group_{part} / {groups_per_block}u)")
-        };
+        let group = format!("group_{part}");
+        self.line(indent, format!("{declare}{group} = min(k_group + {ahead}u, INPUT_GROUPS - 1u);"));
         for tile in self.tiles() {
-            let (name, params_at) = (format!("{part}_{tile}"), format.block_words() - 1);
-            self.line(indent, format!("let at_{name} = base_{tile} + {block} * BLOCK_WORDS;"));
-            self.line(indent, format!("{declare}pair_{name} = weights[at_{name} + {params_at}u][row / 2u];"));
-            if format == WeightFormat::Int8 {
-                self.line(indent, format!("{declare}first_{name} = weights[at_{name} + row];"));
-                self.line(indent, format!("{declare}second_{name} = weights[at_{name} + {TILE_ROWS}u + row];"));
-            } else {
-                let chunk = format!("(group_{part} % {groups_per_block}u) * {TILE_ROWS}u");
-                let chunk = if groups_per_block == 1 { String::new() } else { format!("{chunk} + ") };
-                self.line(indent, format!("{declare}word_{name} = weights[at_{name} + {chunk}row];"));
-            }
+            let name = format!("{part}_{tile}");
+            let weights = self.group_weights(&name);
+            self.line(indent, format!("let at_{name} = base_{tile} + {} * BLOCK_WORDS;", weights.block(&group)));
+            self.lines(indent, weights.load(declare, "weights", &group));
         }
     }
 
     fn multiply_group(&mut self, indent: usize, part: usize) {
-        let spec = self.spec;
-        let planes = spec.input.precision().expect("codes").planes();
-        let int8 = spec.layout.format == WeightFormat::Int8;
+        let planes = self.spec.input.precision().expect("codes").planes();
         for tile in self.tiles() {
-            let name = format!("{part}_{tile}");
-            self.line(indent, format!("let param_{name} = row_param(pair_{name}, row);"));
-            if int8 {
-                self.line(indent, format!("let scale_{name} = int8_scale(param_{name});"));
-                continue;
-            }
-            self.line(indent, format!("let scale_{name} = int4_scale(param_{name});"));
-            self.line(indent, format!("let zero_{name} = i32(param_{name} >> ZERO_SHIFT);"));
-            // Codes 0..4 of each word, and 4..8.
-            self.line(indent, format!("let low_{name} = word_{name} & vec4<u32>(0x0f0f0f0fu);"));
-            self.line(indent, format!("let high_{name} = (word_{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);"));
+            let unpacked = self.group_weights(&format!("{part}_{tile}")).unpack();
+            self.lines(indent, unpacked);
         }
-        for column in 0..spec.tile.columns {
+        for column in 0..self.spec.tile.columns {
             let x = format!("{part}_{column}");
             let row = format!("input_row + {column}u");
-            self.line(indent, format!("let of_group_{x} = group_word_of({row}, group_{part});"));
-            self.line(indent, format!("let x_scale_{x} = bitcast<f32>(of_group_{x} & 0xffff0000u);"));
-            if !int8 {
-                self.line(indent, format!("let x_sum_{x} = bitcast<i32>(of_group_{x} << 16u) >> 16u;"));
-            }
-            for quad in 0..2 * planes {
-                let at = format!("group_{part} * {}u + {quad}u", 2 * planes);
-                self.line(indent, format!("let x_{x}_{quad} = code_quads({row}, {at});"));
-            }
+            let word = format!("group_word_of({row}, group_{part})");
+            let quad = |quad| format!("code_quads({row}, group_{part} * {}u + {quad}u)", 2 * planes);
+            let activations = self.group_weights("").activations(&x, planes, &word, quad);
+            self.lines(indent, activations);
             for tile in self.tiles() {
-                let name = format!("{part}_{tile}");
-                let sum = match planes {
-                    1 => dot(int8, &name, &format!("x_{x}"), 0),
-                    _ => format!(
-                        "16 * ({}) + {}",
-                        dot(int8, &name, &format!("x_{x}"), 0),
-                        dot(int8, &name, &format!("x_{x}"), 2)
-                    ),
-                };
-                let zero = if int8 { String::new() } else { format!(" - zero_{name} * x_sum_{x}") };
-                let scale = format!("scale_{name} * x_scale_{x}");
-                self.line(
-                    indent,
-                    format!("acc_{tile}_{column} = fma({scale}, f32({sum}{zero}), acc_{tile}_{column});"),
-                );
+                let (scale, sum) = self.group_weights(&format!("{part}_{tile}")).product(&x, planes);
+                self.line(indent, format!("acc_{tile}_{column} = fma({scale}, f32({sum}), acc_{tile}_{column});"));
             }
         }
     }
-}
 
-/// The integer dot product of a group of weights with the plane of `x` that begins at its quad `first`.
-fn dot(int8: bool, weights: &str, x: &str, first: usize) -> String {
-    let product = |i: usize| {
-        let x = format!("{x}_{}.{}", first + i / 4, component(i % 4));
-        let weight = match (int8, i) {
-            (true, 0..4) => format!("first_{weights}.{}", component(i)),
-            (true, _) => format!("second_{weights}.{}", component(i - 4)),
-            (false, _) => format!("{}_{weights}.{}", ["low", "high"][i % 2], component(i / 2)),
-        };
-        format!("dot4I8Packed({weight}, {x})")
-    };
-    (0..8).map(product).collect::<Vec<_>>().join(" + ")
+    fn group_weights<'n>(&self, name: &'n str) -> GroupWeights<'n> {
+        GroupWeights { format: self.spec.layout.format, row: "row", name }
+    }
 }

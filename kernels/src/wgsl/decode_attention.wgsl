@@ -7,9 +7,17 @@ ${DECLARATIONS}
 //#include split
 //#include pairs
 //#include put_newest
+//#if NEXT
+//#include weights
+//#include next
+//#else
 //#include result
+//#endif
 //#if CHAINED
 //#include chain
+//#endif
+//#if CLEARS
+//#include clear_sums
 //#endif
 //#if SOFTCAP
 //#include tanh
@@ -77,6 +85,13 @@ fn packed(vector: u32, lane: u32) -> Packed {
     return Packed(pairs, 1.0);
 //#endif
 }
+
+//#if NEXT
+// Four elements of a head's result, for the matmul behind.
+fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
+    keep_next(head % HEADS * HEAD_QUADS + quad, value, lane);
+}
+//#endif
 
 // What the subgroups' sums of this query make together.
 struct Sum {
@@ -186,6 +201,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
 ${WORDS}
     var page = 0u;
+${NEXT_LOADS}
     // Everything is on its way before anything is waited for.
 //#if !CHAINED
     var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
@@ -291,8 +307,23 @@ ${LEAVE}
 //#endif
     }
 //#if PARTIAL
-    if (span.splits > 1u && is_last(row * (N_HEADS / HEADS) + group.x, span.splits, index)) {
+    var is_done = span.splits == 1u;
+    if (!is_done && is_last(row * (N_HEADS / HEADS) + group.x, span.splits, index)) {
         combine(row, first_head, span.splits, index);
+        is_done = true;
+    }
+//#else
+    const is_done = true;
+//#endif
+//#if NEXT
+    workgroupBarrier();
+    if (is_done) {
+${NEXT_PRODUCTS}
+    }
+//#endif
+//#if CLEARS
+    if (group.x + group.y + group.z == 0u) {
+        clear_sums(index);
     }
 //#endif
 //#if CHAINED

@@ -2,12 +2,14 @@
 //
 // Lane = (matrix row in its tile, slice of the blocks, tile): eight neighbouring lanes read 128 consecutive bytes. Where
 // K_SLICES is 1, block and activation indices are the same in all lanes, which a CPU's subgroup loads once.
-const ZERO_SHIFT: u32 = ${INT4_ZERO_SHIFT}u;
 ${DECLARATIONS}
 //#include weights
 //#include reduce
 //#if CHAINED
 //#include chain
+//#endif
+//#if CLEARS
+//#include clear_sums
 //#endif
 //#if ACT_MUL
 //#include activation
@@ -19,8 +21,12 @@ ${DECLARATIONS}
 //#if ENCODE
 //#include encode
 //#endif
+//#if NEXT
+//#include next
+//#else
 //#if ENCODED_OUTPUT
 //#include encode_row
+//#endif
 //#endif
 
 //#if PROLOGUE
@@ -165,6 +171,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
     const slice = 0u;
 //#endif
+${NEXT_LOADS}
 ${BEFORE_PASSES}
 //#if MANY_PASSES
     for (var turn = 0u; turn < PASSES; turn++) {
@@ -190,15 +197,28 @@ ${PASS}
     for (var first = 0u; first < COLUMNS * GROUP_ROWS / 4u; first += WORKGROUP) {
         let quad = min(first + lane, COLUMNS * GROUP_ROWS / 4u - 1u);
         let x = vec4<f32>(staged[4u * quad], staged[4u * quad + 1u], staged[4u * quad + 2u], staged[4u * quad + 3u]);
+        // A lane without a quad of its own stores none.
+//#if NEXT
+        keep_next(select(8u * NEXT_GROUPS, quad, quad == first + lane), x, lane);
+//#else
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         let row_quad = rows_of * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
-        // A lane without a quad of its own stores none.
         store_quad(row_at, select(STORED_QUADS, row_quad, quad == first + lane), x, lane);
+//#endif
     }
+//#endif
+//#if NEXT
+    workgroupBarrier();
+${NEXT_PRODUCTS}
 //#endif
 //#if MANY_PASSES
     // What the pass left in workgroup memory has been read.
     workgroupBarrier();
+    }
+//#endif
+//#if CLEARS
+    if (group.x + group.y == 0u) {
+        clear_sums(lane);
     }
 //#endif
 //#if CHAINED

@@ -54,9 +54,11 @@ impl FeatureChain {
             vulkan12: vk::PhysicalDeviceVulkan12Features::default()
                 .shader_float16(wanted.float16)
                 .shader_int8(wanted.int8)
+                .shader_buffer_int64_atomics(wanted.int64_atomics)
                 .storage_buffer8_bit_access(wanted.storage_8bit)
                 .vulkan_memory_model(wanted.memory_model)
                 .vulkan_memory_model_device_scope(wanted.memory_model_device_scope)
+                .vulkan_memory_model_availability_visibility_chains(wanted.memory_model_chains)
                 .shader_subgroup_extended_types(wanted.subgroup_extended_types)
                 .timeline_semaphore(wanted.timeline_semaphore),
             subgroup_size: wanted.subgroup_size_control.then_some(subgroup_size),
@@ -101,11 +103,13 @@ impl FeatureChain {
             int8: is(self.vulkan12.shader_int8),
             int16: is(core.shader_int16),
             int64: is(core.shader_int64),
+            int64_atomics: is(self.vulkan12.shader_buffer_int64_atomics),
             storage_8bit: is(self.vulkan12.storage_buffer8_bit_access),
             storage_16bit: is(self.vulkan11.storage_buffer16_bit_access),
             integer_dot_product: self.integer_dot_product.is_some_and(|it| is(it.shader_integer_dot_product)),
             memory_model: is(self.vulkan12.vulkan_memory_model),
             memory_model_device_scope: is(self.vulkan12.vulkan_memory_model_device_scope),
+            memory_model_chains: is(self.vulkan12.vulkan_memory_model_availability_visibility_chains),
             subgroup_extended_types: is(self.vulkan12.shader_subgroup_extended_types),
             subgroup_size_control: self.subgroup_size.is_some_and(|it| is(it.subgroup_size_control)),
             full_subgroups: self.subgroup_size.is_some_and(|it| is(it.compute_full_subgroups)),

@@ -89,6 +89,8 @@ fn attention_of_decode_in_one_dispatch() {
             softcap,
             output_stride,
             output,
+            next: None,
+            clears: 0,
             subgroup_size: target.subgroup_size,
             chained: index % 3 == 0,
         };
@@ -97,6 +99,12 @@ fn attention_of_decode_in_one_dispatch() {
         }
         if decode.shared_bytes() > target.shared_memory_bytes {
             continue;
+        }
+        if target.next.is_some() && matches!(output, ActivationFormat::Codes(_)) && index % 8 != 6 {
+            let format = [WeightFormat::Int4 { group: 32 }, WeightFormat::Int8][rng.random_range(0..2)];
+            let (rows, cols) = (rng.random_range(1..200), gqa * cache.n_kv_heads * cache.head_dim);
+            decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
+            decode.clears = CLEARS;
         }
         // The first step, and one after others, which finds the counters as they left them.
         let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
@@ -244,8 +252,14 @@ impl Case {
         let room = self.decode.as_ref().map_or(self.attention.split.room, |decode| decode.split.room);
         let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, room);
         let q_len = self.rows * self.attention.output_stride;
+        let next = self.decode.as_ref().and_then(|decode| decode.next.as_ref());
+        let next_weights = next.map_or(Vec::new(), |next| packed(rng, &next.layout));
+        let sum_words = next.map_or(0, |next| sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
         let operand = |kernel: usize, role| match role {
             Role::Step => Operand::Step,
+            Role::NextWeights => Operand::Bytes(next_weights.clone()),
+            Role::Sums => Operand::Out { id: RESULT, words: sum_words },
+            Role::ClearedSums => Operand::Out { id: CLEARED, words: sums::WORDS_PER_ELEMENT * CLEARS },
             Role::Weights => Operand::Bytes(model.clone()),
             Role::QueryNorm => Operand::floats(&query_norm),
             Role::KeyNorm => Operand::floats(&key_norm),
@@ -272,16 +286,20 @@ impl Case {
         if self.attention.prologue.is_none() {
             steps.push(step(HEADS, KernelSpec::Heads(heads.clone())));
         }
+        if next.is_some() {
+            steps.push(clearer(target, (RESULT, sum_words)));
+        }
         steps.push(match (self.flash, &self.decode) {
             (Some(tile), _) => step(RESULT, KernelSpec::Flash(self.flash(tile))),
             (None, Some(decode)) => step(RESULT, KernelSpec::DecodeAttention(decode.clone())),
             (None, None) => step(RESULT, KernelSpec::Attention(self.attention.clone())),
         });
-        if self.decode.as_ref().is_some_and(|decode| decode.chained) {
+        let times = 1 + usize::from(self.decode.as_ref().is_some_and(|decode| decode.chained));
+        if times > 1 {
             // Once more, to wait for the first time: it writes the same token to the same place.
             steps.push(steps[steps.len() - 1].clone());
         }
-        if self.attention.split.is_partial() {
+        if self.attention.split.is_partial() && next.is_none() {
             steps.push(step(RESULT, KernelSpec::Combine(self.combine())));
         }
         let launch = Launch {
@@ -354,7 +372,14 @@ impl Case {
             let partials = floats(&found[&PARTIALS][..used]);
             combine::twin(&self.combine(), &partials, self.n_rows, &mut twin);
         }
-        self.assert_rows_same(&what, &found[&RESULT], &twin, tolerance);
+        if let Some(cleared) = found.get(&CLEARED) {
+            assert!(cleared.iter().all(|&word| word == 0), "{what} clears sums");
+        }
+        let Some(next) = next else { return self.assert_rows_same(&what, &found[&RESULT], &twin, tolerance) };
+        let mut expected = vec![0; sum_words];
+        next.twin(&next_weights, &twin, &mut expected);
+        let added: Vec<f32> = values_of_sums(&found[&RESULT]).iter().map(|sum| sum / times as f32).collect();
+        assert_same(&what, &added, &values_of_sums(&expected), CODES_TOLERANCE);
     }
 
     /// Rows of the result; a code may differ by one where f32 differs in the last place.
@@ -379,3 +404,7 @@ const EMBED: usize = 0;
 const HEADS: usize = 1;
 const PARTIALS: usize = 2;
 const RESULT: usize = 3;
+const CLEARED: usize = 4;
+
+/// Sums that an attention with a next matmul zeroes.
+const CLEARS: usize = 100;

@@ -25,6 +25,8 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
         prologue: None,
         bias: false,
         act_mul: None,
+        next: None,
+        clears: 0,
         softcap: None,
         row_from_step: false,
         tile: MatMulTile {
@@ -34,6 +36,7 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
             group_tiles: 4,
             unroll: 1,
             passes: 1,
+            early: true,
             sharing: Sharing::Own,
         },
         subgroup_size: target.subgroup_size,

@@ -11,16 +11,19 @@ use kernels::activations::{decode_row, encode_row};
 use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use kernels::embed::{self, EmbedSpec};
 use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
+use kernels::next::NextSpec;
 use kernels::norm::{NormSpec, norm_row};
 use kernels::quantize::QuantizeSpec;
 use kernels::reads::{self, ReadsSpec};
 use kernels::sample::{self, SampleSpec};
 use kernels::spec::Number;
+use kernels::sums;
 use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
-use shaders_gen::{Target, target};
+use shaders_gen::Target;
+use shaders_gen::target::{self, NextTuning};
 use tests::launch::{Launch, Operand, POISON, device, device_matrices};
 use tests::reference::relative_error;
 
@@ -32,7 +35,7 @@ const TOLERANCE: f64 = 1e-5;
 const CODE_TOLERANCE: f64 = 5e-3;
 
 /// llvmpipe's subgroups have 8 lanes: there, and on a GPU's own size, the path of devices with subgroups is checked next to
-/// the one without.
+/// the one without; all do the next matmul, too, where the device has 64-bit atomics.
 fn targets() -> Vec<Target> {
     let generic = target::by_name("generic").expect("a preset");
     let device = device();
@@ -40,7 +43,11 @@ fn targets() -> Vec<Target> {
     subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
     let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
-    llvmpipe.chain([generic, subgroups]).collect()
+    let can_add = device.features.int64 && device.features.int64_atomics;
+    let next = can_add.then_some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX });
+    let mut targets: Vec<Target> = llvmpipe.chain([generic, subgroups]).collect();
+    targets.iter_mut().for_each(|target| (target.next, target.chains) = (next, device.features.memory_model_chains));
+    targets
 }
 
 /// The same with integer activations, with and without subgroups.
@@ -177,6 +184,7 @@ fn matmul_of_every_format_and_folding() {
             eps: Number::new(1e-6),
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
+            sums: false,
             format: ActivationFormat::F32,
             lanes: 64,
             subgroup_size: target.subgroup_size,
@@ -191,6 +199,8 @@ fn matmul_of_every_format_and_folding() {
             prologue: norm.clone(),
             bias: act_mul.is_none() && index % 2 == 1,
             act_mul,
+            next: None,
+            clears: 0,
             softcap: (act_mul.is_none() && index % 4 == 1).then(|| Number::new(0.7)),
             row_from_step: false,
             tile: MatMulTile {
@@ -201,6 +211,7 @@ fn matmul_of_every_format_and_folding() {
                 group_tiles: (target.subgroup_size as usize / 8).max(2),
                 unroll: 1,
                 passes: if prologue { 1 + index % 2 } else { 1 },
+                early: false,
                 sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },
             },
             subgroup_size: target.subgroup_size,
@@ -225,6 +236,7 @@ fn matmul_of_integer_activations() {
         let act_mul = [None, Some(Activation::GeluTanh)][index / 2 % 2];
         let precision = [Precision::Int8, Precision::Int11][index / 4 % 2];
         let encoded = act_mul.is_some() && (!prologue || precision == Precision::Int8);
+        let passes = if prologue { 3 - index / 3 % 3 } else { 1 };
         let columns = if prologue { 1 } else { [1, 3, 8][index % 3] };
         let (cols, rows) = (4 * rng.random_range(1..90usize), 16 * rng.random_range(1..20usize) + index % 2 * 3);
         let layout = WeightLayout {
@@ -232,6 +244,12 @@ fn matmul_of_integer_activations() {
             rows: if act_mul.is_some() { rows / 16 * 16 } else { rows },
             cols,
         };
+        let can_go_on = target.next.is_some() && encoded && columns * passes == 1;
+        let next = can_go_on.then(|| WeightLayout {
+            format: formats[rng.random_range(0..4usize)],
+            rows: rng.random_range(1..300),
+            cols: layout.rows / 2,
+        });
         let stride = cols.next_multiple_of(32);
         let input = ActivationFormat::Codes(precision);
         let norm = prologue.then(|| NormSpec {
@@ -240,6 +258,7 @@ fn matmul_of_integer_activations() {
             eps: Number::new(1e-6),
             add: index % 2 == 0,
             post_norm: index % 4 == 0,
+            sums: target.next.is_some() && index % 2 == 1,
             format: input,
             lanes: 64,
             subgroup_size: target.subgroup_size,
@@ -254,6 +273,8 @@ fn matmul_of_integer_activations() {
             prologue: norm,
             bias: act_mul.is_none() && index % 2 == 1,
             act_mul,
+            next: next.map(|layout| NextSpec { layout }),
+            clears: if target.next.is_some() { [0, 4, 200][index % 3] } else { 0 },
             softcap: None,
             row_from_step: false,
             tile: MatMulTile {
@@ -262,7 +283,8 @@ fn matmul_of_integer_activations() {
                 k_slices: [1, 2, 4][index / 3 % 3],
                 group_tiles: 4,
                 unroll: 1 + index / 6 % 3,
-                passes: if prologue { 3 - index / 3 % 3 } else { 1 },
+                passes,
+                early: index % 8 == 1,
                 sharing: Sharing::Own,
             },
             subgroup_size: target.subgroup_size,
@@ -304,6 +326,7 @@ fn assert_same_rows(
 
 fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usize, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
+    let next_weights = spec.next.as_ref().map_or(Vec::new(), |next| packed(rng, &next.layout));
     let room = columns.max(n_rows);
     let width = room * spec.input_stride;
     // A norm reads f32 whatever it makes.
@@ -313,15 +336,21 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
     let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols));
     let bias = normals(rng, spec.layout.rows);
     // Rows of a column tile past the last one are computed and thrown away: give them room.
-    let out_words = room * spec.output_stride;
+    let out_words = spec
+        .next
+        .as_ref()
+        .map_or(room * spec.output_stride, |next| sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
     let kernel = KernelSpec::MatMul(spec.clone());
     let operand = |role| match role {
         Role::Step => Operand::Step,
         Role::Weights => Operand::Bytes(weights.clone()),
-        Role::Output | Role::Encoded => Operand::Out { id: 0, words: out_words },
+        Role::NextWeights => Operand::Bytes(next_weights.clone()),
+        Role::Output | Role::Encoded | Role::Sums => Operand::Out { id: 0, words: out_words },
         Role::InputQuads | Role::Codes => Operand::words(&input),
+        Role::InputSums => Operand::words(&words_of_sums(&floats(&input))),
         Role::Residual => Operand::floats(&residual),
         Role::Sum => Operand::Out { id: 1, words: width },
+        Role::ClearedSums => Operand::Out { id: 2, words: sums::WORDS_PER_ELEMENT * spec.clears },
         Role::NormWeight => Operand::quads(&norm_weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
         Role::Bias => Operand::floats(&bias),
@@ -334,11 +363,16 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
         // Once more, to wait for the first time.
         launch.steps.push(launch.steps[0].clone());
     }
+    let times = launch.steps.len();
+    if spec.next.is_some() {
+        launch.steps.insert(0, clearer(target, (0, out_words)));
+    }
     let found = launch.run();
     let mut expected = vec![POISON.to_bits(); out_words];
     let mut sum = vec![POISON; width];
     let inputs = MatMulInputs {
         packed: &weights,
+        next_packed: &next_weights,
         input: &input,
         residual: &residual,
         norm_weight: &norm_weight,
@@ -348,16 +382,71 @@ fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usiz
         logits_row: 0,
     };
     matmul::twin(spec, &inputs, &mut expected, &mut sum);
-    let used = n_rows * spec.output_stride;
     let what = format!("{} {spec:?} rows {n_rows}", target.name);
     let rounds =
         (spec.prologue.is_some() && spec.input != ActivationFormat::F32) || spec.output != ActivationFormat::F32;
     let tolerance = if rounds { CODE_TOLERANCE } else { TOLERANCE };
-    let shape = [spec.output_rows(), spec.output_stride];
-    assert_same_rows(&what, spec.output, &found[&0][..used], &expected[..used], shape, tolerance);
+    if let Some(next) = &spec.next {
+        let added: Vec<f32> = values_of_sums(&found[&0]).iter().map(|sum| sum / times as f32).collect();
+        let rows = next.layout.rows;
+        assert_same(&what, &added[..rows], &values_of_sums(&expected)[..rows], tolerance);
+    } else {
+        let used = n_rows * spec.output_stride;
+        let shape = [spec.output_rows(), spec.output_stride];
+        assert_same_rows(&what, spec.output, &found[&0][..used], &expected[..used], shape, tolerance);
+    }
     if let Some(sums) = found.get(&1) {
         assert_same(&format!("sum of {what}"), &floats(sums), &padded_quads(&sum, spec.layout.cols), TOLERANCE);
     }
+    assert!(found.get(&2).is_none_or(|cleared| cleared.iter().all(|&word| word == 0)), "{what} clears sums");
+}
+
+fn words_of_sums(values: &[f32]) -> Vec<u32> {
+    values.iter().flat_map(|&value| sums::words_of(sums::fixed(value))).collect()
+}
+
+fn values_of_sums(words: &[u32]) -> Vec<f32> {
+    words.as_chunks().0.iter().map(|&words| sums::value(sums::of_words(words))).collect()
+}
+
+/// A kernel that zeroes an output, of so many words, as sums.
+fn clearer(target: &Target, (id, words): (usize, usize)) -> (KernelSpec, Vec<Operand>) {
+    let layout = WeightLayout { format: WeightFormat::F16, rows: 8, cols: 32 };
+    let tile = MatMulTile {
+        columns: 1,
+        tiles_per_lane: 1,
+        k_slices: 1,
+        group_tiles: (target.subgroup_size as usize / 8).max(1),
+        unroll: 1,
+        passes: 1,
+        ..MatMulTile::default()
+    };
+    let spec = MatMulSpec {
+        layout,
+        input_stride: 32,
+        output_stride: 32,
+        output_first: 0,
+        input: ActivationFormat::F32,
+        output: ActivationFormat::F32,
+        prologue: None,
+        bias: false,
+        act_mul: None,
+        next: None,
+        clears: words / sums::WORDS_PER_ELEMENT,
+        softcap: None,
+        row_from_step: false,
+        tile,
+        subgroup_size: target.subgroup_size,
+        chained: false,
+    };
+    let operands = vec![
+        Operand::Step,
+        Operand::Bytes(vec![0; layout.bytes()]),
+        Operand::Out { id: usize::MAX, words: 32 },
+        Operand::floats(&[0.0; 32]),
+        Operand::Out { id, words },
+    ];
+    (KernelSpec::MatMul(spec), operands)
 }
 
 /// Norms write whole quads of a row's first `width` elements, zeros past the end.
@@ -390,6 +479,7 @@ fn norm_alone_and_with_sums() {
             eps,
             add,
             post_norm,
+            sums: target.next.is_some() && index % 4 == 1,
             format,
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
@@ -407,6 +497,7 @@ fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng)
         Role::Step => Operand::Step,
         Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
         Role::InputQuads => Operand::floats(&input),
+        Role::InputSums => Operand::words(&words_of_sums(&input)),
         Role::Residual => Operand::floats(&residual),
         Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
         Role::NormWeight => Operand::quads(&weight),

@@ -3,12 +3,14 @@
 //#include row_param
 
 //#if INT4
+const ZERO_SHIFT: u32 = ${INT4_ZERO_SHIFT}u;
+
 fn int4_scale(param: u32) -> f32 {
     return unpack2x16float((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u).x;
 }
 
 fn int4_zero(param: u32) -> f32 {
-    return f32(param >> ${INT4_ZERO_SHIFT}u);
+    return f32(param >> ZERO_SHIFT);
 }
 
 // Codes 0..4 of a word of eight.

@@ -1,0 +1,71 @@
+//! Sums that many workgroups add their parts to, in whatever order: whole numbers of 2^-32, so that every order gives the same.
+//!
+//! ```text
+//! sums     one i64 an element of one row, value · 2^32; zeroed by the dispatch before the one that adds
+//! ```
+//!
+//! That is finer than an f32 is from 2^-8 on, and leaves room for values up to 2^31.
+
+use crate::template::Values;
+
+/// Bits of a sum behind the point.
+const FRACTION_BITS: u32 = 32;
+
+/// Words of a row of sums for each of f32.
+pub const WORDS_PER_ELEMENT: usize = 2;
+
+/// `x` as it is added.
+pub fn fixed(x: f32) -> i64 {
+    (x * unit()) as i64
+}
+
+/// The value of a sum.
+pub fn value(sum: i64) -> f32 {
+    sum as f32 / unit()
+}
+
+/// The words of a sum, as the device has it.
+pub fn words_of(sum: i64) -> [u32; WORDS_PER_ELEMENT] {
+    [sum as u32, (sum >> 32) as u32]
+}
+
+/// The sum of these words.
+pub fn of_words([low, high]: [u32; WORDS_PER_ELEMENT]) -> i64 {
+    i64::from(low) | i64::from(high as i32) << 32
+}
+
+/// What 1 is.
+fn unit() -> f32 {
+    2f32.powi(FRACTION_BITS as i32)
+}
+
+/// What pieces that include `clear_sums` want to know, of a kernel that zeroes so many elements.
+pub(crate) fn values(clears: usize, values: Values) -> Values {
+    assert!(clears.is_multiple_of(4), "sums are zeroed four at a time");
+    values.flag("CLEARS", clears > 0).size("CLEARED_QUADS", clears / 4)
+}
+
+/// `x`, an expression of f32, as it is added.
+pub(crate) fn fixed_wgsl(x: &str) -> String {
+    format!("i64({x} * {:?}f)", unit())
+}
+
+/// The values of `sums`, an expression of four.
+pub(crate) fn values_wgsl(sums: &str) -> String {
+    format!("vec4<f32>({sums}) * {:?}f", 1.0 / unit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_value_comes_back(x in -1e6f32..1e6) {
+            prop_assert!((value(fixed(x)) - x).abs() <= 1.0 / unit());
+            prop_assert_eq!(of_words(words_of(fixed(x))), fixed(x));
+        }
+    }
+}
