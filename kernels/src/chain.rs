@@ -10,6 +10,10 @@
 //!               its last workgroup sets the slot before to 0, and its own, too, where nobody waits for it
 //! ```
 //!
+//! Each sees what any before it wrote, by way of the counts between them: chains of availability and visibility, in the words of the
+//! Vulkan memory model, which all of these kernels have (`shaders-gen/src/fences.rs`). What they read and write of the step is
+//! `@coherent`.
+//!
 //! It takes a device that starts the workgroups of dispatches in the order of the dispatches: then those that are waited for
 //! never wait for room. Vulkan does not promise that, so nobody waits forever: a workgroup that has looked [`MOST_LOOKS`] times
 //! says so in its slot and goes on, and the sampler at the program's end says it to the host (`Output::stalled`).
