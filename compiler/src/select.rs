@@ -192,8 +192,8 @@ pub fn select(
     }
     if kind.samples() {
         selector.sample();
-        if let (1, Some(tuning)) = (kind.rows, target.next) {
-            next::merge(&mut selector.steps, tuning);
+        if kind.rows == 1 {
+            next::merge(&mut selector.steps, target);
         }
         if target.chains {
             chain::chain(&mut selector.steps);

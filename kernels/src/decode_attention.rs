@@ -43,7 +43,7 @@ pub struct DecodeAttentionSpec {
     pub softcap: Option<Number>,
     pub output_stride: usize,
     pub output: ActivationFormat,
-    /// The matmul that the result of one row is for; the last workgroup of a head does it, too.
+    /// The matmul that the result of one row is for: each split has its weights, and the last of a head to arrive does it.
     pub next: Option<NextSpec>,
     /// As `MatMulSpec::clears`.
     pub clears: usize,
@@ -87,6 +87,11 @@ impl DecodeAttentionSpec {
     /// Groups of 32 elements that a workgroup makes.
     pub fn result_groups(&self) -> usize {
         self.heads_per_group * self.cache.head_dim / ACTIVATION_GROUP
+    }
+
+    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    pub fn next_groups_per_lane(&self) -> usize {
+        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
     }
 
     fn n_heads(&self) -> usize {
@@ -182,7 +187,7 @@ impl DecodeAttentionSpec {
         let first_group = format!("group.x * {groups}u");
         let workgroup = next::Workgroup { lane: "index", lanes: self.lanes(), groups, first_group: &first_group };
         let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
-        let values = chain::values(self.chained, sums::values(self.clears, Values::default()));
+        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
         let values = next::values(self.next.as_ref(), workgroup, unpacking(&formats, values))
             .size("N_HEADS", self.n_heads())
             .size("GQA", self.gqa)

@@ -166,7 +166,7 @@ impl MatMulSpec {
         let first_group = format!("group.y * {groups}u");
         let lanes = self.tile.workgroup_size();
         let workgroup = next::Workgroup { lane: "lane", lanes, groups, first_group: &first_group };
-        let values = chain::values(self.chained, sums::values(self.clears, Values::default()));
+        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
         let values = next::values(self.next.as_ref(), workgroup, values);
         let values = unpacking(&self.formats(), values)
             .size("COLS", layout.cols)
@@ -217,6 +217,12 @@ impl MatMulSpec {
     /// What it loads before it waits, and keeps.
     fn held(&self) -> &[Role] {
         if self.tile.early { &[Role::Weights, Role::NextWeights] } else { &[Role::NextWeights] }
+    }
+
+    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    pub fn next_groups_per_lane(&self) -> usize {
+        let groups = self.group_rows() / ACTIVATION_GROUP;
+        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.tile.workgroup_size(), groups))
     }
 
     /// Of the matrices that it multiplies by.
@@ -278,7 +284,7 @@ impl MatMulSpec {
 /// Buffers of the twin, as the kernel binds them.
 pub struct MatMulInputs<'a> {
     pub packed: &'a [u8],
-    /// Of the matmul behind.
+    /// The matrix of the matmul behind; empty where there is none.
     pub next_packed: &'a [u8],
     /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
     pub input: &'a [u32],
@@ -290,8 +296,8 @@ pub struct MatMulInputs<'a> {
     pub logits_row: usize,
 }
 
-/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or of the next matmul's sums, and, with an adding
-/// prologue, `sum`.
+/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or (next rows, 2) of the next matmul's sums, and, with
+/// an adding prologue, `sum`.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     let cols = spec.layout.cols;
     let step_rows = if spec.row_from_step { spec_row(inputs) } else { 0..inputs.n_rows };

@@ -114,7 +114,7 @@ impl NextSpec {
         GroupWeights { format: self.layout.format, row: "next_row", name }
     }
 
-    /// The sums that a row of such codes comes to, as words.
+    /// The sums, (rows, 2) words, that a row of such codes comes to. The device cuts off each workgroup's part, the twin the whole.
     pub fn twin(&self, packed: &[u8], codes: &[u32], sums: &mut [u32]) {
         let x = decode_row(ActivationFormat::Codes(Precision::Int8), codes, self.layout.cols);
         let mut weights = vec![0f32; self.layout.cols];

@@ -22,7 +22,7 @@ pub struct NormSpec {
     pub add: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
-    /// The input is `sums`.
+    /// The input is `sums`, two words an element.
     pub sums: bool,
     /// How the result is stored.
     pub format: ActivationFormat,

@@ -264,7 +264,7 @@ impl KernelSpec {
         }
     }
 
-    /// The matmul that the kernel does besides: `None`, it cannot.
+    /// The matmul that the kernel does besides, if any: `None`, it cannot.
     pub fn next_matmul(&mut self) -> Option<&mut Option<NextSpec>> {
         match self {
             KernelSpec::MatMul(spec) => Some(&mut spec.next),
@@ -342,7 +342,7 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
 /// kernel wrote them: NVIDIA's compiler moves loads of what nobody writes to where they are used, behind the wait, and there they take
 /// the time of a read of memory.
 pub(crate) fn declarations_of_chain(bindings: &[BindingSpec], chained: bool, held: &[Role]) -> String {
-    declare(bindings, |role| chained && role.is_of_the_step(), held)
+    declare(bindings, |role| chained && role.is_of_the_step(), if chained { held } else { &[] })
 }
 
 fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Role]) -> String {

@@ -4,7 +4,8 @@
 //! sums     one i64 an element of one row, value · 2^32; zeroed by the dispatch before the one that adds
 //! ```
 //!
-//! That is finer than an f32 is from 2^-8 on, and leaves room for values up to 2^31.
+//! That is finer than an f32 is from 2^-8 on. Each part is cut off towards zero, by less than 2^-32, and bounded by 2^31; sums beyond
+//! that wrap around, and a NaN becomes a number: no activation of a sound model comes near.
 
 use crate::template::Values;
 
@@ -34,13 +35,13 @@ pub fn of_words([low, high]: [u32; WORDS_PER_ELEMENT]) -> i64 {
     i64::from(low) | i64::from(high as i32) << 32
 }
 
-/// What 1 is.
+/// 2 to the power of [`FRACTION_BITS`].
 fn unit() -> f32 {
     2f32.powi(FRACTION_BITS as i32)
 }
 
 /// What pieces that include `clear_sums` want to know, of a kernel that zeroes so many elements.
-pub(crate) fn values(clears: usize, values: Values) -> Values {
+pub(crate) fn clearing(clears: usize, values: Values) -> Values {
     assert!(clears.is_multiple_of(4), "sums are zeroed four at a time");
     values.flag("CLEARS", clears > 0).size("CLEARED_QUADS", clears / 4)
 }

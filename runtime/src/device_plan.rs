@@ -472,6 +472,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn kernels_of_chains_need_what_they_tell_each_other_by() {
+        let mut device = facts(0, "GPU", DeviceKind::Discrete);
+        let sums = TargetMatch { int64_atomics: true, ..Default::default() };
+        device.features.int64 = true;
+        assert_eq!(misfit(&sums, &device).unwrap(), "needs atomics of 64-bit integers, this device has none");
+        device.features.int64_atomics = true;
+        assert_eq!(misfit(&sums, &device), None);
+        let chains = TargetMatch { memory_model_chains: true, ..Default::default() };
+        device.features.memory_model = true;
+        assert!(misfit(&chains, &device).unwrap().contains("chains of availability and visibility"));
+        device.features.memory_model_chains = true;
+        assert_eq!(misfit(&chains, &device), None);
+    }
+
+    #[test]
     fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
         let wanted = TargetMatch { integer_dot_product: true, matrix_side: 16, ..Default::default() };

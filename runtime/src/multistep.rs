@@ -16,20 +16,21 @@ pub const MOST_POSITIONS_UNDER_WAY: u32 = 2 * STEPS_TOGETHER;
 // The host reads what one submission drew while the next one draws.
 const _: () = assert!(MOST_POSITIONS_UNDER_WAY as usize <= KEPT_DRAWS);
 
-/// Steps of the submission that begins behind `cached` tokens, with `draws_left` still to be begun: several where one program
+/// Steps of the submission that begins behind `cached` tokens, with `draws_to_begin` left: several where one program
 /// runs them all, and only if a step is known to take so few seconds that together they take at most `most_seconds`.
 pub fn steps_of_submission(
     programs: &[ProgramShape],
     cached: u32,
-    draws_left: u32,
+    draws_to_begin: u32,
     step_seconds: Option<f64>,
     most_seconds: f64,
 ) -> u32 {
-    let are_quick = step_seconds.is_some_and(|seconds| f64::from(STEPS_TOGETHER) * seconds <= most_seconds);
+    let fits = |seconds: f64| most_seconds > 0.0 && f64::from(STEPS_TOGETHER) * seconds <= most_seconds;
+    let are_quick = step_seconds.is_some_and(fits);
     // Programs change with the number of cached tokens, and never back: equal at both ends, they are so between.
     let decoder = |cached| batch_program(programs, 1, cached);
     let are_of_one_program = || decoder(cached) == decoder(cached + STEPS_TOGETHER - 1);
-    if are_quick && draws_left >= STEPS_TOGETHER && are_of_one_program() { STEPS_TOGETHER } else { 1 }
+    if are_quick && draws_to_begin >= STEPS_TOGETHER && are_of_one_program() { STEPS_TOGETHER } else { 1 }
 }
 
 #[cfg(test)]
@@ -41,15 +42,21 @@ mod tests {
     /// Cached tokens from which on another program decodes.
     const DEEP: u32 = 1000;
 
-    fn steps(cached: u32, draws_left: u32, step_seconds: Option<f64>) -> u32 {
+    fn steps(cached: u32, draws_to_begin: u32, step_seconds: Option<f64>) -> u32 {
+        steps_within(0.010, cached, draws_to_begin, step_seconds)
+    }
+
+    fn steps_within(most_seconds: f64, cached: u32, draws_to_begin: u32, step_seconds: Option<f64>) -> u32 {
         let shallow = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true, batch: true, from_tokens: 0 };
         let programs = [shallow, ProgramShape { from_tokens: DEEP, ..shallow }];
-        steps_of_submission(&programs, cached, draws_left, step_seconds, 0.010)
+        steps_of_submission(&programs, cached, draws_to_begin, step_seconds, most_seconds)
     }
 
     #[test]
     fn quick_steps_go_together() {
         assert_eq!([0.0005, 0.0025, 0.0026, 1.0].map(|seconds| steps(0, 100, Some(seconds))), [4, 4, 1, 1]);
+        // Not at all, however coarse the clock.
+        assert_eq!(steps_within(0.0, 0, 100, Some(0.0)), 1);
         // Nobody knows yet, or the device keeps no time.
         assert_eq!(steps(0, 100, None), 1);
     }

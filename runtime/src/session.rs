@@ -229,7 +229,7 @@ impl<'m> Session<'m> {
             let gpu_seconds = engine.gpu_seconds(now.program, now.turn);
             self.count_gpu_seconds(gpu_seconds);
             step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(now.n_steps));
-            for _ in 0..now.n_steps {
+            for step in 1..=now.n_steps {
                 let sampled = engine.sampled(0, self.draws)?;
                 self.count_draw();
                 *draws_left -= 1;
@@ -238,10 +238,11 @@ impl<'m> Session<'m> {
                     let _ = engine.end(1 - now.turn);
                     return Ok(());
                 }
-                if *draws_left > 0 {
-                    let position = self.len_tokens();
-                    let program = decoder(engine, position)?;
-                    self.journal.append(&[sampled.token], program, engine.rope_variant(position + 1));
+                // The submission's own steps go on with it, or the first of those behind.
+                let next = if step < now.n_steps { Some(&now) } else { behind.as_ref() };
+                if let Some(next) = next {
+                    let rope_variant = engine.rope_variant(self.len_tokens() + 1);
+                    self.journal.append(&[sampled.token], next.program, rope_variant);
                 }
             }
             match behind {
@@ -251,15 +252,15 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Submits steps behind those under way, which begin with the newest token's, where `draws_left` is not 0.
+    /// Submits steps behind those of `now`, whose first has the newest token; `None`: no draw is left to begin.
     fn begin_behind(
         &mut self,
         engine: &mut Engine,
         now: &UnderWay,
-        draws_left: u32,
+        draws_to_begin: u32,
         step_seconds: Option<f64>,
     ) -> Result<Option<UnderWay>, Stop> {
-        if draws_left == 0 {
+        if draws_to_begin == 0 {
             return Ok(None);
         }
         let end = self.len_tokens();
@@ -269,7 +270,7 @@ impl<'m> Session<'m> {
         let n_steps = match engine.has_steps_together(program)? {
             true => {
                 let most_seconds = self.model.multistep_seconds();
-                steps_of_submission(shapes, position, draws_left, step_seconds, most_seconds)
+                steps_of_submission(shapes, position, draws_to_begin, step_seconds, most_seconds)
             }
             false => 1,
         };

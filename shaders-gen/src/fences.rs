@@ -70,4 +70,30 @@ mod tests {
         let count = |op| module.all_inst_iter().filter(|one| one.class.opcode == op).count();
         assert_eq!((count(Op::MemoryBarrier), count(Op::ControlBarrier)), (1, 1));
     }
+
+    #[test]
+    fn what_workgroups_tell_each_other_is_no_lanes_own() {
+        let source = "@group(0) @binding(0) @coherent var<storage, read_write> told: array<u32, 64>;
+            @group(0) @binding(1) var<storage, read> own: array<u32, 64>;
+            @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) lane: u32) {
+                told[lane] += own[lane];
+                if (lane == 0u) { textureBarrier(); }
+            }";
+        let target = target::by_name("nvidia").expect("a preset");
+        let mut module = check::parse(&wgsl::compile(source, &target).unwrap()).unwrap();
+        mend(&mut module);
+        memory_model::mend(&mut module);
+        let model = module.memory_model.as_ref().expect("a memory model");
+        assert_eq!(model.operands[1], Operand::MemoryModel(rspirv::spirv::MemoryModel::Vulkan));
+        assert!(check::capabilities(&module).contains(&rspirv::spirv::Capability::VulkanMemoryModel));
+        let shared = Operand::MemoryAccess(rspirv::spirv::MemoryAccess::NON_PRIVATE_POINTER);
+        let count = |op, is_shared: bool| {
+            let all = module.all_inst_iter().filter(|one| one.class.opcode == op);
+            all.filter(|one| one.operands.contains(&shared) == is_shared).count()
+        };
+        assert_eq!((count(Op::Store, true), count(Op::Store, false)), (1, 0));
+        assert_eq!((count(Op::Load, true), count(Op::Load, false) >= 1), (1, true));
+        let coherent = Operand::Decoration(rspirv::spirv::Decoration::Coherent);
+        assert!(module.annotations.iter().all(|one| !one.operands.contains(&coherent)));
+    }
 }

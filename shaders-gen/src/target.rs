@@ -540,6 +540,15 @@ mod tests {
     }
 
     #[test]
+    fn whoever_asks_for_the_memory_model_asks_the_device_for_it() {
+        for target in presets() {
+            let matches = target.matches();
+            let is_asked_for = matches.memory_model_chains || matches.matrix_side != 0;
+            assert_eq!(target.capabilities().contains(&Capability::VulkanMemoryModel), is_asked_for, "{}", target.name);
+        }
+    }
+
+    #[test]
     fn gemm_tiles_fit_into_their_device() {
         for target in presets() {
             let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));

@@ -67,6 +67,13 @@ pub fn device() -> DeviceFacts {
     runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
 }
 
+/// Takes from a target what kernels tell each other by, where the device lacks it.
+pub fn without_what_the_device_lacks(target: &mut Target) {
+    let features = device().features;
+    target.next = target.next.filter(|_| features.int64 && features.int64_atomics);
+    target.chains &= features.memory_model_chains;
+}
+
 /// Small tiles for that device's cooperative matrices; `None`: it has none.
 pub fn device_matrices() -> Option<MatrixTuning> {
     let features = device().features;

@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Session};
 use shaders_gen::target::{self, GemmTuning, MatrixTuning, RegisterTuning};
 use tests::compiled::{Silent, options};
-use tests::launch::{device, device_matrices, device_register_matrices};
+use tests::launch::{device, device_matrices, device_register_matrices, without_what_the_device_lacks};
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
@@ -121,6 +121,7 @@ impl Built {
         let mut asked = target::by_name(self.ask.target).expect("a preset");
         if asked.integer_dot {
             asked = asked.for_any_device(device().subgroup_size);
+            without_what_the_device_lacks(&mut asked);
             asked.shared_memory_bytes = asked.shared_memory_bytes.min(device().shared_memory_bytes as usize);
             asked.matrix = match self.ask.gemms {
                 Gemms::Halves => device_matrices(),

@@ -61,6 +61,7 @@ pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeA
             && other.split.is_partial() == split.is_partial()
             && has_lanes(target, other.split.tile)
             && other.shared_bytes() <= target.shared_memory_bytes
+            && target.next.is_none_or(|tuning| other.next_groups_per_lane() <= tuning.most_groups)
             && other.arrivals_len(MAX_SAMPLERS) <= ARRIVALS
     };
     specs.into_iter().filter(fits).collect()

@@ -7,7 +7,7 @@ use shaders_gen::Target;
 
 use super::has_lanes;
 
-/// Of a kernel that waits, also with its first loads on the other side of the wait.
+/// Other tiles; of a kernel of one row that waits, also the same with its first loads on the other side of the wait.
 pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tile = spec.tile;
     let mut tiles = match (tile.sharing, tile.columns) {
@@ -15,13 +15,14 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
         (Sharing::Own, _) => of_rows(tile),
         _ => of_neighbours(tile),
     };
-    if spec.chained {
+    if spec.chained && tile.columns == 1 {
         tiles.push(MatMulTile { early: !tile.early, ..tile });
     }
     let specs = tiles.into_iter().map(|tile| MatMulSpec { tile, ..spec.clone() });
     let fits = |other: &MatMulSpec| {
         has_lanes(target, other.tile.workgroup_size())
             && other.shared_bytes() <= target.shared_memory_bytes
+            && target.next.is_none_or(|tuning| other.next_groups_per_lane() <= tuning.most_groups)
             && is_sound(other)
     };
     specs.filter(fits).collect()

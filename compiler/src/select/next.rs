@@ -3,12 +3,14 @@
 //! ```text
 //! before: zeroes the sums     maker + its next matmul: add to them     …     reader: a norm that begins with them
 //! ```
+//!
+//! A norm by itself zeroes nothing: where norms are not folded into matmuls, gate and up do without down.
 
 use std::collections::BTreeMap;
 
-use kernels::activations::ACTIVATION_GROUP;
 use kernels::next::NextSpec;
 use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use shaders_gen::Target;
 use shaders_gen::target::NextTuning;
 
 use super::{Operand, Step};
@@ -17,11 +19,12 @@ use crate::graph::ValueId;
 /// What a matmul reads whose maker can do it.
 const CODES: ActivationFormat = ActivationFormat::Codes(Precision::Int8);
 
-/// Takes every matmul out of the steps of one row that the step before it can do.
-pub fn merge(steps: &mut Vec<Step>, tuning: NextTuning) {
+/// Takes every matmul out of the steps of one row that the step before it can do, on targets whose kernels do.
+pub fn merge(steps: &mut Vec<Step>, target: &Target) {
+    let Some(tuning) = target.next else { return };
     let mut maker = 1;
     while maker + 1 < steps.len() {
-        if let Some(merger) = Merger::of(steps, maker, tuning) {
+        if let Some(merger) = Merger::of(steps, maker, tuning, target.shared_memory_bytes) {
             merger.apply(steps);
         }
         maker += 1;
@@ -39,18 +42,27 @@ struct Merger {
 }
 
 impl Merger {
-    fn of(steps: &mut [Step], maker: usize, tuning: NextTuning) -> Option<Merger> {
+    fn of(steps: &[Step], maker: usize, tuning: NextTuning, shared_memory_bytes: usize) -> Option<Merger> {
         let next = next_spec(&steps[maker + 1])?;
-        let (made, of_matmul) = (operands(&steps[maker]).remove(&Role::Encoded)?, operands(&steps[maker + 1]));
+        let (made, of_matmul) = (by_role(&steps[maker]).remove(&Role::Encoded)?, by_role(&steps[maker + 1]));
         let Operand::Value(sums) = of_matmul[&Role::Output] else { return None };
+        // Parts of a matrix that was cut all write there, and so more steps use it.
         let readers = users(steps, Operand::Value(sums));
         let reader = *readers.last()?;
         let is_between_them = users(steps, made) == [maker, maker + 1] && readers == [maker + 1, reader];
-        let is_normed = operands(&steps[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
-        let fits = is_little(&steps[maker], &next, tuning);
-        let is_zeroed = steps[maker - 1].spec.clears().is_some_and(|clears| *clears == 0);
-        (is_between_them && is_normed && fits && is_zeroed && steps[reader].spec.first_norm().is_some())
-            .then_some(Merger { maker, next, weights: of_matmul[&Role::Weights], sums, reader })
+        let is_normed = by_role(&steps[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums))
+            && steps[reader].spec.clone().first_norm().is_some();
+        let is_zeroed = steps[maker - 1].spec.clone().clears().is_some_and(|clears| *clears == 0);
+        let mut merged = steps[maker].spec.clone();
+        *merged.next_matmul()? = Some(next.clone());
+        let fits = is_little(&merged, steps[maker].workgroups, tuning, shared_memory_bytes);
+        (is_between_them && is_normed && is_zeroed && fits).then_some(Merger {
+            maker,
+            next,
+            weights: of_matmul[&Role::Weights],
+            sums,
+            reader,
+        })
     }
 
     fn apply(self, steps: &mut Vec<Step>) {
@@ -76,38 +88,39 @@ impl Merger {
 fn next_spec(step: &Step) -> Option<NextSpec> {
     let KernelSpec::MatMul(spec) = &step.spec else { return None };
     let is_plain = spec.prologue.is_none() && spec.act_mul.is_none() && spec.softcap.is_none() && !spec.bias;
-    let is_whole = spec.output_first == 0 && spec.output_rows() == spec.layout.rows && !spec.row_from_step;
+    let is_of_the_row = spec.output_first == 0 && !spec.row_from_step;
     let formats = (spec.input, spec.output) == (CODES, ActivationFormat::F32);
-    (is_plain && is_whole && formats && NextSpec::takes(&spec.layout)).then_some(NextSpec { layout: spec.layout })
+    (is_plain && is_of_the_row && formats && NextSpec::takes(&spec.layout)).then_some(NextSpec { layout: spec.layout })
 }
 
-/// Whether the maker's workgroups have lanes and room for it.
-fn is_little(maker: &Step, next: &NextSpec, tuning: NextTuning) -> bool {
-    // Lanes and groups of a workgroup, and how many of them add something.
-    let (lanes, groups, adding) = match &maker.spec {
+/// Whether a kernel with its next matmul, in so many workgroups, has lanes and room for it, and adds few parts. All splits of an
+/// attention read the weights, one of each head adds.
+fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: NextTuning, shared_memory_bytes: usize) -> bool {
+    let (next, held, shared_bytes, adding) = match merged {
         KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.columns * spec.tile.passes == 1 => {
-            (spec.tile.workgroup_size(), spec.group_rows() / ACTIVATION_GROUP, maker.workgroups[1])
+            (&spec.next, spec.next_groups_per_lane(), spec.shared_bytes(), workgroups[1])
         }
         KernelSpec::DecodeAttention(spec) if spec.output == CODES => {
-            (spec.split.tile, spec.result_groups(), maker.workgroups[0])
+            (&spec.next, spec.next_groups_per_lane(), spec.shared_bytes(), workgroups[0])
         }
         _ => return false,
     };
-    next.layout.rows * adding <= tuning.most_added && next.groups_per_lane(lanes, groups) <= tuning.most_groups
+    let added = next.as_ref().map_or(0, |next| next.layout.rows) * adding;
+    added <= tuning.most_added && held <= tuning.most_groups && shared_bytes <= shared_memory_bytes
 }
 
 fn users(steps: &[Step], operand: Operand) -> Vec<usize> {
     (0..steps.len()).filter(|&at| steps[at].operands.contains(&operand)).collect()
 }
 
-fn operands(step: &Step) -> BTreeMap<Role, Operand> {
+fn by_role(step: &Step) -> BTreeMap<Role, Operand> {
     step.spec.bindings().iter().map(|binding| binding.role).zip(step.operands.iter().copied()).collect()
 }
 
 /// Changes a step's kernel, whose new roles have these operands.
 fn rebind(step: &mut Step, new: &[(Role, Operand)], change: impl FnOnce(&mut KernelSpec)) {
-    let mut by_role = operands(step);
-    by_role.extend(new.iter().copied());
+    let mut operands = by_role(step);
+    operands.extend(new.iter().copied());
     change(&mut step.spec);
-    step.operands = step.spec.bindings().iter().map(|binding| by_role[&binding.role]).collect();
+    step.operands = step.spec.bindings().iter().map(|binding| operands[&binding.role]).collect();
 }

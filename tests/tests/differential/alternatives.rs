@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use shaders_gen::target::{GemmTuning, MatrixTuning};
 use shaders_gen::{Target, target};
 use tests::compiled::{Silent, options};
-use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices};
+use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices, without_what_the_device_lacks};
 use tests::tiny_model::{Family, TinyModel};
 
 use crate::attention::Case;
@@ -50,6 +50,7 @@ fn check_all(name: &str) {
     if target.subgroup_size > 0 {
         target = target.for_any_device(device().subgroup_size);
     }
+    without_what_the_device_lacks(&mut target);
     target.matrix = target.matrix.and_then(|own| matrices(own, own_lanes));
     let specs = specs(&target);
     let mut checked: Vec<(&str, KernelSpec)> = Vec::new();

@@ -24,7 +24,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use runtime::Sampling;
 use shaders_gen::Target;
 use shaders_gen::target::{self, NextTuning};
-use tests::launch::{Launch, Operand, POISON, device, device_matrices};
+use tests::launch::{Launch, Operand, POISON, device, device_matrices, without_what_the_device_lacks};
 use tests::reference::relative_error;
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
@@ -43,10 +43,12 @@ fn targets() -> Vec<Target> {
     subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
     let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
-    let can_add = device.features.int64 && device.features.int64_atomics;
-    let next = can_add.then_some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX });
+    let next = Some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX });
     let mut targets: Vec<Target> = llvmpipe.chain([generic, subgroups]).collect();
-    targets.iter_mut().for_each(|target| (target.next, target.chains) = (next, device.features.memory_model_chains));
+    for target in &mut targets {
+        (target.next, target.chains) = (next, true);
+        without_what_the_device_lacks(target);
+    }
     targets
 }
 
