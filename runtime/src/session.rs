@@ -168,7 +168,8 @@ impl<'m> Session<'m> {
     }
 
     /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
-    /// of its sequences, and those of a submission for all of its steps, also if a draw was forgotten); `None`: it keeps no time, or there was no step.
+    /// of its sequences, and those of a submission for all of its steps, also if a draw was forgotten); `None`: it keeps no time,
+    /// or there was no step.
     pub fn take_gpu_seconds(&mut self) -> Option<f64> {
         let seconds = std::mem::take(&mut self.gpu_seconds);
         (seconds > 0.0).then_some(seconds)

@@ -4,6 +4,8 @@
 //! without a prologue     load a b · wait · multiply a b · load c d · multiply c d
 //! behind one             load a b · wait, norm · multiply a · load c · multiply b · load d · multiply c d · load the next pass's a b · sums
 //! ```
+//!
+//! So it stands in the text. Whether a driver leaves the first loads in front of the wait is a matter of `MatMulTile::early`.
 
 use super::body::Body;
 use crate::activations;
@@ -17,8 +19,8 @@ impl Body<'_> {
         (unroll, own.div_ceil(unroll))
     }
 
-    /// Without a prologue, a turn's groups are loaded before the first is multiplied, those of the first turn while an earlier
-    /// dispatch ends. It takes fewer registers than the other order.
+    /// Without a prologue, a turn's groups are loaded before the first is multiplied, those of the first turn in front of the
+    /// wait. It takes fewer registers than the other order.
     pub(super) fn groups_in_turns(&mut self) {
         self.bases(1, "let ", "first_tile");
         let (unroll, turns) = self.turns();
