@@ -22,6 +22,12 @@ impl RegisterGemmSpec {
         0..self.tile.fragments * self.fragment().rows()
     }
 
+    /// The matrix row of the first lane's, counted from the subgroup's first.
+    fn first_row(&self, row: Item) -> usize {
+        let fragment = self.fragment();
+        row / fragment.rows() * fragment.side + row % fragment.rows() * fragment.rows_apart()
+    }
+
     /// 16-byte words of activations that a lane brings into workgroup memory for a panel.
     fn activations(&self) -> impl Iterator<Item = Item> + use<> {
         0..(self.tile.step_rows * self.tile.panel / 8).div_ceil(self.lanes())
@@ -80,7 +86,6 @@ pub(super) fn multiply(spec: &RegisterGemmSpec) -> String {
 
 /// Where a lane's rows begin in the packed matrix, and what is under way of them.
 fn weight_setup(spec: &RegisterGemmSpec) -> Vec<String> {
-    let (rows, apart) = (spec.fragment().rows(), spec.fragment().rows_apart());
     let layout = &spec.product.layout;
     let tile_words = layout.blocks_per_tile() * layout.format.block_words();
     let mut lines = vec![
@@ -88,9 +93,8 @@ fn weight_setup(spec: &RegisterGemmSpec) -> Vec<String> {
         format!("let lane_row = subgroup_lane / {ROW_LANES}u;"),
     ];
     for row in spec.rows() {
-        let first = row / rows * spec.tile.fragment + row % rows * apart;
         lines.extend([
-            format!("let row_{row} = first_matrix_row + {first}u + lane_row;"),
+            format!("let row_{row} = first_matrix_row + {}u + lane_row;", spec.first_row(row)),
             format!("let tile_{row} = min(row_{row} / {TILE_ROWS}u, {}u) * {tile_words}u;", layout.tiles() - 1),
             format!("var next_params_{row}: u32;"),
         ]);
@@ -133,9 +137,10 @@ fn turn(spec: &RegisterGemmSpec) -> Vec<String> {
     for row in spec.rows() {
         lines.extend((0..spec.row_chunks()).map(|chunk| format!("let word_{row}_{chunk} = next_{row}_{chunk};")));
         if spec.product.layout.format.has_params() {
-            lines.push(format!("let param_{row} = row_param(next_params_{row}, row_{row});"));
-            lines.push(format!("let scale_{row} = scale_of(param_{row});"));
-            lines.push(format!("let zero_{row} = zero_of(param_{row});"));
+            let first = spec.first_row(row);
+            lines.push(format!("let params_{row} = doubled(row_param(next_params_{row}, lane_row + {first}u));"));
+            lines.push(format!("let scale_{row} = scale_of(params_{row});"));
+            lines.push(format!("let zero_{row} = zero_of(params_{row});"));
         }
     }
     lines
@@ -216,8 +221,12 @@ fn pair_of_weights(spec: &RegisterGemmSpec, row: Item, pair: usize) -> String {
     let shifted = |word: String, bits: usize| if bits == 0 { word } else { format!("({word} >> {bits}u)") };
     match spec.product.layout.format {
         WeightFormat::Int4 { .. } => {
-            let codes = shifted(component(pair / 4), 8 * (pair % 2) + 4 * (quad % 2));
-            format!("weights_of({codes} & 0x000f000fu, zero_{row}, scale_{row})")
+            let codes = shifted(component(pair / 4), 8 * (pair % 2));
+            if quad.is_multiple_of(2) {
+                format!("weights_of({codes} & 0x000f000fu, zero_{row}, scale_{row})")
+            } else {
+                format!("weights_of_high({codes} & 0x00f000f0u, zero_{row}, scale_{row})")
+            }
         }
         WeightFormat::Int8 => {
             let codes = shifted(format!("({} ^ 0x80808080u)", component(quad)), 8 * (pair % 2));

@@ -21,24 +21,30 @@ fn row_factor(step_row: u32) -> f32 {
     return factors[step_row % STEP_ROWS];
 }
 
-//#if INT4
-fn scale_of(param: u32) -> vec2<f16> {
-    return twice((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u);
+// A parameter in either half of a word.
+fn doubled(param: u32) -> u32 {
+    return param | (param << 16u);
 }
 
-fn zero_of(param: u32) -> vec2<f16> {
-    return twice((param >> ${INT4_ZERO_SHIFT}u) | 0x6400u);
+//#if INT4
+fn scale_of(params: u32) -> vec2<f16> {
+    return halves_of((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
+}
+
+// As what `weights_of` takes it from: 1024 + zero.
+fn zero_of(params: u32) -> vec2<f16> {
+    return halves_of(((params >> ${INT4_ZERO_SHIFT}u) & 0x000f000fu) | 0x64006400u);
 }
 //#endif
 
 //#if INT8
-fn scale_of(param: u32) -> vec2<f16> {
-    return twice(param);
+fn scale_of(params: u32) -> vec2<f16> {
+    return halves_of(params);
 }
 
 // With its sign bit flipped a code is code + 128.
-fn zero_of(param: u32) -> vec2<f16> {
-    return twice(0x6480u);
+fn zero_of(params: u32) -> vec2<f16> {
+    return vec2<f16>(1152.0h);
 }
 //#endif
 

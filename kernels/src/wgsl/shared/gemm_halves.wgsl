@@ -13,11 +13,12 @@ var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 fn eight_weights(codes: u32, param: u32) -> vec4<u32> {
     let scale = twice((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u);
     let zero = twice((param >> ${INT4_ZERO_SHIFT}u) | 0x6400u);
+    let odd = codes >> 8u;
     return vec4<u32>(
         weights_of(codes & 0x000f000fu, zero, scale),
-        weights_of((codes >> 8u) & 0x000f000fu, zero, scale),
-        weights_of((codes >> 4u) & 0x000f000fu, zero, scale),
-        weights_of((codes >> 12u) & 0x000f000fu, zero, scale),
+        weights_of(odd & 0x000f000fu, zero, scale),
+        weights_of_high(codes & 0x00f000f0u, zero, scale),
+        weights_of_high(odd & 0x00f000f0u, zero, scale),
     );
 }
 //#endif
