@@ -23,6 +23,8 @@ use crate::vk::submit::Lane;
 pub struct Transfers {
     /// The device copies from host memory to its own, on a queue that does nothing else where it has one.
     pub copied: f64,
+    /// It copies from host memory to host memory that it reads in place; `None`: all its memory is its own.
+    pub copied_to_host: Option<f64>,
     /// All cores write the device's own memory; `None`: the host does not see enough of it.
     pub mapped_device: Option<f64>,
     /// All cores write host memory that the device reads in place; `None`: all its memory is its own.
@@ -42,8 +44,11 @@ pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
     let device = &Device::open(Instance::create()?, facts, true)?;
     let len_bytes = scratch_bytes(device)?;
     let resident = |tier| Role::Resident { tier, total_bytes: len_bytes };
-    let copied = {
-        let target = Buffer::create_for_copies(device, len_bytes, resident(Tier::Vram))?.buffer;
+    let copied = |tier| -> Result<Option<f64>, LoadError> {
+        let target = Buffer::create_for_copies(device, len_bytes, resident(tier))?.buffer;
+        if tier == Tier::Gtt && target.is_device_local() {
+            return Ok(None);
+        }
         let staging = Buffer::create(device, STAGING_BYTES, Role::Staging)?;
         staging.mapping.expect("staging buffers are host-visible").bytes_mut().fill(1);
         let list = |at: u64| {
@@ -53,7 +58,7 @@ pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
         };
         let lists = (0..len_bytes).step_by(STAGING_BYTES as usize).map(list).collect::<Result<Vec<_>, _>>()?;
         let mut lane = Lane::create(device, TIMEOUT)?;
-        rate(len_bytes, || Ok(lane.run(&lists)?))?
+        rate(len_bytes, || Ok(lane.run(&lists)?)).map(Some)
     };
     let source = vec![1; len_bytes as usize];
     let mapped = |tier, own| -> Result<Option<f64>, LoadError> {
@@ -71,7 +76,12 @@ pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
         let all = || on_all_cores(pieces, copy, &mut |()| ControlFlow::Continue(())).map(|_| ());
         rate(len_bytes, all).map(Some)
     };
-    Ok(Transfers { copied, mapped_device: mapped(Tier::Vram, true)?, mapped_host: mapped(Tier::Gtt, false)? })
+    Ok(Transfers {
+        copied: copied(Tier::Vram)?.expect("every device has memory of its own"),
+        copied_to_host: copied(Tier::Gtt)?,
+        mapped_device: mapped(Tier::Vram, true)?,
+        mapped_host: mapped(Tier::Gtt, false)?,
+    })
 }
 
 fn rate(len_bytes: u64, work: impl FnOnce() -> Result<(), LoadError>) -> Result<f64, LoadError> {

@@ -213,7 +213,10 @@ impl Way {
             (Way::Map, false, _) => "pread into memory that the device reads in place, page cache released",
             (Way::Host, _, true) => "direct reads into imported memory",
             (Way::Host, _, false) => "pread into imported memory, page cache released",
-            (Way::Staging, ..) => "staging copies, page cache released",
+            (Way::Staging, true, _) => "staging copies into device-local memory, page cache released",
+            (Way::Staging, false, _) => {
+                "staging copies into memory that the device reads in place, page cache released"
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Slice {
 pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
-const STAGING_BYTES: u64 = 8 * PIECE_BYTES;
+const STAGING_BYTES: u64 = 4 * PIECE_BYTES;
 
 impl Slice {
     /// `fresh` was allocated for `way`.

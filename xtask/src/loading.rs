@@ -52,11 +52,13 @@ struct Media {
     page_cache: Rates,
     fresh_memory: Rates,
     copied: Rates,
+    copied_to_host: Rates,
     mapped_device: Rates,
     mapped_host: Rates,
 }
 
-/// Prints a line a medium and a line a way. In each round every one of them takes its turn.
+/// Prints a line a medium and a line a way, medians of the rounds so far after each, so that who is interrupted has something. In
+/// each round every one of them takes its turn.
 ///
 /// # Errors
 /// When a program fails; a way that the device does not have is left out and said.
@@ -67,7 +69,7 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
     };
     let mut media = Media::default();
     let mut ways: [WayRates; 4] = Default::default();
-    for _ in 0..args.rounds {
+    for round in 1..=args.rounds {
         let mut device = None;
         for (way, rates) in WAYS.into_iter().zip(&mut ways) {
             match rates.measure(&runtime, args, way) {
@@ -76,13 +78,19 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
             }
         }
         media.measure(&runtime, &args.artifact, &device.context("no way exists on this device")?)?;
+        println!("after round {round} of {}", args.rounds);
+        print(&media, &ways);
     }
+    Ok(())
+}
+
+fn print(media: &Media, ways: &[WayRates; 4]) {
     for (name, rates) in media.named() {
         if let Some(rate) = rates.median() {
             println!("{name:<32}{rate:>8.2} GB/s");
         }
     }
-    for (way, rates) in WAYS.into_iter().zip(&ways) {
+    for (way, rates) in WAYS.into_iter().zip(ways) {
         let [from_disk, from_cache] = media.of(way, &rates.to);
         let lines =
             [("nothing cached", &rates.nothing_cached, from_disk), ("all cached", &rates.all_cached, from_cache)];
@@ -95,7 +103,6 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
             println!("  {}", rates.to);
         }
     }
-    Ok(())
 }
 
 impl WayRates {
@@ -129,20 +136,26 @@ impl Media {
         let devices: Value = serde_json::from_str(&devices).context("devices of unicorn-run are not JSON")?;
         let mut listed = devices.as_array().into_iter().flatten();
         let row = listed.find(|row| row["name"] == device).with_context(|| format!("{device} is not listed"))?;
-        let keys = ["copied_gb_per_s", "mapped_device_gb_per_s", "mapped_host_gb_per_s"];
-        for (rates, key) in [&mut self.copied, &mut self.mapped_device, &mut self.mapped_host].into_iter().zip(keys) {
+        let transfers = [
+            (&mut self.copied, "copied_gb_per_s"),
+            (&mut self.copied_to_host, "copied_to_host_gb_per_s"),
+            (&mut self.mapped_device, "mapped_device_gb_per_s"),
+            (&mut self.mapped_host, "mapped_host_gb_per_s"),
+        ];
+        for (rates, key) in transfers {
             rates.0.extend(row["transfers"][key].as_f64());
         }
         Ok(())
     }
 
-    fn named(&self) -> [(&'static str, &Rates); 7] {
+    fn named(&self) -> [(&'static str, &Rates); 8] {
         [
             ("dd, nothing cached", &self.disk),
             ("dd, past the cache", &self.disk_past_cache),
             ("dd, all cached", &self.page_cache),
             ("copy to fresh memory", &self.fresh_memory),
             ("copies by the device", &self.copied),
+            ("its copies to host memory", &self.copied_to_host),
             ("mapped device memory", &self.mapped_device),
             ("mapped host memory", &self.mapped_host),
         ]
@@ -150,13 +163,19 @@ impl Media {
 
     /// What holds a way back, from the disk and from the page cache; `to` says where it put the weights.
     fn of(&self, way: &str, to: &str) -> [(&'static str, &Rates); 2] {
-        let [disk, past_cache, _, fresh_memory, copied, mapped_device, mapped_host] = self.named();
+        let [disk, past_cache, _, fresh_memory, copied, copied_to_host, mapped_device, mapped_host] = self.named();
+        let device_local = to.contains("device-local");
         match way {
             // Nothing is copied: the least that another way would do.
             "import" => [disk, fresh_memory],
             "host" => [past_cache, past_cache],
-            "staging" => [disk, copied],
-            _ if to.contains("device-local") => [disk, mapped_device],
+            // Written by all cores and then copied by the device, both at a time: the slower of the two.
+            "staging" => {
+                let copies = if device_local { copied } else { copied_to_host };
+                let written = mapped_host.1.median().unwrap_or(f64::INFINITY);
+                [disk, if copies.1.median().is_some_and(|rate| rate > written) { mapped_host } else { copies }]
+            }
+            _ if device_local => [disk, mapped_device],
             _ => [disk, mapped_host],
         }
     }

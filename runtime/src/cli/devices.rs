@@ -70,9 +70,11 @@ struct DeviceRow {
 #[derive(Serialize)]
 struct TransferRow {
     copied_gb_per_s: f64,
+    /// `None`: the device reads no host memory in place, or all memory counts as its own.
+    copied_to_host_gb_per_s: Option<f64>,
     /// `None`: the host does not see enough of the device's memory.
     mapped_device_gb_per_s: Option<f64>,
-    /// `None`: the device reads no host memory in place, or all memory counts as its own.
+    /// `None`: as for copies.
     mapped_host_gb_per_s: Option<f64>,
 }
 
@@ -172,18 +174,21 @@ impl TransferRow {
     fn new(transfers: Transfers) -> TransferRow {
         TransferRow {
             copied_gb_per_s: transfers.copied / 1e9,
+            copied_to_host_gb_per_s: transfers.copied_to_host.map(|rate| rate / 1e9),
             mapped_device_gb_per_s: transfers.mapped_device.map(|rate| rate / 1e9),
             mapped_host_gb_per_s: transfers.mapped_host.map(|rate| rate / 1e9),
         }
     }
 
     fn line(&self) -> String {
-        let mapped = |rate: Option<f64>, place| rate.map(|rate| format!(", mapped {place} memory {rate:.2} GB/s"));
+        let also =
+            |rate: Option<f64>, what| rate.map(|rate| format!(", {what} memory {rate:.2} GB/s")).unwrap_or_default();
         format!(
-            "   transfers     copies {:.2} GB/s{}{}",
+            "   transfers     copies {:.2} GB/s{}{}{}",
             self.copied_gb_per_s,
-            mapped(self.mapped_device_gb_per_s, "device").unwrap_or_default(),
-            mapped(self.mapped_host_gb_per_s, "host").unwrap_or_default()
+            also(self.copied_to_host_gb_per_s, "copies to host"),
+            also(self.mapped_device_gb_per_s, "mapped device"),
+            also(self.mapped_host_gb_per_s, "mapped host")
         )
     }
 }

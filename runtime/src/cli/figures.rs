@@ -242,7 +242,7 @@ pub mod tests {
             load_pipelines_from_cache: Some(60),
             load_weight_bytes: 2_000_000_000,
             load_gb_per_s: Some(2.0),
-            load_way: "staging copies, page cache released".into(),
+            load_way: "staging copies into device-local memory, page cache released".into(),
             load_verified: Some("device"),
             load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
