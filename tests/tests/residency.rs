@@ -15,7 +15,7 @@ use kernels::KernelSpec;
 use kernels::checksum::{self, ChecksumSpec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way};
+use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way, measure_transfers};
 use shaders_gen::target;
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::launch::{Launch, Operand};
@@ -33,6 +33,20 @@ fn every_way_is_verified_on_the_device() {
         let delivered = model.report().delivered.expect("an eager load ends with everything there");
         assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}");
         assert!(!delivered.held.is_empty());
+    }
+}
+
+/// What loading is held against: a rate for every memory that there is, and none for what there is not.
+#[test]
+fn transfers_to_every_memory_are_measured() {
+    let devices = runtime::devices().expect("there is a Vulkan driver");
+    assert!(!devices.is_empty());
+    for facts in devices {
+        let found = measure_transfers(&facts).unwrap_or_else(|error| panic!("{}: {error}", facts.name));
+        let reads_host_memory = facts.memory_types.iter().any(|kind| kind.host_visible && !kind.device_local);
+        assert_eq!([found.copied_to_host, found.mapped_host].map(|rate| rate.is_some()), [reads_host_memory; 2]);
+        let rates = [Some(found.copied), found.copied_to_host, found.mapped_device, found.mapped_host];
+        assert!(rates.into_iter().flatten().all(|rate| rate > 0.0 && rate.is_finite()), "{}: {found:?}", facts.name);
     }
 }
 
