@@ -31,7 +31,7 @@ fn scale_of(params: u32) -> vec2<f16> {
     return halves_of((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
 }
 
-// As what `weights_of` takes it from: 1024 + zero.
+// 1024 + zero, as `weights_of` wants it.
 fn zero_of(params: u32) -> vec2<f16> {
     return halves_of(((params >> ${INT4_ZERO_SHIFT}u) & 0x000f000fu) | 0x64006400u);
 }
