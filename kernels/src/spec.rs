@@ -255,31 +255,37 @@ impl KernelSpec {
         }
     }
 
-    /// Elements of the next dispatch's sums that the kernel zeroes: `None`, it cannot.
-    pub fn clears(&mut self) -> Option<&mut usize> {
-        match self {
-            KernelSpec::MatMul(spec) => Some(&mut spec.clears),
-            KernelSpec::DecodeAttention(spec) => Some(&mut spec.clears),
-            _ => None,
-        }
+    /// The kernel that zeroes so many elements of the next dispatch's sums besides; `None`: it cannot, or zeroes others.
+    pub fn clearing(&self, elements: usize) -> Option<KernelSpec> {
+        let mut spec = self.clone();
+        let clears = match &mut spec {
+            KernelSpec::MatMul(spec) => &mut spec.clears,
+            KernelSpec::DecodeAttention(spec) => &mut spec.clears,
+            _ => return None,
+        };
+        (std::mem::replace(clears, elements) == 0).then_some(spec)
     }
 
-    /// The matmul that the kernel does besides, if any: `None`, it cannot.
-    pub fn next_matmul(&mut self) -> Option<&mut Option<NextSpec>> {
-        match self {
-            KernelSpec::MatMul(spec) => Some(&mut spec.next),
-            KernelSpec::DecodeAttention(spec) => Some(&mut spec.next),
-            _ => None,
+    /// The kernel that does the matmul behind it besides; `None`: it cannot.
+    pub fn with_next(&self, next: NextSpec) -> Option<KernelSpec> {
+        let mut spec = self.clone();
+        match &mut spec {
+            KernelSpec::MatMul(spec) => spec.next = Some(next),
+            KernelSpec::DecodeAttention(spec) => spec.next = Some(next),
+            _ => return None,
         }
+        Some(spec)
     }
 
-    /// The norm with which the kernel begins.
-    pub fn first_norm(&mut self) -> Option<&mut NormSpec> {
-        match self {
-            KernelSpec::MatMul(spec) => spec.prologue.as_mut(),
-            KernelSpec::Norm(spec) => Some(spec),
-            _ => None,
+    /// The kernel whose first norm reads sums instead of f32; `None`: it does not begin with a norm.
+    pub fn reading_sums(&self) -> Option<KernelSpec> {
+        let mut spec = self.clone();
+        match &mut spec {
+            KernelSpec::MatMul(spec) => spec.prologue.as_mut()?.sums = true,
+            KernelSpec::Norm(spec) => spec.sums = true,
+            _ => return None,
         }
+        Some(spec)
     }
 
     /// WGSL with entry point `main`.

@@ -34,11 +34,12 @@ pub fn merge(steps: &mut Vec<Step>, target: &Target) {
 /// A step, and the matmul behind it that becomes a part of it.
 struct Merger {
     maker: usize,
-    next: NextSpec,
+    reader: usize,
     weights: Operand,
     /// The matmul's result.
     sums: ValueId,
-    reader: usize,
+    /// Kernels of the step before, of the maker and of the reader as they become.
+    specs: [KernelSpec; 3],
 }
 
 impl Merger {
@@ -50,32 +51,26 @@ impl Merger {
         let readers = users(steps, Operand::Value(sums));
         let reader = *readers.last()?;
         let is_between_them = users(steps, made) == [maker, maker + 1] && readers == [maker + 1, reader];
-        let is_normed = by_role(&steps[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums))
-            && steps[reader].spec.clone().first_norm().is_some();
-        let is_zeroed = steps[maker - 1].spec.clone().clears().is_some_and(|clears| *clears == 0);
-        let mut merged = steps[maker].spec.clone();
-        *merged.next_matmul()? = Some(next.clone());
+        let is_normed = by_role(&steps[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
+        let clearing = steps[maker - 1].spec.clearing(next.layout.rows.next_multiple_of(4))?;
+        let reading = steps[reader].spec.reading_sums()?;
+        let merged = steps[maker].spec.with_next(next)?;
         let fits = is_little(&merged, steps[maker].workgroups, tuning, shared_memory_bytes);
-        (is_between_them && is_normed && is_zeroed && fits).then_some(Merger {
+        (is_between_them && is_normed && fits).then_some(Merger {
             maker,
-            next,
+            reader,
             weights: of_matmul[&Role::Weights],
             sums,
-            reader,
+            specs: [clearing, merged, reading],
         })
     }
 
     fn apply(self, steps: &mut Vec<Step>) {
-        let (sums, rows) = (Operand::Sums(self.sums), self.next.layout.rows);
-        rebind(&mut steps[self.maker - 1], &[(Role::ClearedSums, sums)], |spec| {
-            *spec.clears().expect("it can") = rows.next_multiple_of(4);
-        });
-        rebind(&mut steps[self.maker], &[(Role::NextWeights, self.weights), (Role::Sums, sums)], |spec| {
-            *spec.next_matmul().expect("it can") = Some(self.next);
-        });
-        rebind(&mut steps[self.reader], &[(Role::InputSums, sums)], |spec| {
-            spec.first_norm().expect("it has one").sums = true;
-        });
+        let sums = Operand::Sums(self.sums);
+        let [clearing, merged, reading] = self.specs;
+        rebind(&mut steps[self.maker - 1], clearing, &[(Role::ClearedSums, sums)]);
+        rebind(&mut steps[self.maker], merged, &[(Role::NextWeights, self.weights), (Role::Sums, sums)]);
+        rebind(&mut steps[self.reader], reading, &[(Role::InputSums, sums)]);
         let matmul = steps.remove(self.maker + 1);
         let maker = &mut steps[self.maker];
         maker.weight_bytes += matmul.weight_bytes;
@@ -117,10 +112,10 @@ fn by_role(step: &Step) -> BTreeMap<Role, Operand> {
     step.spec.bindings().iter().map(|binding| binding.role).zip(step.operands.iter().copied()).collect()
 }
 
-/// Changes a step's kernel, whose new roles have these operands.
-fn rebind(step: &mut Step, new: &[(Role, Operand)], change: impl FnOnce(&mut KernelSpec)) {
+/// Gives a step another kernel, whose new roles have these operands.
+fn rebind(step: &mut Step, spec: KernelSpec, new: &[(Role, Operand)]) {
     let mut operands = by_role(step);
     operands.extend(new.iter().copied());
-    change(&mut step.spec);
+    step.spec = spec;
     step.operands = step.spec.bindings().iter().map(|binding| operands[&binding.role]).collect();
 }
