@@ -89,16 +89,6 @@ pub fn on_all_cores<P: Send, R: Send>(
     work: impl Fn(P) -> Result<R, LoadError> + Sync,
     done: &mut dyn FnMut(R) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadError> {
-    on_all_cores_beside(|| Ok(ControlFlow::Continue(())), pieces, work, done)
-}
-
-/// The same, while this thread does something else first, which may break off as well.
-pub fn on_all_cores_beside<P: Send, R: Send>(
-    first: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
-    pieces: Vec<P>,
-    work: impl Fn(P) -> Result<R, LoadError> + Sync,
-    done: &mut dyn FnMut(R) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, LoadError> {
     let threads = cores::count().max(LEAST_THREADS).min(pieces.len());
     let queue = Mutex::new(pieces.into_iter());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
@@ -113,9 +103,6 @@ pub fn on_all_cores_beside<P: Send, R: Send>(
                 }
             }
         });
-        if first()?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
         // If no thread could be started, all pieces are left.
         let left = iter::from_fn(|| next().map(work));
         for piece in receiver.into_iter().chain(left) {

@@ -2,11 +2,11 @@
 //! that was chosen for its tier.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::LoadError;
 use crate::page_cache::PageCache;
-use crate::reader::{Reader, on_all_cores, on_all_cores_beside};
+use crate::reader::{Reader, on_all_cores};
 use crate::residency::Role;
 use crate::route::{PIECE_BYTES, Route};
 use crate::vk::memory::{Allocation, Buffer, Flush, Mapping};
@@ -28,9 +28,6 @@ pub struct Slice {
 
 /// What a piece's arrival is told to: its place on the route. Who breaks off wants no more of them.
 pub type Arrived<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
-
-/// What one submission copies; there are two such buffers. Some pieces, so that all cores read.
-const STAGING_BYTES: u64 = 4 * PIECE_BYTES;
 
 impl Slice {
     /// `fresh` was allocated for `way`.
@@ -72,20 +69,14 @@ pub fn fill(
     }
     let mut parcels = parcels.into_iter().flatten().peekable();
     let (cached, direct) = (Reader::cached(source.file, &cache), Reader::direct(source.file, &cache));
-    let mut stages = None;
+    let stages = Stages::default();
     while let Some(way) = parcels.peek().map(|next| next.way) {
         let run: Vec<Parcel<'_>> = std::iter::from_fn(|| parcels.next_if(|next| next.way == way)).collect();
         let flow = match way {
-            Way::Import => fault_in(&cached, run, arrived)?,
+            Way::Import => fault_in(&cached, &run, arrived)?,
             Way::Map => read_in_place(&cached, run, arrived)?,
             Way::Host => read_in_place(&direct, run, arrived)?,
-            Way::Staging => {
-                let stages = match &mut stages {
-                    Some(stages) => stages,
-                    none => none.insert([Stage::create(source)?, Stage::create(source)?]),
-                };
-                copy_through(stages, source, &cached, run, arrived)?
-            }
+            Way::Staging => copy_through(&stages, source, &cached, &run, arrived)?,
         };
         if flow.is_break() {
             return Ok(flow);
@@ -164,23 +155,27 @@ fn part_by_part<B: Send>(
     })
 }
 
-/// Brings each parcel's pages into memory, where they stay.
-fn fault_in(
-    reader: &Reader<'_>,
-    parcels: Vec<Parcel<'_>>,
-    arrived: &mut Arrived<'_>,
-) -> Result<ControlFlow<()>, LoadError> {
+/// The parcels' parts by their lengths.
+fn lengths(reader: &Reader<'_>, parcels: &[Parcel<'_>]) -> Vec<Part<u64>> {
     let part_bytes = reader.part_bytes();
     let chunks = |parcel: &Parcel<'_>| {
         let len_bytes = parcel.len_bytes;
         (0..len_bytes).step_by(part_bytes).map(move |begin| (part_bytes as u64).min(len_bytes - begin))
     };
-    let parts = parts(part_bytes, parcels.iter().map(chunks));
+    parts(part_bytes, parcels.iter().map(chunks))
+}
+
+/// Brings each parcel's pages into memory, where they stay.
+fn fault_in(
+    reader: &Reader<'_>,
+    parcels: &[Parcel<'_>],
+    arrived: &mut Arrived<'_>,
+) -> Result<ControlFlow<()>, LoadError> {
     let fault_in = |parcel: &Parcel<'_>, part: Part<u64>| {
         let begin = parcel.file_offset_bytes + part.begin;
         reader.fault_in(begin..begin + part.bytes)
     };
-    part_by_part(&parcels, parts, fault_in, arrived)
+    part_by_part(parcels, lengths(reader, parcels), fault_in, arrived)
 }
 
 /// Reads each parcel to where it stays.
@@ -202,77 +197,70 @@ fn read_in_place(
     part_by_part(&parcels, parts, read, arrived)
 }
 
-/// While the device copies from one buffer, the other is filled. The first lots are small, so that what steps read first is
-/// there soon.
+/// Reads each part into a buffer from which the device copies it, while other threads read others.
 fn copy_through(
-    stages: &mut [Stage; 2],
+    stages: &Stages,
     source: &Source<'_>,
     reader: &Reader<'_>,
-    mut parcels: Vec<Parcel<'_>>,
+    parcels: &[Parcel<'_>],
     arrived: &mut Arrived<'_>,
 ) -> Result<ControlFlow<()>, LoadError> {
-    let [mut idle, mut busy] = stages.each_mut();
-    let mut lot = 1;
-    while !parcels.is_empty() {
-        let rest = parcels.split_off(parcels.len().min(lot));
-        if idle.send(source, reader, &parcels, || busy.finish(arrived))?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        parcels = rest;
-        lot = (2 * lot).min((STAGING_BYTES / PIECE_BYTES) as usize);
-        std::mem::swap(&mut idle, &mut busy);
-    }
-    busy.finish(arrived)
+    let copy = |parcel: &Parcel<'_>, part: Part<u64>| {
+        let mut stage = stages.take(source, reader)?;
+        stage.copy(source, reader, parcel, part)?;
+        stages.give_back(stage);
+        Ok(())
+    };
+    part_by_part(parcels, lengths(reader, parcels), copy, arrived)
 }
 
+/// As many as threads copied at once; each holds a part.
+#[derive(Default)]
+struct Stages(Mutex<Vec<Stage>>);
+
 struct Stage {
-    /// Dropped first: it waits for the copies that read the buffer.
     lane: Lane,
     mapping: Mapping,
     buffer: Arc<Buffer>,
-    /// Places of what is being copied.
-    under_way: Vec<usize>,
+}
+
+impl Stages {
+    fn take(&self, source: &Source<'_>, reader: &Reader<'_>) -> Result<Stage, LoadError> {
+        let idle = self.idle().pop();
+        idle.map_or_else(|| Stage::create(source, reader.part_bytes() as u64), Ok)
+    }
+
+    fn give_back(&self, stage: Stage) {
+        self.idle().push(stage);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Stage>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl Stage {
-    fn create(source: &Source<'_>) -> Result<Stage, LoadError> {
-        let Allocation { buffer, mapping } = Buffer::create(source.device, STAGING_BYTES, Role::Staging)?;
+    fn create(source: &Source<'_>, len_bytes: u64) -> Result<Stage, LoadError> {
+        let Allocation { buffer, mapping } = Buffer::create(source.device, len_bytes, Role::Staging)?;
         let mapping = mapping.expect("staging buffers are host-visible");
-        let lane = Lane::create(source.device, source.timeout)?;
-        Ok(Stage { lane, mapping, buffer, under_way: Vec::new() })
+        Ok(Stage { lane: Lane::create(source.device, source.timeout)?, mapping, buffer })
     }
 
-    /// Reads parcels, for which there is room, and lets the device copy them; `meanwhile` is done beside the reads.
-    fn send(
+    /// Returns when the part is where it stays.
+    fn copy(
         &mut self,
         source: &Source<'_>,
         reader: &Reader<'_>,
-        parcels: &[Parcel<'_>],
-        meanwhile: impl FnOnce() -> Result<ControlFlow<()>, LoadError>,
-    ) -> Result<ControlFlow<()>, LoadError> {
-        let chunks = self.mapping.bytes_mut().chunks_mut(PIECE_BYTES as usize);
-        let chunks = parcels.iter().zip(chunks).map(|(parcel, chunk)| &mut chunk[..parcel.len_bytes as usize]);
-        let part_bytes = reader.part_bytes();
-        let parts = parts(part_bytes, chunks.map(|chunk| chunk.chunks_mut(part_bytes)));
-        let read = |part: Part<&mut [u8]>| reader.read(parcels[part.parcel].file_offset_bytes + part.begin, part.bytes);
-        let flow = on_all_cores_beside(meanwhile, parts, read, &mut |()| ControlFlow::Continue(()))?;
-        if flow.is_break() {
-            return Ok(flow);
-        }
+        parcel: &Parcel<'_>,
+        part: Part<u64>,
+    ) -> Result<(), LoadError> {
+        let bytes = &mut self.mapping.bytes_mut()[..part.bytes as usize];
+        reader.read(parcel.file_offset_bytes + part.begin, bytes)?;
         self.mapping.flush()?;
-        let copy = |(parcel, at): (&Parcel<'_>, u64)| Command::Copy {
-            from: self.buffer.range(at, parcel.len_bytes),
-            to: parcel.buffer.range(parcel.offset_bytes, parcel.len_bytes),
+        let copy = Command::Copy {
+            from: self.buffer.range(0, part.bytes),
+            to: parcel.buffer.range(parcel.offset_bytes + part.begin, part.bytes),
         };
-        let copies = parcels.iter().zip((0..).step_by(PIECE_BYTES as usize)).map(copy).collect();
-        self.lane.start(CommandList::record_copies(source.device, copies)?)?;
-        self.under_way.extend(parcels.iter().map(|parcel| parcel.place));
-        Ok(flow)
-    }
-
-    /// Waits for what was sent, and tells of it.
-    fn finish(&mut self, arrived: &mut Arrived<'_>) -> Result<ControlFlow<()>, LoadError> {
-        self.lane.wait()?;
-        Ok(self.under_way.drain(..).try_for_each(arrived))
+        Ok(self.lane.run(&[CommandList::record_copies(source.device, vec![copy])?])?)
     }
 }
