@@ -24,49 +24,77 @@ impl Model {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        for row in rows.iter() {
-            assert!(row.session.is_of(self), "sessions of this model");
-            row.sampling.check()?;
-            row.session.check(&[row.token])?;
-        }
-        let asked: Vec<(u32, &Sampling)> = rows.iter().map(|row| (row.token, row.sampling)).collect();
+        check(self, rows)?;
+        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        let samplings: Vec<&Sampling> = rows.iter().map(|row| row.sampling).collect();
         let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
         persist(self, &mut sessions, |engine, sessions| {
-            let cached = sessions.iter().map(|session| session.len_tokens()).max().unwrap_or(0);
-            let program = batch_program(&engine.programs.shapes, asked.len() as u32, cached)
-                .ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })?;
-            for (session, (token, _)) in sessions.iter_mut().zip(&asked) {
-                session.push(*token, program, engine);
+            let program = decoder(engine, sessions, 0)?;
+            for (session, &token) in sessions.iter_mut().zip(&tokens) {
+                session.push(token, program, engine);
             }
-            let ran = draw_each(engine, program, sessions, &asked);
-            if ran.is_err() {
+            let ran = with_step(engine, program, sessions, &samplings, false, |engine, step| engine.run(step));
+            let drawn = ran.and_then(|()| {
+                count_gpu_seconds(engine, program, 0, sessions);
+                drawn(engine, sessions)
+            });
+            if drawn.is_err() {
                 for session in sessions.iter_mut() {
                     session.pop();
                 }
             }
-            ran
+            drawn
         })
     }
 }
 
-/// Runs the step of every session's newest token.
-fn draw_each(
+/// What a step of these rows needs of its caller.
+pub(crate) fn check(model: &Model, rows: &[BatchRow<'_, '_>]) -> Result<(), RunError> {
+    rows.iter().try_for_each(|row| {
+        assert!(row.session.is_of(model), "sessions of this model");
+        row.sampling.check()?;
+        row.session.check(&[row.token])
+    })
+}
+
+/// The program that draws the next token of every session, `ahead` tokens behind its last.
+pub(crate) fn decoder(engine: &Engine, sessions: &[&mut Session<'_>], ahead: u32) -> Result<usize, RunError> {
+    let longest = sessions.iter().map(|session| session.len_tokens()).max().unwrap_or(0);
+    let program = batch_program(&engine.programs.shapes, sessions.len() as u32, longest + ahead);
+    program.ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })
+}
+
+/// Does something with the step of every session's newest token; `feeds`: its draws are the next step's tokens.
+pub(crate) fn with_step<T>(
     engine: &mut Engine,
     program: usize,
+    sessions: &[&mut Session<'_>],
+    samplings: &[&Sampling],
+    feeds: bool,
+    work: impl FnOnce(&mut Engine, &Step<'_>) -> T,
+) -> T {
+    let rows: Vec<Rows> = sessions.iter().map(|session| session.newest_row(engine)).collect();
+    let asked = sessions.iter().zip(samplings);
+    let drawings: Vec<Drawing> = asked.map(|(session, sampling)| session.drawing(sampling, feeds)).collect();
+    work(engine, &Step { program, rows: &rows, drawings: &drawings })
+}
+
+/// What a turn's last submission took, for each of its sessions.
+pub(crate) fn count_gpu_seconds(
+    engine: &Engine,
+    program: usize,
+    turn: usize,
     sessions: &mut [&mut Session<'_>],
-    asked: &[(u32, &Sampling)],
-) -> Result<Vec<Sampled>, Stop> {
-    let shapes: Vec<Rows> = sessions.iter().map(|session| session.newest_row(engine)).collect();
-    let drawings: Vec<Drawing> =
-        sessions.iter().zip(asked).map(|(session, (_, sampling))| session.drawing(sampling, false)).collect();
-    engine.run(&Step { program, rows: &shapes, drawings: &drawings })?;
+) -> Option<f64> {
+    let gpu_seconds = engine.gpu_seconds(program, turn);
+    sessions.iter_mut().for_each(|session| session.count_gpu_seconds(gpu_seconds));
+    gpu_seconds
+}
+
+/// The tokens of a step that has ended, one a session.
+pub(crate) fn drawn(engine: &Engine, sessions: &mut [&mut Session<'_>]) -> Result<Vec<Sampled>, Stop> {
     let draws = sessions.iter().enumerate();
-    let drawn: Vec<Sampled> =
-        draws.map(|(index, session)| engine.sampled(index, session.draws())).collect::<Result<_, _>>()?;
-    let gpu_seconds = engine.gpu_seconds(program, 0);
-    for session in sessions.iter_mut() {
-        session.count_gpu_seconds(gpu_seconds);
-        session.count_draw();
-    }
+    let drawn = draws.map(|(index, session)| engine.sampled(index, session.draws())).collect::<Result<_, _>>()?;
+    sessions.iter_mut().for_each(|session| session.count_draw());
     Ok(drawn)
 }

@@ -40,6 +40,7 @@ pub mod device_plan;
 mod engine;
 pub mod error;
 mod fragments;
+mod generate;
 mod held;
 mod journal;
 pub mod kernel_statistics;

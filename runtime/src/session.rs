@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use artifacts::step::{MAX_HISTORY, Sampler};
 
-use crate::chunks::{Chunk, Wanted, batch_program, next_chunk};
+use crate::batch::BatchRow;
+use crate::chunks::{Chunk, Wanted, next_chunk};
 use crate::engine::{Drawing, Engine, Rows, Step};
 use crate::error::RunError;
 use crate::journal::{Entry, Journal};
 use crate::model::Model;
-use crate::multistep::steps_of_submission;
 use crate::pages::BlockTable;
 use crate::recovery::{Stop, persist};
 use crate::vk::Failure;
@@ -189,100 +189,9 @@ impl<'m> Session<'m> {
         most: u32,
         each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
     ) -> Result<(), RunError> {
-        sampling.check()?;
-        self.check(&[first])?;
-        if most == 0 {
-            return Ok(());
-        }
-        let room = self.model.context_tokens() - self.len_tokens();
-        let mut ahead = Ahead { token: first, draws_left: most.min(room) };
-        persist(self.model, &mut [self], |engine, sessions| {
-            let session = &mut *sessions[0];
-            let program = decoder(engine, session.len_tokens())?;
-            session.push(ahead.token, program, engine);
-            let streamed = session.stream(engine, program, sampling, &mut ahead.draws_left, each);
-            if streamed.is_err() {
-                // Its draw is the first that nobody has heard of.
-                ahead.token = session.pop();
-            }
-            streamed
-        })
-    }
-
-    /// Runs the newest token's step and those that its draws lead to, `draws_left` in all. When it fails, the newest token
-    /// is the one whose draw `each` has not heard of.
-    fn stream(
-        &mut self,
-        engine: &mut Engine,
-        program: usize,
-        sampling: &Sampling,
-        draws_left: &mut u32,
-        each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
-    ) -> Result<(), Stop> {
-        let rows = [self.newest_row(engine)];
-        engine.write(&Step { program, rows: &rows, drawings: &[self.drawing(sampling, true)] })?;
-        engine.begin(program, 0)?;
-        let mut now = UnderWay { program, turn: 0, n_steps: 1 };
-        let mut step_seconds = None;
-        loop {
-            let behind = self.begin_behind(engine, &now, *draws_left - now.n_steps, step_seconds)?;
-            engine.end(now.turn)?;
-            let gpu_seconds = engine.gpu_seconds(now.program, now.turn);
-            self.count_gpu_seconds(gpu_seconds);
-            step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(now.n_steps));
-            for step in 1..=now.n_steps {
-                let sampled = engine.sampled(0, self.draws)?;
-                self.count_draw();
-                *draws_left -= 1;
-                if each(sampled).is_break() {
-                    // What steps under way write lies behind the sequence's end, and if they fail, the lane remembers.
-                    let _ = engine.end(1 - now.turn);
-                    return Ok(());
-                }
-                // The submission's own steps go on with it, or the first of those behind.
-                let next = if step < now.n_steps { Some(&now) } else { behind.as_ref() };
-                if let Some(next) = next {
-                    let rope_variant = engine.rope_variant(self.len_tokens() + 1);
-                    self.journal.append(&[sampled.token], next.program, rope_variant);
-                }
-            }
-            match behind {
-                Some(behind) => now = behind,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Submits steps behind those of `now`, whose first has the newest token; `None`: no draw is left to begin.
-    fn begin_behind(
-        &mut self,
-        engine: &mut Engine,
-        now: &UnderWay,
-        draws_to_begin: u32,
-        step_seconds: Option<f64>,
-    ) -> Result<Option<UnderWay>, Stop> {
-        if draws_to_begin == 0 {
-            return Ok(None);
-        }
-        let end = self.len_tokens();
-        let position = end - 1 + now.n_steps;
-        let (program, turn) = (decoder(engine, position)?, 1 - now.turn);
-        let shapes = &engine.programs.shapes;
-        let n_steps = match engine.has_steps_together(program)? {
-            true => {
-                let most_seconds = self.model.multistep_seconds();
-                steps_of_submission(shapes, position, draws_to_begin, step_seconds, most_seconds)
-            }
-            false => 1,
-        };
-        // From the sequence's end on, not from these steps' first position: if it is broken off, it goes on there, and a
-        // sliding window must not have given back what that position sees.
-        engine.advance(self.slot, end..position + n_steps, &mut self.tables);
-        match n_steps {
-            1 => engine.begin(program, turn)?,
-            _ => engine.begin_together(program, turn)?,
-        }
-        Ok(Some(UnderWay { program, turn, n_steps }))
+        let model = self.model;
+        let row = BatchRow { session: self, token: first, sampling };
+        model.generate_batch(&mut [row], most, &mut |sampled| each(sampled[0]))
     }
 
     /// Runs `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
@@ -360,9 +269,20 @@ impl<'m> Session<'m> {
 
     /// Appends a token whose step is yet to run.
     pub(crate) fn push(&mut self, token: u32, program: usize, engine: &mut Engine) {
-        let position = self.len_tokens();
-        self.journal.append(&[token], program, engine.rope_variant(position + 1));
-        engine.advance(self.slot, position..position + 1, &mut self.tables);
+        self.make_room(1, engine);
+        self.append(token, program, engine);
+    }
+
+    /// Appends a token whose step `program` runs on the device's own account: it has its pages.
+    pub(crate) fn append(&mut self, token: u32, program: usize, engine: &Engine) {
+        let rope_variant = engine.rope_variant(self.len_tokens() + 1);
+        self.journal.append(&[token], program, rope_variant);
+    }
+
+    /// Sees to pages for so many tokens behind the last.
+    pub(crate) fn make_room(&mut self, n_tokens: u32, engine: &mut Engine) {
+        let end = self.len_tokens();
+        engine.advance(self.slot, end..end + n_tokens, &mut self.tables);
     }
 
     /// Takes the last token back: its step did not run.
@@ -410,11 +330,6 @@ impl<'m> Session<'m> {
     }
 }
 
-/// The program that decodes behind so many cached tokens.
-fn decoder(engine: &Engine, cached: u32) -> Result<usize, RunError> {
-    batch_program(&engine.programs.shapes, 1, cached).ok_or(RunError::NoProgram { wanted: "a drawn token" })
-}
-
 /// Runs one step of a sequence.
 fn run_entry(
     engine: &mut Engine,
@@ -427,20 +342,6 @@ fn run_entry(
     engine.advance(slot, position..position + tokens.len() as u32, tables);
     let rows = [Rows { slot, position, tokens, rope_variant }];
     engine.run(&Step { program, rows: &rows, drawings: &[drawing] })
-}
-
-/// Where [`Session::generate`] stands.
-struct Ahead {
-    /// To be fed next.
-    token: u32,
-    draws_left: u32,
-}
-
-/// Consecutive steps of one program, in one turn of the lane.
-struct UnderWay {
-    program: usize,
-    turn: usize,
-    n_steps: u32,
 }
 
 impl Drop for Session<'_> {

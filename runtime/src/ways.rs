@@ -4,7 +4,7 @@
 //! import   file pages ═══ device memory             nothing is copied; the file must stay as it is while the model lives
 //! map      file ──pread──► device memory            memory of the tier that the host sees
 //! host     file ──direct read──► pages ═══ device   host memory that the driver takes; for tiers that lie in the host's
-//! staging  file ──pread──► buffer ──copy──► device  two buffers in turn
+//! staging  file ──pread──► buffer ──copy──► device  a buffer a core
 //! ```
 
 use std::fmt;

@@ -499,14 +499,21 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
         let mut drawn: Vec<Vec<u32>> = firsts
             .map(|(session, prompt)| vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token])
             .collect();
-        for _ in 1..20 {
-            let newest = sessions.iter_mut().zip(&drawn).map(|(session, drawn)| BatchRow {
-                session,
-                token: drawn[drawn.len() - 1],
-                sampling: &sampling,
-            });
-            let sampled = model.decode_batch(&mut newest.collect::<Vec<_>>()).expect("the step runs");
-            drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+        while drawn[0].len() < 20 {
+            let newest: Vec<u32> = drawn.iter().map(|drawn| drawn[drawn.len() - 1]).collect();
+            let rows = sessions.iter_mut().zip(newest);
+            let mut rows: Vec<BatchRow> =
+                rows.map(|(session, token)| BatchRow { session, token, sampling: &sampling }).collect();
+            let sampled = model.decode_batch(&mut rows).expect("the step runs");
+            drawn.iter_mut().zip(&sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+            // Then several, ahead, broken off sooner or later.
+            rows.iter_mut().zip(&sampled).for_each(|(row, sampled)| row.token = sampled.token);
+            let (end, most) = (2 * drawn[0].len(), 20 - drawn[0].len() as u32);
+            let mut each = |sampled: &[Sampled]| {
+                drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+                if drawn[0].len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            model.generate_batch(&mut rows, most, &mut each).expect("the steps run");
         }
         assert_eq!(drawn, expected, "{name} in a batch");
     }

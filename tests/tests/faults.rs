@@ -9,7 +9,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use compiler::{Source, compile};
-use runtime::{DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way};
+use runtime::{
+    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way,
+};
 use runtime::{inject, injected, limit_reads};
 use shaders_gen::target;
 use tests::compiled::{Silent, eight_layers, options};
@@ -27,10 +29,11 @@ fn turn() -> MutexGuard<'static, ()> {
 fn load_options() -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     // However slow the device, decode has several steps in a submission.
-    LoadOptions { device: DeviceChoice::Name(device), multistep: Duration::MAX, ..LoadOptions::default() }
+    LoadOptions { device: DeviceChoice::Name(device), slots: 2, multistep: Duration::MAX, ..LoadOptions::default() }
 }
 
-/// A seeded text: a prompt of several steps, some of them long, then as many draws, and what a last look sees of it all.
+/// A seeded text: a prompt of several steps, some of them long, then as many draws, some more beside another text, and what a last look
+/// sees of it all.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
     let prompt: Vec<u32> = (0..90).map(|index| (index * 7919 + 13) % vocab_size).collect();
@@ -41,6 +44,13 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let mut drawn = vec![first.token];
     session.generate(first.token, &sampling, 24, &mut |sampled| {
         drawn.push(sampled.token);
+        ControlFlow::Continue(())
+    })?;
+    let mut other = model.session()?;
+    other.feed(&prompt[..7])?;
+    let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: first.token, sampling: &sampling });
+    model.generate_batch(&mut { rows }, 6, &mut |sampled| {
+        drawn.extend(sampled.iter().map(|one| one.token));
         ControlFlow::Continue(())
     })?;
     let mut bits = Vec::new();
@@ -87,9 +97,9 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let expected = text(&eager).expect("the steps run");
     drop(eager);
     // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
-    for way in [Way::Map, Way::Staging] {
+    for (way, first_reads) in [(Way::Map, FIRST_MIB), (Way::Staging, FIRST_MIB / 4)] {
         inject(None);
-        limit_reads(Some(FIRST_READS));
+        limit_reads(Some(first_reads));
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
         let model = match Model::load(&path, &options, &mut |_, _| {}) {
             Err(LoadError::Residency { refusals, .. }) => {
@@ -98,7 +108,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
             }
             loaded => loaded.unwrap_or_else(|error| panic!("{way}: {error}")),
         };
-        // The stages of the staging way are made meanwhile; then the loader waits, and calls nothing.
+        // The loader makes and copies stages meanwhile; then it waits, and calls nothing.
         let mut before = injected().0;
         loop {
             std::thread::sleep(Duration::from_millis(100));
@@ -110,8 +120,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
         }
         let found = std::thread::scope(|scope| {
             let found = scope.spawn(|| text(&model).expect("the steps run"));
-            // Staged pieces travel in lots, and which of them have been copied is told a lot later.
-            while way != Way::Staging && injected().0 == before {
+            while injected().0 == before {
                 std::thread::yield_now();
             }
             assert!(model.report().delivered.is_none() && !found.is_finished(), "{way}");
@@ -127,5 +136,5 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     }
 }
 
-/// Of 1 MiB each, of some 150: the embedding, and a layer or two.
-const FIRST_READS: u64 = 64;
+/// Of some 150: the embedding, and a layer or two. Reads in place are of 1 MiB, those to be copied of 4.
+const FIRST_MIB: u64 = 64;

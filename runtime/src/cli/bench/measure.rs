@@ -91,15 +91,11 @@ impl Bench<'_> {
         let sampling = Sampling::default();
         let mut run = |steps: u32| {
             sessions.iter_mut().for_each(Session::clear);
-            let mut next = firsts.clone();
             let timed = Timed::begin(&mut sessions[0]);
-            for _ in 0..steps {
-                let rows = sessions.iter_mut().zip(&next);
-                let mut rows: Vec<BatchRow> =
-                    rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
-                let sampled = self.model.decode_batch(&mut rows)?;
-                next.iter_mut().zip(sampled).for_each(|(next, sampled)| *next = sampled.token);
-            }
+            let rows = sessions.iter_mut().zip(&firsts);
+            let mut rows: Vec<BatchRow> =
+                rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
+            self.model.generate_batch(&mut rows, steps, &mut |_| ControlFlow::Continue(()))?;
             Ok(timed.end(&mut sessions[0], u64::from(steps) * u64::from(sequences), steps.div_ceil(2)))
         };
         warm_up(|| run(WARM_UP_STEPS))?;
