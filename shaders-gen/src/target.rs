@@ -401,7 +401,7 @@ pub fn presets() -> Vec<Target> {
                 prologue_tiles: 8,
                 prologue_groups_per_unit: 2,
                 unroll_one: 8,
-                unroll_many: 2,
+                unroll_many: 1,
                 loads_per_unit: 7168,
                 unroll_prologue: 2,
                 early_lanes_per_unit: 1024,

@@ -50,10 +50,10 @@ fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     ]
 }
 
-/// Fewer loads under way, fewer rows a lane, fewer columns a lane, fewer lanes a row.
+/// Fewer loads under way, or more than one, fewer rows a lane, fewer columns a lane, fewer lanes a row.
 fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
-        MatMulTile { unroll: tile.unroll / 2, ..tile },
+        MatMulTile { unroll: if tile.unroll > 1 { tile.unroll / 2 } else { 2 }, ..tile },
         MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, group_tiles: 2 * tile.group_tiles, ..tile },
         MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, ..tile },
         MatMulTile { columns: tile.columns / 2, ..tile },
