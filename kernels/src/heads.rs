@@ -256,6 +256,7 @@ impl HeadsSpec {
             format: ActivationFormat::F32,
             lanes: 0,
             subgroup_size: 0,
+            chained: false,
         }
     }
 }

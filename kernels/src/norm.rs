@@ -7,7 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::chain;
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::sums::values_wgsl;
 use crate::template::{Values, render};
 
@@ -29,6 +30,8 @@ pub struct NormSpec {
     /// Of the kernel of its own: a multiple of 8.
     pub lanes: usize,
     pub subgroup_size: u32,
+    /// Of the kernel of its own: waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
+    pub chained: bool,
 }
 
 impl NormSpec {
@@ -45,7 +48,8 @@ impl NormSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()))
+        let chain = self.chained.then_some(Role::Chain);
+        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()).chain(chain))
     }
 
     pub(crate) fn wgsl(&self) -> String {
@@ -58,7 +62,7 @@ impl NormSpec {
             }
             _ => format!("    store_quad(row * STRIDE, quad_{slot}, x_{slot}, lane);\n"),
         };
-        let values = Values::default()
+        let values = chain::values(self.chained, Values::default())
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
             .size("WORKGROUP", lanes)
@@ -66,7 +70,7 @@ impl NormSpec {
             .number("EPS", self.eps.get())
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .text("WORKGROUP_SIZE", lanes)
-            .text("DECLARATIONS", declarations(&self.bindings()))
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[]))
             .text("NORM_ROW", self.row_wgsl(slots, lanes))
             .text("ROW_MAX", greatest_wgsl(slots))
             .text("STORE", (0..slots).map(store).collect::<String>());

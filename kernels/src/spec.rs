@@ -251,6 +251,7 @@ impl KernelSpec {
         match self {
             KernelSpec::MatMul(spec) if spec.input != ActivationFormat::F32 => Some(&mut spec.chained),
             KernelSpec::DecodeAttention(spec) => Some(&mut spec.chained),
+            KernelSpec::Norm(spec) => Some(&mut spec.chained),
             _ => None,
         }
     }

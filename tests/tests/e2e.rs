@@ -555,20 +555,27 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
 }
 
 /// Dispatches that count each other, against the same behind barriers: a dispatch that reads what the one before has not told it goes on
-/// with another layer's activations, and the text with it.
+/// with another layer's activations, and the text with it. One sequence, whose norms are folded, and three at once.
 #[test]
 fn chains_draw_what_barriers_draw() {
     let built = Built::of(&models().join("gemma3-2m-draft"), Ask { target: "nvidia", ..INT4 });
     let text = |barriers: bool| -> Vec<u32> {
-        let model = built.try_load(1, barriers).expect("it loads");
-        let mut session = model.session().expect("a free slot");
-        let first = session.feed_and_sample(&[2, 100, 200, 300], &Sampling::default()).expect("the steps run").token;
+        let model = built.try_load(3, barriers).expect("it loads");
+        let mut sessions = [(); 3].map(|()| model.session().expect("a free slot"));
+        let sampling = Sampling::default();
+        let first = sessions[0].feed_and_sample(&[2, 100, 200, 300], &sampling).expect("the steps run").token;
         let mut drawn = vec![first];
         let mut each = |sampled: Sampled| {
             drawn.push(sampled.token);
             ControlFlow::Continue(())
         };
-        session.generate(first, &Sampling::default(), 150, &mut each).expect("the steps run");
+        sessions[0].generate(first, &sampling, 150, &mut each).expect("the steps run");
+        let mut rows = sessions.each_mut().map(|session| BatchRow { session, token: first, sampling: &sampling });
+        let mut each = |sampled: &[Sampled]| {
+            drawn.extend(sampled.iter().map(|one| one.token));
+            ControlFlow::Continue(())
+        };
+        model.generate_batch(&mut rows, 50, &mut each).expect("the steps run");
         drawn
     };
     let behind_barriers = text(true);

@@ -28,6 +28,7 @@ impl Selector<'_> {
             format: self.stored_format(step.out),
             lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
+            chained: false,
         }
     }
 

@@ -190,6 +190,7 @@ fn matmul_of_every_format_and_folding() {
             format: ActivationFormat::F32,
             lanes: 64,
             subgroup_size: target.subgroup_size,
+            chained: false,
         });
         let spec = MatMulSpec {
             layout,
@@ -264,6 +265,7 @@ fn matmul_of_integer_activations() {
             format: input,
             lanes: 64,
             subgroup_size: target.subgroup_size,
+            chained: false,
         });
         let spec = MatMulSpec {
             layout,
@@ -485,6 +487,7 @@ fn norm_alone_and_with_sums() {
             format,
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
+            chained: target.chains && index % 3 == 0,
         };
         check_norm(target, &spec, n_rows, &mut rng);
     }
@@ -504,10 +507,16 @@ fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng)
         Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
         Role::NormWeight => Operand::quads(&weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
+        Role::Chain => Operand::Chain,
         other => panic!("a norm has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let found = launch(target, kernel, operands, n_rows).run();
+    let mut launch = launch(target, kernel, operands, n_rows);
+    if spec.chained {
+        // Once more, to wait for the first time.
+        launch.steps.push(launch.steps[0].clone());
+    }
+    let found = launch.run();
     let (mut sums, mut normed) = (Vec::new(), Vec::new());
     for at in (0..n_rows).map(|row| row * stride) {
         let row = at..at + width;
