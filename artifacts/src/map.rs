@@ -80,6 +80,21 @@ impl MappedFile {
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
     }
 
+    /// Whether most pages of `range` are in the system's cache, as far as it says: it may keep that from who could not write the file,
+    /// and calls all of them cached then.
+    pub fn is_cached(&self, range: Range<usize>) -> bool {
+        let Range { start, end } = range;
+        assert!(start <= end && end <= self.map.len(), "{range:?} of a map of {} bytes", self.map.len());
+        let page_bytes = page_bytes();
+        let first = start / page_bytes * page_bytes;
+        let mut pages = vec![0u8; (end - first).div_ceil(page_bytes)];
+        let address = self.map[first..].as_ptr().cast_mut().cast();
+        // SAFETY: a range of the map from the begin of a page on, and a byte for each of its pages.
+        let said = unsafe { libc::mincore(address, end - first, pages.as_mut_ptr()) } == 0;
+        let cached = pages.iter().filter(|&page| page & 1 == 1).count();
+        !said || 2 * cached > pages.len()
+    }
+
     /// The same file, opened for reads that go past the system's cache. Addresses, offsets and lengths must be multiples of
     /// 4096 bytes.
     ///
@@ -109,4 +124,11 @@ impl MappedFile {
     pub fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// Of this system.
+fn page_bytes() -> usize {
+    // SAFETY: it takes and gives a number.
+    let said = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(said).unwrap_or(PAGE_BYTES)
 }

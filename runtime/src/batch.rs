@@ -24,36 +24,39 @@ impl Model {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        check(self, rows)?;
-        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
-        let samplings: Vec<&Sampling> = rows.iter().map(|row| row.sampling).collect();
-        let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
-        persist(self, &mut sessions, |engine, sessions| {
-            let program = decoder(engine, sessions, 0)?;
-            for (session, &token) in sessions.iter_mut().zip(&tokens) {
-                session.push(token, program, engine);
-            }
-            let ran = with_step(engine, program, sessions, &samplings, false, |engine, step| engine.run(step));
-            let drawn = ran.and_then(|()| {
-                count_gpu_seconds(engine, program, 0, sessions);
-                drawn(engine, sessions)
-            });
-            if drawn.is_err() {
-                for session in sessions.iter_mut() {
-                    session.pop();
-                }
-            }
-            drawn
+        feed(self, rows, |engine, sessions, program, samplings| {
+            with_step(engine, program, sessions, samplings, false, |engine, step| engine.run(step))?;
+            count_gpu_seconds(engine, program, 0, sessions);
+            drawn(engine, sessions)
         })
     }
 }
 
-/// What a step of these rows needs of its caller.
-pub(crate) fn check(model: &Model, rows: &[BatchRow<'_, '_>]) -> Result<(), RunError> {
-    rows.iter().try_for_each(|row| {
+/// Appends every row's token to its sequence, and lets `work` run the step of them all by a program, and steps behind it. If `work`
+/// fails, the sequences' newest tokens are those to go on with.
+pub(crate) fn feed<T>(
+    model: &Model,
+    rows: &mut [BatchRow<'_, '_>],
+    mut work: impl FnMut(&mut Engine, &mut [&mut Session<'_>], usize, &[&Sampling]) -> Result<T, Stop>,
+) -> Result<T, RunError> {
+    for row in rows.iter() {
         assert!(row.session.is_of(model), "sessions of this model");
         row.sampling.check()?;
-        row.session.check(&[row.token])
+        row.session.check(&[row.token])?;
+    }
+    let mut tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+    let samplings: Vec<&Sampling> = rows.iter().map(|row| row.sampling).collect();
+    let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
+    persist(model, &mut sessions, |engine, sessions| {
+        let program = decoder(engine, sessions, 0)?;
+        for (session, &token) in sessions.iter_mut().zip(&tokens) {
+            session.push(token, program, engine);
+        }
+        let worked = work(engine, sessions, program, &samplings);
+        if worked.is_err() {
+            tokens = sessions.iter_mut().map(|session| session.pop()).collect();
+        }
+        worked
     })
 }
 

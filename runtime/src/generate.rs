@@ -8,12 +8,12 @@
 
 use std::ops::ControlFlow;
 
-use crate::batch::{BatchRow, check, count_gpu_seconds, decoder, drawn, with_step};
+use crate::batch::{BatchRow, count_gpu_seconds, decoder, drawn, feed, with_step};
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::model::Model;
 use crate::multistep::steps_of_submission;
-use crate::recovery::{Stop, persist};
+use crate::recovery::Stop;
 use crate::session::{Sampled, Sampling, Session};
 
 /// Hears of what a step drew, a token a row.
@@ -40,26 +40,14 @@ impl Model {
         most: u32,
         each: &mut Each<'_>,
     ) -> Result<(), RunError> {
-        check(self, rows)?;
-        let rooms = rows.iter().map(|row| self.context_tokens() - row.session.len_tokens());
-        let Some(room) = rooms.min().filter(|_| most > 0) else { return Ok(()) };
-        let mut draws_left = most.min(room);
-        // To be fed next.
-        let mut tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
-        let samplings: Vec<&Sampling> = rows.iter().map(|row| row.sampling).collect();
-        let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
-        persist(self, &mut sessions, |engine, sessions| {
-            let program = decoder(engine, sessions, 0)?;
-            for (session, &token) in sessions.iter_mut().zip(&tokens) {
-                session.push(token, program, engine);
-            }
-            let mut stream = Stream { model: self, engine, sessions, draws_left: &mut draws_left };
-            let streamed = stream.run(program, &samplings, each);
-            if streamed.is_err() {
-                // Their draws are the first that nobody has heard of.
-                tokens = sessions.iter_mut().map(|session| session.pop()).collect();
-            }
-            streamed
+        let context_tokens = self.context_tokens();
+        let rooms = rows.iter().map(|row| context_tokens.saturating_sub(row.session.len_tokens()));
+        let mut draws_left = match rooms.min() {
+            Some(room) if most > 0 => most.min(room),
+            _ => return Ok(()),
+        };
+        feed(self, rows, |engine, sessions, program, samplings| {
+            Stream { model: self, engine, sessions, draws_left: &mut draws_left }.run(program, samplings, each)
         })
     }
 }

@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         Reader { file, cache, direct: None }
     }
 
-    /// Reads past the page cache where the file system can. The memory that is read into begins on a page.
+    /// Reads past the page cache what is not there, where the file system can. The memory that is read into begins on a page.
     pub fn direct(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
         Reader { file, cache, direct: file.open_direct().ok() }
     }
@@ -61,9 +61,12 @@ impl<'a> Reader<'a> {
 
     fn try_read(&self, offset_bytes: u64, piece: &mut [u8]) -> io::Result<()> {
         let whole_blocks = piece.len() / BLOCK_BYTES * BLOCK_BYTES;
+        let end = offset_bytes + piece.len() as u64;
         let past_cache = match &self.direct {
-            Some(direct) => direct.read_exact_at(&mut piece[..whole_blocks], offset_bytes).map(|()| whole_blocks),
-            None => Ok(0),
+            Some(direct) if !self.file.is_cached(offset_bytes as usize..end as usize) => {
+                direct.read_exact_at(&mut piece[..whole_blocks], offset_bytes).map(|()| whole_blocks)
+            }
+            _ => Ok(0),
         };
         let done = match past_cache {
             // The file system opens files for what it then cannot do.
@@ -71,7 +74,7 @@ impl<'a> Reader<'a> {
             other => other?,
         };
         self.file.file().read_exact_at(&mut piece[done..], offset_bytes + done as u64)?;
-        self.cache.has_been_read(offset_bytes..offset_bytes + piece.len() as u64);
+        self.cache.has_been_read(offset_bytes..end);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! import   file pages ═══ device memory             nothing is copied; the file must stay as it is while the model lives
 //! map      file ──pread──► device memory            memory of the tier that the host sees
-//! host     file ──direct read──► pages ═══ device   host memory that the driver takes; for tiers that lie in the host's
+//! host     file ──pread──► pages ═══ device         host memory that the driver takes; for tiers that lie in the host's
 //! staging  file ──pread──► buffer ──copy──► device  a buffer a core
 //! ```
 
@@ -211,7 +211,7 @@ impl Way {
             (Way::Import, ..) => "import of the mapped file",
             (Way::Map, true, _) => "pread into device-local memory, page cache released",
             (Way::Map, false, _) => "pread into memory that the device reads in place, page cache released",
-            (Way::Host, _, true) => "direct reads into imported memory",
+            (Way::Host, _, true) => "pread into imported memory, direct where not cached, page cache released",
             (Way::Host, _, false) => "pread into imported memory, page cache released",
             (Way::Staging, true, _) => "staging copies into device-local memory, page cache released",
             (Way::Staging, false, _) => {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use artifacts::ArtifactView;
 use artifacts::hash::HashedRange;
+use artifacts::{ArtifactView, MappedFile};
 use compiler::{Source, compile};
 use kernels::KernelSpec;
 use kernels::checksum::{self, ChecksumSpec};
@@ -248,6 +248,26 @@ fn loading_takes_no_second_copy() {
             assert!(left_bytes < weight_bytes / 8, "{way} leaves {left_bytes} bytes in the page cache");
         }
     }
+}
+
+/// So `host` decides which way it reads.
+#[test]
+fn what_is_in_the_page_cache_is_known() {
+    const MIB: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![1; 32 * MIB]).unwrap();
+    let file = MappedFile::open(&path).unwrap();
+    assert!(file.is_cached(5..7 * MIB), "it was just written");
+    forget(&path);
+    if cached_bytes(&path) > 0 {
+        return eprintln!("the page cache is not watched: {} stays in it", path.display());
+    }
+    assert!(!file.is_cached(0..32 * MIB));
+    file.file().read_exact_at(&mut vec![0; 4 * MIB], 8 * MIB as u64).unwrap();
+    // How far the system reads ahead is its own affair.
+    let found = [8 * MIB..12 * MIB, 8 * MIB + 5..8 * MIB + 6, 0..32 * MIB, 28 * MIB..32 * MIB];
+    assert_eq!(found.map(|range| file.is_cached(range)), [true, true, false, false]);
 }
 
 /// Drops the file from the page cache, where its file system has one.

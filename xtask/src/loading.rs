@@ -168,7 +168,7 @@ impl Media {
         match way {
             // Nothing is copied: the least that another way would do.
             "import" => [disk, fresh_memory],
-            "host" => [past_cache, past_cache],
+            "host" => [past_cache, fresh_memory],
             // Written by all cores and then copied by the device, both at a time: the slower of the two.
             "staging" => {
                 let copies = if device_local { copied } else { copied_to_host };
