@@ -71,13 +71,21 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
     let mut ways: [WayRates; 4] = Default::default();
     for round in 1..=args.rounds {
         let mut device = None;
+        // What a disk gives depends on what it gave before: its turn is first in every other round.
+        let disk_first = round % 2 == 0;
+        if disk_first {
+            media.measure_disk(&args.artifact)?;
+        }
         for (way, rates) in WAYS.into_iter().zip(&mut ways) {
             match rates.measure(&runtime, args, way) {
                 Ok(name) => device = Some(name),
                 Err(error) => eprintln!("{way} is left out: {error:#}"),
             }
         }
-        media.measure(&runtime, &args.artifact, &device.context("no way exists on this device")?)?;
+        if !disk_first {
+            media.measure_disk(&args.artifact)?;
+        }
+        media.measure_memory(&runtime, &args.artifact, &device.context("no way exists on this device")?)?;
         println!("after round {round} of {}", args.rounds);
         print(&media, &ways);
     }
@@ -121,14 +129,19 @@ impl WayRates {
 }
 
 impl Media {
-    fn measure(&mut self, runtime: &Path, artifact: &Path, device: &str) -> Result<()> {
-        let bytes = fs::metadata(artifact).with_context(|| format!("{} cannot be read", artifact.display()))?.len();
+    fn measure_disk(&mut self, artifact: &Path) -> Result<()> {
+        let bytes = len_bytes(artifact)?;
         forget(artifact)?;
         self.disk.0.push(rate(bytes, || read_once(artifact, &[]))?);
         match rate(bytes, || read_once(artifact, &["iflag=direct"])) {
             Ok(rate) => self.disk_past_cache.0.push(rate),
             Err(error) => eprintln!("reads past the cache are left out: {error:#}"),
         }
+        Ok(())
+    }
+
+    fn measure_memory(&mut self, runtime: &Path, artifact: &Path, device: &str) -> Result<()> {
+        let bytes = len_bytes(artifact)?;
         read_once(artifact, &[])?;
         self.page_cache.0.push(rate(bytes, || read_once(artifact, &[]))?);
         self.fresh_memory.0.push(copy_rate(bytes as usize));
@@ -211,6 +224,10 @@ fn rate(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let begin = Instant::now();
     work()?;
     Ok(bytes as f64 / begin.elapsed().as_secs_f64() / 1e9)
+}
+
+fn len_bytes(file: &Path) -> Result<u64> {
+    Ok(fs::metadata(file).with_context(|| format!("{} cannot be read", file.display()))?.len())
 }
 
 fn read_once(file: &Path, flags: &[&str]) -> Result<()> {
