@@ -14,8 +14,9 @@
 //!                           ├─ model        holds what was loaded, for sessions to share
 //!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
-//!                           └─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables,
-//!                                           multistep says how many steps of decode a submission has
+//!                           ├─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
+//!                           └─ batch        a step of several sessions; generate: steps of one or several, ahead of the host,
+//!                                           of which multistep says how many a submission has
 //!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
 //!                          tune (the time of each alternative, from which tuning makes the target that is loaded),
 //!                          bandwidth (of reads from its memory), transfers (to its memory)
