@@ -1,7 +1,8 @@
 //! A lost device is no end: the model is made resident again, sequences are computed again from their journals, and whoever
 //! was waiting gets what they would have got. Only a submission that neither ends nor fails keeps the memory of its device:
 //! then there may be no room for the model a second time, which is said. A dispatch that waited in vain for the one before it
-//! (`kernels/src/chain.rs`) counts as a lost device, and from then on dispatches have barriers.
+//! (`kernels/src/chain.rs`) counts as a lost device, and from then on dispatches have barriers; also when a device is lost twice
+//! without a token between: a driver that resets a GPU may not wait until a dispatch has given up.
 //!
 //! ```text
 //! persist ─► engine there? ─ no ─► Model::revive ──► engine, of a new generation
@@ -40,6 +41,8 @@ pub struct Recovery {
     pub cause: String,
     /// Until the model was resident again.
     pub seconds: f64,
+    /// Its dispatches have barriers since, also where they could wait for each other.
+    pub barriers: bool,
 }
 
 /// Why work stopped.
@@ -85,12 +88,7 @@ pub fn persist<'m, T>(
             // Nothing is made anew for a file that is damaged, or gone: whoever asks again hears the same.
             Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
             Stop::Loading(source) => (source.to_string(), true),
-            Stop::Device(failure) => {
-                if failure.is_stall() {
-                    model.do_without_chains();
-                }
-                (failure.to_string(), failure.may_pass())
-            }
+            Stop::Device(failure) => (failure.to_string(), failure.may_pass()),
         };
         shared.lose(cause);
         let progress = sessions.iter().map(|session| u64::from(session.len_tokens())).sum();
@@ -98,6 +96,9 @@ pub fn persist<'m, T>(
         reached = progress;
         if failures >= MAX_FAILURES_IN_A_ROW || !may_pass {
             return Err(stop.into());
+        }
+        if matches!(stop, Stop::Device(failure) if failure.is_stall() || failures > 1) {
+            model.do_without_chains();
         }
     }
 }
@@ -133,7 +134,8 @@ impl Shared {
             let revived = revive(model)
                 .map_err(|error| RunError::NotRecovered { cause: cause.clone(), source: Box::new(error) })?;
             self.engine = Some(revived);
-            self.recoveries.push(Recovery { cause, seconds: begin.elapsed().as_secs_f64() });
+            let seconds = begin.elapsed().as_secs_f64();
+            self.recoveries.push(Recovery { cause, seconds, barriers: model.has_barriers() });
         }
         Ok((self.generation, self.engine.as_mut().expect("it was just made")))
     }

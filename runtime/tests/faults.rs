@@ -92,6 +92,34 @@ fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
     fail_every_call(multistep(options));
 }
 
+/// A device that is lost again before there is a token may be lost to dispatches that wait for each other.
+#[test]
+fn a_device_that_is_lost_twice_comes_back_with_barriers() {
+    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let options = LoadOptions { slots: 2, submission: Some(Duration::from_secs(3600)), ..options };
+    let load = || Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    inject(None);
+    let model = load();
+    let (calls_of_load, _) = injected();
+    let expected = run(&model).unwrap();
+    drop(model);
+    let mut twice_in_a_row = 0;
+    for call in calls_of_load..calls_of_load + 40 {
+        for (kind, losses) in [(FaultKind::DeviceLost, 1), (FaultKind::DeviceLostTwice, 2)] {
+            inject(Some(Fault { call, kind }));
+            let model = load();
+            assert_eq!(run(&model).unwrap(), expected, "call {call}, {kind:?}");
+            let barriers: Vec<bool> = model.take_recoveries().iter().map(|one| one.barriers).collect();
+            assert!(
+                barriers.len() <= losses && !barriers.first().is_some_and(|&first| first),
+                "call {call}: {barriers:?}"
+            );
+            twice_in_a_row += usize::from(barriers == [false, true]);
+        }
+    }
+    assert!(twice_in_a_row > 0);
+}
+
 /// Loads the toy and runs it, once for each Vulkan call of that, which fails.
 fn fail_every_call(options: LoadOptions) {
     let options = LoadOptions { slots: 2, ..options };

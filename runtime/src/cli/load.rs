@@ -114,9 +114,10 @@ fn user_cache_folder() -> Option<PathBuf> {
 /// A word on stderr for each time that the device was lost and had back since this was last said.
 pub fn tell_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
-        let Recovery { cause, seconds } = recovery;
+        let Recovery { cause, seconds, barriers } = recovery;
+        let barriers = if barriers { ", with barriers between all dispatches" } else { "" };
         note(format_args!(
-            "device was lost ({cause}); the model was made resident again in {seconds:.2} s, and the text went on"
+            "device was lost ({cause}); the model was made resident again in {seconds:.2} s{barriers}, and the text went on"
         ));
     }
 }

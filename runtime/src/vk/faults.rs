@@ -22,6 +22,8 @@ pub struct Fault {
 pub enum FaultKind {
     /// The device is lost: all its calls fail until another is created.
     DeviceLost,
+    /// The same, and the next device as many calls after it was created.
+    DeviceLostTwice,
     /// The device is lost and no longer there, until [`inject`] is called again.
     DeviceRemoved,
     /// This call finds no device memory; the next may.
@@ -37,9 +39,12 @@ struct State {
     struck: Option<&'static str>,
     lost: bool,
     removed: bool,
+    /// Calls when the device was created.
+    created: u64,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { fault: None, calls: 0, struck: None, lost: false, removed: false });
+static STATE: Mutex<State> =
+    Mutex::new(State { fault: None, calls: 0, struck: None, lost: false, removed: false, created: 0 });
 
 struct Reads {
     limit: Option<u64>,
@@ -70,7 +75,15 @@ pub fn of_instance(raw: ash::Instance) -> ash::Instance {
 /// Puts the layer between `raw` and us.
 pub fn of_device(raw: ash::Device) -> ash::Device {
     // A new device is a sound one.
-    state().lost = false;
+    let mut state = state();
+    let was_lost = std::mem::take(&mut state.lost);
+    let (before, now) = (state.created, state.calls);
+    state.created = now;
+    let again = state.fault.filter(|fault| was_lost && fault.kind == FaultKind::DeviceLostTwice);
+    if let Some(Fault { call, .. }) = again {
+        state.fault = Some(Fault { call: now + call - before, kind: FaultKind::DeviceLost });
+    }
+    drop(state);
     let mut table = raw.fp_v1_0().clone();
     device_calls::replace(&mut table);
     let (vulkan11, vulkan12, vulkan13) = (raw.fp_v1_1().clone(), raw.fp_v1_2().clone(), raw.fp_v1_3().clone());
@@ -120,7 +133,7 @@ fn strike(call: &'static str, of_device: bool) -> Option<vk::Result> {
     let fault = state.fault.filter(|fault| fault.call == now)?;
     state.struck = Some(call);
     Some(match fault.kind {
-        FaultKind::DeviceLost | FaultKind::DeviceRemoved => {
+        FaultKind::DeviceLost | FaultKind::DeviceLostTwice | FaultKind::DeviceRemoved => {
             state.lost = true;
             state.removed = fault.kind == FaultKind::DeviceRemoved;
             vk::Result::ERROR_DEVICE_LOST
