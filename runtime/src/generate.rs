@@ -28,24 +28,21 @@ struct UnderWay {
 
 impl Model {
     /// Appends each row's token to its sequence and then each token that is drawn for it, a step for all of them together, at most
-    /// `most` steps, until `each`, which hears of every step's tokens in the order of `rows`, breaks off. The last tokens drawn are
-    /// not appended. One or several steps are under way while `each` looks at those before: up to seven that it has not heard of are
+    /// `most` steps, until `each`, which hears of every step's tokens in the order of `rows`, breaks off, or until the context of one of
+    /// them is full. The last tokens drawn are not appended. One or several steps are under way while `each` looks at those before: up to seven that it has not heard of are
     /// forgotten when it breaks off. Other sessions wait until the end.
     ///
     /// # Errors
-    /// As [`Model::decode_batch`], also when a context ends before `each` does: what was drawn stays.
+    /// As [`Model::decode_batch`], of whichever step: what was drawn before stays.
     pub fn generate_batch(
         &self,
         rows: &mut [BatchRow<'_, '_>],
         most: u32,
         each: &mut Each<'_>,
     ) -> Result<(), RunError> {
-        let context_tokens = self.context_tokens();
-        let rooms = rows.iter().map(|row| context_tokens.saturating_sub(row.session.len_tokens()));
-        let mut draws_left = match rooms.min() {
-            Some(room) if most > 0 => most.min(room),
-            _ => return Ok(()),
-        };
+        let rooms = rows.iter().map(|row| self.context_tokens() - row.session.len_tokens());
+        let Some(room) = rooms.min().filter(|_| most > 0) else { return Ok(()) };
+        let mut draws_left = most.min(room);
         feed(self, rows, |engine, sessions, program, samplings| {
             Stream { model: self, engine, sessions, draws_left: &mut draws_left }.run(program, samplings, each)
         })

@@ -175,13 +175,11 @@ impl<'m> Session<'m> {
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn
-    /// token in order, breaks off. The last token drawn is not appended. Each draw feeds the next step on the device, where one or
-    /// several steps are under way while `each` looks at a token: up to seven that it has not heard of are forgotten when it
-    /// breaks off. Other sessions wait until the end.
+    /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn token in
+    /// order, breaks off, or until the context is full: [`Model::generate_batch`] for this sequence alone.
     ///
     /// # Errors
-    /// As [`Session::feed_and_sample`], also when the context ends before `each` does: what was drawn stays.
+    /// Those of [`Model::generate_batch`].
     pub fn generate(
         &mut self,
         first: u32,

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, Way};
+use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 
 mod toy_artifact;
@@ -165,6 +165,29 @@ fn a_batch_gives_each_sequence_what_it_gets_alone() {
         assert_eq!(toy.model.decode_batch(&mut rows).unwrap(), expected, "step {step}");
     }
     assert_eq!(toy.model.batch_rows(), LOGITS_ROWS);
+    // Ahead of the host, until the longest is full; then there is room for none of them.
+    let room = CONTEXT - together[2].len_tokens();
+    let mut rows = together.each_mut().map(|session| BatchRow { session, token: 1, sampling: &sampling });
+    let mut drawn = Vec::new();
+    let mut each = |sampled: &[Sampled]| {
+        drawn.push(sampled.to_vec());
+        ControlFlow::Continue(())
+    };
+    toy.model.generate_batch(&mut rows, u32::MAX, &mut each).unwrap();
+    assert_eq!(drawn.len() as u32, room);
+    for (index, session) in alone.iter_mut().enumerate() {
+        let mut expected = drawn.iter().map(|step| step[index]);
+        let mut each = |sampled| {
+            assert_eq!(Some(sampled), expected.next(), "sequence {index}");
+            ControlFlow::Continue(())
+        };
+        session.generate(1, &sampling, room, &mut each).unwrap();
+    }
+    let mut more = |_: &[Sampled]| panic!("no step has room");
+    let error = toy.model.generate_batch(&mut rows, 1, &mut more).unwrap_err();
+    assert!(matches!(error, RunError::ContextFull { .. }), "{error}");
+    drop(rows);
+    assert_eq!(together.map(|session| session.tokens().to_vec()), alone.map(|session| session.tokens().to_vec()));
     assert_no_validation_messages();
 }
 
