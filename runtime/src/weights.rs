@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::LoadError;
 use crate::page_cache::PageCache;
-use crate::reader::{Reader, on_all_cores};
+use crate::reader::{CACHED_BYTES, Reader, on_all_cores};
 use crate::residency::Role;
 use crate::route::{PIECE_BYTES, Route};
 use crate::vk::memory::{Allocation, Buffer, Flush, Mapping};
@@ -72,15 +72,16 @@ pub fn fill(
         }
     }
     let mut parcels = parcels.into_iter().flatten().peekable();
-    let (cached, direct) = (Reader::cached(source.file, &cache), Reader::direct(source.file, &cache));
+    let reader = Reader::new(source.file, &cache);
+    let straight = Reader::of_large_pages(source.file, &cache);
     let stages = Stages::default();
     while let Some(way) = parcels.peek().map(|next| next.way) {
         let run: Vec<Parcel<'_>> = std::iter::from_fn(|| parcels.next_if(|next| next.way == way)).collect();
         let flow = match way {
-            Way::Import => fault_in(&cached, &run, arrived)?,
-            Way::Map => read_in_place(&cached, run, arrived)?,
-            Way::Host => read_in_place(&direct, run, arrived)?,
-            Way::Staging => copy_through(&stages, source, &cached, &run, arrived)?,
+            Way::Import => fault_in(&reader, &run, arrived)?,
+            Way::Map => read_in_place(&reader, run, arrived)?,
+            Way::Host => read_in_place(&straight, run, arrived)?,
+            Way::Staging => copy_through(&stages, source, &reader, &run, arrived)?,
         };
         if flow.is_break() {
             return Ok(flow);
@@ -178,7 +179,7 @@ fn fault_in(
         let begin = parcel.file_offset_bytes + part.begin;
         reader.fault_in(begin..begin + part.bytes)
     };
-    part_by_part(parcels, lengths(reader.part_bytes(), parcels), fault_in, arrived)
+    part_by_part(parcels, lengths(CACHED_BYTES, parcels), fault_in, arrived)
 }
 
 /// Reads each parcel to where it stays.
