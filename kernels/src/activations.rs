@@ -124,6 +124,7 @@ impl ActivationFormat {
             .size("SCALE_MASK", precision.scale_mask() as usize)
             .flag("ENCODE", self != ActivationFormat::F32)
             .flag("ENCODE_FACTOR", self.has_factor())
+            .flag("GIVEN_FACTOR", false)
             .flag("HALVES", matches!(self, ActivationFormat::Halves(_)))
             .flag("INT11", precision == Precision::Int11)
     }
@@ -147,7 +148,7 @@ impl ActivationFormat {
         cols.next_multiple_of(whole) / 4
     }
 
-    fn has_factor(self) -> bool {
+    pub(crate) fn has_factor(self) -> bool {
         matches!(self, ActivationFormat::Factored(_) | ActivationFormat::Halves(_))
     }
 
@@ -157,6 +158,13 @@ impl ActivationFormat {
             ActivationFormat::Halves(_) => cols.next_multiple_of(HALVES_BLOCK) / 2,
             other => factor_at(cols, other.precision().unwrap_or(Precision::Int8)),
         }
+    }
+
+    /// Whether attention writes such rows itself: its groups lie within heads, and no block reaches past the last head.
+    pub fn lies_in_heads(self, n_heads: usize, head_dim: usize) -> bool {
+        let cols = n_heads * head_dim;
+        self == ActivationFormat::F32
+            || head_dim.is_multiple_of(ACTIVATION_GROUP) && 4 * self.stored_quads(cols) == cols
     }
 
     /// The binding through which such a row is written.
@@ -180,12 +188,20 @@ pub(crate) fn factor_at(cols: usize, precision: Precision) -> usize {
     group_words_at(cols, precision) + groups(cols)
 }
 
+/// The factor of rows that attention makes, whatever they hold: means of f16 values are f16, and a code's value is less than twice
+/// what it stands for.
+pub(crate) const MIXED_FACTOR: f32 = 2.0;
+
 /// One row as a kernel writes it, for twins. f32 rows are themselves.
 pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {
+    encode_divided_row(format, row, row_factor(row))
+}
+
+/// The same with this factor, where the format has one.
+pub(crate) fn encode_divided_row(format: ActivationFormat, row: &[f32], factor: f32) -> Vec<u32> {
     let Some(precision) = format.precision() else { return row.iter().map(|x| x.to_bits()).collect() };
     let quantised: Vec<([i32; ACTIVATION_GROUP], f32)> =
         row.chunks(ACTIVATION_GROUP).map(|group| quantise_group(precision, group)).collect();
-    let factor = row_factor(row);
     let mut words = match format {
         ActivationFormat::Halves(_) => encode_halves(&quantised, factor),
         _ => encode_codes(precision, &quantised),

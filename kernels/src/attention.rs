@@ -14,7 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ActivationFormat, encode_row};
+use crate::activations::{ActivationFormat, MIXED_FACTOR, encode_divided_row};
 use crate::cache::{CacheLayout, Cell, KvFormat, Side};
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::HeadsSpec;
@@ -379,7 +379,7 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
             }
         }
         if !spec.split.is_partial() {
-            let words = encode_row(spec.output, &result);
+            let words = encode_divided_row(spec.output, &result, MIXED_FACTOR);
             output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
         }
     }

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, encode_row};
+use crate::activations::{ActivationFormat, MIXED_FACTOR, encode_divided_row};
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -47,9 +47,9 @@ pub(crate) fn result_role(format: ActivationFormat) -> Role {
 
 /// What pieces that include `result` want to know.
 pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
-    let whole = format == ActivationFormat::F32 || head_dim.is_multiple_of(ACTIVATION_GROUP);
-    assert!(whole, "a group of codes lies within a head");
-    format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)))
+    assert!(format.lies_in_heads(n_heads, head_dim), "groups lie within heads, found {format:?}");
+    let values = format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)));
+    if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", MIXED_FACTOR) } else { values }
 }
 
 impl CombineSpec {
@@ -101,7 +101,7 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], n_rows: usize, output: &mut [u
             let over = |i: usize| found.iter().zip(&weights).map(|(part, weight)| weight * part[i]).sum::<f32>();
             mixed.extend((0..spec.head_dim).map(|i| over(i) / over(sum)));
         }
-        let words = encode_row(spec.output, &mixed);
+        let words = encode_divided_row(spec.output, &mixed, MIXED_FACTOR);
         output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
     }
 }

@@ -14,10 +14,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
 use crate::attention::{self, AttentionInputs, AttentionSpec};
 use crate::cache::{CacheLayout, KvFormat};
-use crate::combine::MASKED;
+use crate::combine::{MASKED, result_values};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
 use crate::split::Split;
 use crate::template::{Values, render};
@@ -45,6 +45,8 @@ pub struct FlashSpec {
     /// Elements between rows of q, as `heads` leaves it, and of the result.
     pub input_stride: usize,
     pub output_stride: usize,
+    /// Of the result.
+    pub output: ActivationFormat,
     pub softcap: Option<Number>,
     pub tile: FlashTile,
     /// Lanes of a subgroup; never 0.
@@ -87,6 +89,14 @@ impl FlashTile {
     /// Query heads of one KV head that a workgroup takes, of `gqa`.
     pub fn heads(&self, cache: &CacheLayout, gqa: usize) -> usize {
         (1..=gqa.min(self.queries(cache))).rev().find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(1)
+    }
+
+    /// Whether it writes a result of so many heads in this format: what is written at a time, a page's tokens of dimensions at most,
+    /// is whole groups.
+    pub fn writes(&self, output: ActivationFormat, cache: &CacheLayout, n_heads: usize) -> bool {
+        let slice = cache.head_dim / self.slices(cache);
+        let groups = [slice, cache.page_tokens].iter().all(|dims| dims.is_multiple_of(ACTIVATION_GROUP));
+        output == ActivationFormat::F32 || groups && output.lies_in_heads(n_heads, cache.head_dim)
     }
 
     /// Bytes of workgroup memory.
@@ -143,9 +153,10 @@ impl FlashSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let mut list = bindings([Role::Step, Role::InputQuads, Role::OutputQuads, Role::Keys, Role::Values]);
+        let output = self.output.output_role();
+        let mut list = bindings([Role::Step, Role::InputQuads, output, Role::Keys, Role::Values]);
         for binding in &mut list {
-            binding.writes = binding.role == Role::OutputQuads;
+            binding.writes = binding.role == output;
         }
         list
     }
@@ -159,6 +170,7 @@ impl FlashSpec {
         assert!(tile.takes(cache), "a kernel for such heads: {self:?}");
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert!(self.rows_per_group() > 0, "a workgroup has room for its heads");
+        assert!(tile.writes(self.output, cache, self.n_heads()), "whole groups at a time: {self:?}");
         let fragment_words = tile.fragment * tile.fragment / HALVES_PER_WORD;
         assert!(self.subgroup_size as usize >= fragment_words, "a lane brings a word of a fragment");
         let tokens = cache.page_tokens / self.lanes_per_query();
@@ -181,7 +193,8 @@ impl FlashSpec {
             .size("SLICES", slices)
             .size("SLICE_DIM", cache.head_dim / slices)
             .size("SUBGROUP", self.subgroup_size as usize)
-            .size("SUBGROUPS", tile.subgroups)
+            .size("WORKGROUP", self.lanes())
+            .flag("SUBGROUPS", true)
             .size("LANES_PER_QUERY", self.lanes_per_query())
             .size("TOKENS", tokens)
             .size("KV_WORDS", tile.kv_words(cache))
@@ -209,6 +222,7 @@ impl FlashSpec {
             .text("WEIGH", self.weigh_wgsl(tokens))
             .text("MIX", self.mix_wgsl())
             .text("FINISH", self.finish_wgsl());
+        let values = result_values(self.output, self.n_heads(), cache.head_dim, values);
         // Extensions are named before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
         extensions.to_owned() + &render(include_str!("wgsl/flash.wgsl"), &cache.values(values))
@@ -447,7 +461,7 @@ fn indented(lines: &str) -> String {
     lines.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// The kernel in plain loops, all rows of one sequence: attention's, whole. `output` is rows of f32 bits.
+/// The kernel in plain loops, all rows of one sequence: attention's, whole. `output` in words of the spec's format.
 pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
     let rows_per_group = spec.rows_per_group();
     let attention = AttentionSpec {
@@ -468,7 +482,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
         prologue: None,
         softcap: spec.softcap,
         output_stride: spec.output_stride,
-        output: ActivationFormat::F32,
+        output: spec.output,
         subgroup_size: spec.subgroup_size,
     };
     attention::twin(&attention, inputs, output);

@@ -10,7 +10,7 @@ use kernels::fragments::FragmentsSpec;
 use kernels::gemm::{GemmSpec, Product};
 use kernels::register_gemm::RegisterGemmSpec;
 use kernels::spec::Number;
-use kernels::{Activation, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout};
+use kernels::{Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout};
 use rspirv::spirv::Capability;
 use shaders_gen::target::{self, GemmTuning};
 use tests::compiled::{Compiled, options};
@@ -133,7 +133,12 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
     }
     for target in target::presets() {
         let Some(tile) = target.matrix.map(|tuning| tuning.flash) else { continue };
-        for (head_dim, window) in [(64, None), (80, Some(100)), (256, None)] {
+        let formats = [
+            ActivationFormat::Halves(Precision::Int8),
+            ActivationFormat::F32,
+            ActivationFormat::Factored(Precision::Int8),
+        ];
+        for ((head_dim, window), output) in [(64, None), (80, Some(100)), (256, None)].into_iter().zip(formats) {
             let spec = FlashSpec {
                 gqa: 4,
                 cache: CacheLayout { format: KvFormat::F16, n_kv_heads: 2, head_dim, page_tokens: 32 },
@@ -142,6 +147,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 heads_per_group: 4,
                 input_stride: 8 * head_dim,
                 output_stride: 8 * head_dim,
+                output,
                 softcap: window.map(|_| Number::new(50.0)),
                 tile,
                 subgroup_size: target.subgroup_size,

@@ -1,7 +1,6 @@
 //! From `heads` to attention and its combine. What they are depends on whether each row of a step is the only one of its
 //! sequence, and on how many workgroups fill the device.
 
-use kernels::activations::ACTIVATION_GROUP;
 use kernels::arrive::ARRIVALS;
 use kernels::attention::{AttentionSpec, TILE};
 use kernels::combine::{CombineSpec, partials_len};
@@ -10,7 +9,7 @@ use kernels::flash::FlashSpec;
 use kernels::heads::{HeadsSpec, rope_coarse};
 use kernels::spec::Number;
 use kernels::split::Split;
-use kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use kernels::{ActivationFormat, KernelSpec, KvFormat, Role};
 
 use super::{Operand, Selector, cache_layout, operands};
 use crate::fuse::{FusedNode, FusedOp, HeadsStep};
@@ -194,7 +193,8 @@ impl Selector<'_> {
         let cache = cache_layout(self.config, self.options.kv);
         let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
         let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
-        if !(many && fits && self.attention_format(out) == ActivationFormat::F32) {
+        let output = self.attention_format(out);
+        if !(many && fits && !matches!(output, ActivationFormat::Codes(_))) {
             return None;
         }
         let (group, _) = self.cache_of(node);
@@ -207,6 +207,7 @@ impl Selector<'_> {
             heads_per_group: tile.heads(&cache, gqa),
             input_stride: self.stride_of(query),
             output_stride: self.stride_of(out),
+            output: if tile.writes(output, &cache, self.config.n_heads) { output } else { ActivationFormat::F32 },
             softcap: self.config.attention_softcap.map(Number::new),
             tile,
             subgroup_size: self.target.subgroup_size,
@@ -215,13 +216,17 @@ impl Selector<'_> {
 
     fn flash(&mut self, node: &FusedNode, spec: FlashSpec, query: ValueId, out: ValueId) {
         let (group, layer) = self.cache_of(node);
+        let output = spec.output;
         self.push(node, KernelSpec::Flash(spec), self.kind.rows, 0, |role| match role {
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
             Role::OutputQuads => Operand::Value(out),
+            Role::Encoded => Operand::Encoded(out),
             _ => Operand::Value(query),
         });
-        self.quantize(node, out);
+        if output == ActivationFormat::F32 {
+            self.quantize(node, out);
+        }
     }
 
     fn attention_spec(
@@ -255,11 +260,16 @@ impl Selector<'_> {
         }
     }
 
-    /// The format in which attention or its combine writes: integers, if they are wanted and their groups lie within heads.
+    /// The format in which attention or its combine writes: what is wanted, where it can. A row's factor is only known before the row
+    /// where the cache says how great its values can be.
     fn attention_format(&self, out: ValueId) -> ActivationFormat {
         let wanted = self.stored_format(out);
-        let whole = self.config.head_dim.is_multiple_of(ACTIVATION_GROUP);
-        if whole && wanted == ActivationFormat::Codes(Precision::Int8) { wanted } else { ActivationFormat::F32 }
+        let known = match wanted {
+            ActivationFormat::F32 | ActivationFormat::Codes(_) => true,
+            ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => self.options.kv == KvFormat::F16,
+        };
+        let whole = wanted.lies_in_heads(self.config.n_heads, self.config.head_dim);
+        if whole && known { wanted } else { ActivationFormat::F32 }
     }
 
     /// Parts of the cached tokens: as many as are `wanted` to fill the device, and no more than there can be tiles. And for how

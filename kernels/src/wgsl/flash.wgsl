@@ -90,17 +90,28 @@ fn query_sum(value: f32) -> f32 {
     return total;
 }
 
+//#if ENCODE
+//#include encode
+//#include encode_row
+
+//#endif
 // Writes so many quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
 fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
     subgroupBarrier();
     for (var i = subgroup_lane; i < FRAGMENT * quads; i += SUBGROUP) {
         let query = strip * FRAGMENT + i / quads;
         let row = first_row + query / HEADS;
+        let quad = ((first_head + query % HEADS) * HEAD_DIM + dim) / 4u + i % quads;
+        let value = scores[plane + i / quads * SCORE_QUADS + i % quads];
         // Vectors past the last repeat it; nothing of them is stored.
-        if (query < ROWS * HEADS && row <= last_row) {
-            let at = row * OUTPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM + dim;
-            output[at / 4u + i % quads] = scores[plane + i / quads * SCORE_QUADS + i % quads];
+        let stored = query < ROWS * HEADS && row <= last_row;
+//#if ENCODE
+        store_quad(row * OUTPUT_STRIDE, select(0xffffffffu, quad, stored), value, subgroup_lane);
+//#else
+        if (stored) {
+            output[row * (OUTPUT_STRIDE / 4u) + quad] = value;
         }
+//#endif
     }
     subgroupBarrier();
 }

@@ -2,12 +2,12 @@
 
 use compiler::alternatives::alternatives;
 use compiler::{CompileOptions, Source, plan};
+use kernels::KernelSpec;
 use kernels::attention::{AttentionSpec, TILE};
 use kernels::flash::FlashSpec;
 use kernels::heads::HeadsSpec;
 use kernels::matmul::Sharing;
 use kernels::split::Split;
-use kernels::{ActivationFormat, KernelSpec};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shaders_gen::target::{GemmTuning, MatrixTuning};
@@ -181,7 +181,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         prologue: None,
         softcap: flash.softcap,
         output_stride: flash.output_stride,
-        output: ActivationFormat::F32,
+        output: flash.output,
         subgroup_size: flash.subgroup_size,
     }
 }

@@ -5,6 +5,10 @@ fn greatest(x: vec4<f32>) -> f32 {
     return max(max(size.x, size.y), max(size.z, size.w));
 }
 
+//#if GIVEN_FACTOR
+const inverse_factor = 1.0 / FACTOR;
+
+//#else
 //#if ENCODE_FACTOR
 //#if HALVES
 var<private> inverse_factor: f32;
@@ -22,9 +26,15 @@ fn store_factor(row_at: u32, most: f32, lane: u32) {
     }
 }
 //#endif
+//#endif
 
 fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, lane: u32) {
     let quantised = quantise(x, lane);
+//#if GIVEN_FACTOR
+    if (quad == 0u) {
+        encoded[row_at + FACTOR_AT] = bitcast<u32>(FACTOR);
+    }
+//#endif
 //#if HALVES
     if (quad < STORED_QUADS) {
         let values = quantised.codes * (quantised.scale * inverse_factor);
