@@ -10,6 +10,7 @@ use artifacts::plan::BUFFER_ALIGN;
 use artifacts::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
 use compiler::machine::Machine;
 use compiler::place::replace::replace;
+use compiler::select::{Operand, PROGRAMS, SelectOptions, Step, select};
 use compiler::weights::{PackedWeight, Precedence};
 use compiler::{CompileError, CompileOptions, Planned, Source, plan};
 use kernels::KvFormat;
@@ -194,6 +195,43 @@ proptest! {
                 prop_assert!(gtt < bytes + 256 * 1024, "{gtt} bytes of GTT would be enough for {bytes}");
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whichever kernels a target takes for matrices of these sizes: what one reads, another has made before it.
+    #[test]
+    fn nothing_is_read_that_the_step_did_not_write(
+        model in any_model(), wider in (1usize..4, 1usize..4), fold: bool, kv in prop::sample::select(vec![KvFormat::F16, KvFormat::Int8]),
+    ) {
+        let model = TinyModel { hidden: wider.0 * model.hidden, intermediate: wider.1 * model.intermediate, ..model };
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.json");
+        std::fs::write(&config, model.config().to_string()).unwrap();
+        let planned = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();
+        let Planned { checkpoint, verified, weights, .. } = &planned;
+        for target in target::presets() {
+            for kind in PROGRAMS {
+                let options = SelectOptions { fold, kv, alternatives: false };
+                let steps = select(verified, &checkpoint.config, weights, &target, kind, options);
+                assert_written_first(&steps, &format!("{kind:?} for {}", target.name));
+            }
+        }
+    }
+}
+
+fn assert_written_first(steps: &[Step], what: &str) {
+    let mut written: Vec<Operand> = Vec::new();
+    for step in steps {
+        let operands = step.spec.bindings().into_iter().zip(&step.operands);
+        let activations = operands.filter(|(_, operand)| operand.is_activation()).collect::<Vec<_>>();
+        let read = activations.iter().filter(|(binding, _)| !binding.writes);
+        for (_, operand) in read {
+            assert!(written.contains(operand), "{what}: {} reads {operand:?}, which nobody has written", step.label);
+        }
+        written.extend(activations.iter().filter(|(binding, _)| binding.writes).map(|(_, operand)| **operand));
     }
 }
 

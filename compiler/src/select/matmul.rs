@@ -158,8 +158,8 @@ impl Selector<'_> {
 
     /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
-        let FusedOp::MatMul { matrix, act_mul, out, .. } = node.op else { return false };
-        let whole = self.weights.matrix(matrix).len() == 1;
+        let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
+        let whole = self.weights.matrix(matrix).len() == 1 && self.on_matrices(input).is_none();
         let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
         act_mul.is_some() && whole && codes
     }
