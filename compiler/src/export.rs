@@ -135,7 +135,7 @@ impl Packed<'_> {
                         return self.matrix(tensor, *id);
                     }
                 }
-                PackedSource::Rope(_) => {}
+                PackedSource::Rope(_) | PackedSource::ProductFactor(_) => {}
             }
         }
         panic!("{tensor} is packed")

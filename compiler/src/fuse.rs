@@ -110,6 +110,18 @@ pub struct FusedGraph {
     pub logits: ValueId,
 }
 
+impl FusedGraph {
+    /// The matrices of gate and up whose products are taken at once, of rows that come from a norm.
+    pub fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
+        let norms =
+            |value: ValueId| self.nodes.iter().any(|node| matches!(&node.op, FusedOp::Norm(step) if step.out == value));
+        self.nodes.iter().filter_map(move |node| match node.op {
+            FusedOp::MatMul { input, matrix, act_mul: Some(_), .. } if norms(input) => Some(matrix),
+            _ => None,
+        })
+    }
+}
+
 /// Merges what our kernels can do in one dispatch.
 pub fn fuse(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
     let mut fuser = Fuser::new(graph, n_kv_heads);

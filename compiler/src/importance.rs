@@ -26,7 +26,11 @@ use crate::import::{Checkpoint, Tensor};
 /// Importance of each column's squared error by canonical tensor name, in no unit. A matrix without one has columns of equal
 /// importance: embedding and head, and whatever is driven by nothing or by values beyond f32.
 #[derive(Debug, Default, PartialEq)]
-pub struct Importance(BTreeMap<String, Vec<f32>>);
+pub struct Importance {
+    columns: BTreeMap<String, Vec<f32>>,
+    /// By gate.
+    product_bounds: BTreeMap<String, f64>,
+}
 
 impl Importance {
     /// Estimates all matrices inside layers; `advance` is called once for each node of `graph`.
@@ -44,7 +48,13 @@ impl Importance {
 
     /// (cols) of the matrix `tensor`, each finite and above 0.
     pub fn of(&self, tensor: &str) -> Option<&[f32]> {
-        self.0.get(tensor).map(Vec::as_slice)
+        self.columns.get(tensor).map(Vec::as_slice)
+    }
+
+    /// What no product of this gate and its up is greater than, if their input comes from a norm: by Cauchy and Schwarz, for such a
+    /// row is as long as the root of its width, channels weighed, and activations are no greater than what they are of.
+    pub fn product_bound(&self, gate: &str) -> Option<f64> {
+        self.product_bounds.get(gate).copied()
     }
 }
 
@@ -73,6 +83,15 @@ impl Moment {
     fn mean_square(self) -> f64 {
         self.mean * self.mean + self.variance
     }
+}
+
+/// What a row of gate and one of up have to do with each other.
+#[derive(Clone, Copy, Default)]
+struct Products {
+    covariance: f64,
+    /// Sums of squares, channels weighed as by the norm in front.
+    gate_square: f64,
+    up_square: f64,
 }
 
 /// The graph's nodes in order, with what is known so far.
@@ -131,7 +150,7 @@ impl Walk<'_> {
     fn matmul(&mut self, input: ValueId, matrix: &MatrixRef) -> Moments {
         let input = &self.moments[&input];
         if let Some(columns) = column_importance(input) {
-            self.importance.0.insert(matrix.tensor.clone(), columns);
+            self.importance.columns.insert(matrix.tensor.clone(), columns);
         }
         let product = |[row]: [&[f32]; 1]| {
             let mut product = Moment::default();
@@ -156,15 +175,37 @@ impl Walk<'_> {
         heads.map(|value| Moment { variance: value.variance / ATTENDED_TOKENS, ..*value }).collect()
     }
 
-    fn act_mul(&self, gate: ValueId, up: ValueId, activation: Activation) -> Moments {
+    fn act_mul(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> Moments {
         let ((gate_matrix, input), (up_matrix, _)) = (self.matrix_of(gate), self.matrix_of(up));
-        let covariance = |[gate_row, up_row]: [&[f32]; 2]| {
-            let terms = gate_row.iter().zip(up_row).zip(&self.moments[&input]);
-            terms.map(|((gate, up), moment)| f64::from(*gate) * f64::from(*up) * moment.variance).sum::<f64>()
+        let norm = self.norm_of(input);
+        let together = |[gate_row, up_row]: [&[f32]; 2]| {
+            let mut sums = Products::default();
+            for (((gate, up), moment), norm) in gate_row.iter().zip(up_row).zip(&self.moments[&input]).zip(&norm) {
+                let (gate, up) = (f64::from(*gate), f64::from(*up));
+                sums.covariance += gate * up * moment.variance;
+                sums.gate_square += (gate * norm).powi(2);
+                sums.up_square += (up * norm).powi(2);
+            }
+            sums
         };
-        let covariances = by_row([self.tensor(gate_matrix), self.tensor(up_matrix)], covariance);
+        let products = by_row([self.tensor(gate_matrix), self.tensor(up_matrix)], together);
+        if !norm.is_empty() {
+            let greatest = |of: fn(&Products) -> f64| products.iter().map(of).fold(0.0, f64::max).sqrt();
+            let bound = norm.len() as f64 * greatest(|sums| sums.gate_square) * greatest(|sums| sums.up_square);
+            self.importance.product_bounds.insert(gate_matrix.tensor.clone(), bound);
+        }
+        let covariances = products.iter().map(|sums| sums.covariance);
         let channels = self.moments[&gate].iter().zip(&self.moments[&up]).zip(covariances);
         channels.map(|((gate, up), covariance)| activated(*gate, *up, covariance, activation)).collect()
+    }
+
+    /// The weights of the norm that made `value`; none if it was none.
+    fn norm_of(&self, value: ValueId) -> Vec<f64> {
+        let producer = self.graph.nodes.iter().find(|node| node.op.out() == Some(value));
+        match producer.map(|node| &node.op) {
+            Some(Op::Norm { weight, .. }) => self.vector(weight).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The matrix that made `value`, before a bias, and its input.
@@ -441,6 +482,46 @@ mod tests {
     }
 
     #[test]
+    fn no_product_is_greater_than_its_bound() {
+        let mut random = Random(7);
+        for architecture in ["Gemma3ForCausalLM", "Qwen2ForCausalLM"] {
+            let checkpoint = random_checkpoint(architecture);
+            let read = |name: &str| {
+                let tensor = &checkpoint.tensors[name];
+                let mut values = vec![0.0; tensor.rows * tensor.cols];
+                tensor.read_rows(0..tensor.rows, &mut values);
+                values
+                    .chunks(tensor.cols)
+                    .map(|row| row.iter().map(|v| f64::from(*v)).collect())
+                    .collect::<Vec<Vec<f64>>>()
+            };
+            let [gate, up] = ["gate", "up"].map(|name| read(&format!("layers.1.mlp.{name}_proj.weight")));
+            let (name, offset, activation) = match architecture {
+                "Gemma3ForCausalLM" => ("pre_feedforward_layernorm", 1.0, Activation::GeluTanh),
+                _ => ("post_attention_layernorm", 0.0, Activation::Silu),
+            };
+            let norm: Vec<f64> =
+                read(&format!("layers.1.{name}.weight"))[0].iter().map(|weight| weight + offset).collect();
+            let bound = estimate(&checkpoint).product_bound("layers.1.mlp.gate_proj.weight").unwrap();
+            // Rows that follow one of gate's or up's are driven most.
+            let followed = gate.iter().chain(&up).map(|row| row.iter().zip(&norm).map(|(v, norm)| v * norm).collect());
+            let any = (0..100).map(|_| (0..norm.len()).map(|_| random.next()).collect());
+            let mut greatest = 0.0f64;
+            for stream in followed.chain(any).collect::<Vec<Vec<f64>>>() {
+                let rms = (stream.iter().map(|v| v * v).sum::<f64>() / stream.len() as f64).sqrt();
+                let dot =
+                    |row: &[f64]| stream.iter().zip(&norm).zip(row).map(|((v, norm), w)| v / rms * norm * w).sum();
+                let products = gate.iter().zip(&up).map(|(gate, up)| {
+                    let (gate, up): (f64, f64) = (dot(gate), dot(up));
+                    f64::from(activation.apply(gate as f32)) * up
+                });
+                greatest = products.map(f64::abs).fold(greatest, f64::max);
+            }
+            assert!(greatest <= bound && greatest > 0.01 * bound, "{architecture}: {greatest} of {bound}");
+        }
+    }
+
+    #[test]
     fn the_number_of_threads_does_not_show() {
         let checkpoint = random_checkpoint("Gemma3ForCausalLM");
         let with_threads = |threads| {
@@ -462,7 +543,7 @@ mod tests {
         ];
         for value in hostile {
             let checkpoint = checkpoint("Qwen2ForCausalLM", value);
-            for columns in estimate(&checkpoint).0.values() {
+            for columns in estimate(&checkpoint).columns.values() {
                 assert!(columns.iter().all(|share| share.is_finite() && *share > 0.0), "{columns:?}");
             }
         }

@@ -14,7 +14,7 @@ use crate::fuse::{FusedGraph, Matrix, Vector};
 use crate::import::{Checkpoint, RopeConfig};
 use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
-use crate::weights::{PackedSource, PackedWeight};
+use crate::weights::{PackedSource, PackedWeight, product_factor};
 
 /// Packed bytes that are in memory at a time.
 pub const PIECE_BYTES: usize = 16 << 20;
@@ -38,6 +38,11 @@ pub fn pack(
         PackedSource::Rope(index) => {
             let table = packed_rope(&checkpoint.config.ropes[*index], checkpoint.config.max_positions);
             sink(bytemuck::cast_slice(&table))
+        }
+        PackedSource::ProductFactor(id) => {
+            let gate = &graph.matrices[id.0].parts[0].tensor;
+            let bound = importance.product_bound(gate).expect("gates of normed rows have bounds");
+            sink(bytemuck::cast_slice(&[product_factor(bound); 4]))
         }
         PackedSource::Vector(id) => {
             let vector = &graph.vectors[id.0];

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::import::ModelConfig;
 use crate::pack::{PIECE_BYTES, packed_rope};
-use crate::weights::{PackedSource, PackedWeight};
+use crate::weights::{PackedSource, PackedWeight, product_factor};
 
 /// Standard deviation of a weight times sqrt(cols): activations keep about their size from layer to layer.
 const GAIN: f32 = 0.6;
@@ -26,6 +26,11 @@ pub fn synthesize(
     match &weight.source {
         PackedSource::Rope(index) => {
             sink(bytemuck::cast_slice(&packed_rope(&config.ropes[*index], config.max_positions)))
+        }
+        // Rows of inputs have the length of a norm whose weights are 1, rows of matrices about GAIN.
+        PackedSource::ProductFactor(_) => {
+            let bound = 2.0 * f64::from(GAIN * GAIN) * config.hidden_size as f64;
+            sink(bytemuck::cast_slice(&[product_factor(bound); 4]))
         }
         PackedSource::Vector(_) => sink(bytemuck::cast_slice(&vec![1f32; weight.len_bytes as usize / 4])),
         PackedSource::Matrix { layout, first_row, .. } => {

@@ -1,6 +1,8 @@
 //! Which packed weights a graph needs, in which format: the list that `place` gives addresses to and `pack` fills.
 
 use artifacts::plan::MAX_BINDING_BYTES;
+use std::collections::BTreeMap;
+
 use kernels::heads::{ROPE_FINE, rope_coarse};
 use kernels::layout::TILE_ROWS;
 use kernels::{WeightFormat, WeightLayout};
@@ -77,6 +79,8 @@ pub enum PackedSource {
         layout: WeightLayout,
     },
     Vector(VectorId),
+    /// What products of this gate and up are divided by as f16, four times.
+    ProductFactor(MatrixId),
     Rope(usize),
 }
 
@@ -87,6 +91,7 @@ pub struct PackedWeights {
     pub integer_activations: bool,
     matrices: Vec<Vec<PackedId>>,
     vectors: Vec<PackedId>,
+    product_factors: BTreeMap<usize, PackedId>,
     ropes: Vec<PackedId>,
 }
 
@@ -98,6 +103,7 @@ impl PackedWeights {
             integer_activations: policy.weights == WeightsOption::Int4,
             matrices: Vec::new(),
             vectors: Vec::new(),
+            product_factors: BTreeMap::new(),
             ropes: Vec::new(),
         };
         for (index, rope) in config.ropes.iter().enumerate() {
@@ -129,6 +135,21 @@ impl PackedWeights {
                 reason: "f32 vector, read whole".into(),
             });
             weights.vectors.push(id);
+        }
+        // Where matmuls read integers, what makes them may make f16.
+        let products = graph.products_of_normed_rows().filter(|_| weights.integer_activations).collect::<Vec<_>>();
+        for id in products {
+            let layer = graph.matrices[id.0].layer.expect("gate and up are inside a layer");
+            let packed = weights.push(PackedWeight {
+                name: format!("layers.{layer}.product_factor"),
+                source: PackedSource::ProductFactor(id),
+                layer: Some(layer),
+                len_bytes: 16,
+                bytes_read_per_token: 0,
+                precedence: Precedence::Attention,
+                reason: "a number that steps of many rows read".into(),
+            });
+            weights.product_factors.insert(id.0, packed);
         }
         for (index, matrix) in graph.matrices.iter().enumerate() {
             let format = policy.format(matrix);
@@ -167,6 +188,11 @@ impl PackedWeights {
         self.vectors[id.0]
     }
 
+    /// What products of this gate and up are divided by as f16.
+    pub fn product_factor(&self, id: MatrixId) -> Option<PackedId> {
+        self.product_factors.get(&id.0).copied()
+    }
+
     pub fn rope(&self, index: usize) -> PackedId {
         self.ropes[index]
     }
@@ -196,6 +222,17 @@ impl Matrix {
         }
         panic!("row {row} is inside {}", self.name);
     }
+}
+
+/// The power of two by which products of gate and up are divided before they become f16: none is greater than `bound`, which is of
+/// weights and inputs before they are quantised; no group of weights grows by half, and no row of inputs by a sixth.
+pub fn product_factor(bound: f64) -> f32 {
+    const QUANTISED: f64 = 1.5 * 1.5 * (7.0 / 6.0) * (7.0 / 6.0);
+    // 2^16 is no f16 any more.
+    const GREATEST: f64 = 32768.0;
+    let exponent = (bound * QUANTISED / GREATEST).log2().ceil();
+    // What is smaller or greater than all models' leaves f32, too.
+    exponent.clamp(-60.0, 60.0).exp2() as f32
 }
 
 /// Entries of a RoPE table: one variant, or two with LongRoPE.
@@ -234,5 +271,24 @@ fn reason(matrix: &Matrix) -> &'static str {
         (true, false) => "one row read per token: slow memory costs little",
         (true, true) => "output head: read whole for each token (and one row as embedding)",
         _ => "read whole for each token",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_factor_leaves_room_for_what_quantisation_adds() {
+        for bound in [1e-12, 0.3, 1.0, 4096.0, 5e7, 3e21] {
+            let factor = f64::from(product_factor(bound));
+            assert_eq!(factor.log2().fract(), 0.0);
+            let greatest = bound / factor;
+            assert!(3.0 * greatest < 32768.0 * 1.05 && 8.0 * greatest > 32768.0, "{bound}: {greatest}");
+        }
+        for bound in [0.0, f64::INFINITY] {
+            let factor = product_factor(bound);
+            assert!(factor.is_normal() && (1.0 / factor).is_normal(), "{bound}: {factor}");
+        }
     }
 }

@@ -15,6 +15,10 @@
 //! where fragments lie as rows; on devices that keep them as the lanes have them (`lanes_hold_fragments`), `shaders_gen::fragments`
 //! takes that detour out.
 //!
+//! Products of gate and up may become the next GEMM's `Halves` at once, with all bits that f16 has, not as codes. A row's factor is
+//! then known before its values are: the norm in front leaves rows of known length, and so no product is greater than the lengths
+//! of the rows of gate and up allow (Cauchy and Schwarz). The compiler measures those.
+//!
 //! Where a matrix has too few rows to fill the device, its columns are divided among `splits` workgroups. Each leaves its sums in
 //! memory, and the last one to arrive adds them up, in the same order always.
 
@@ -35,6 +39,8 @@ const STAGE: usize = HALVES_BLOCK;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RegisterGemmSpec {
     pub product: Product,
+    /// Products of gate and up become `Halves`, whole blocks of them; else results are f32.
+    pub halves_out: bool,
     pub tile: RegisterTile,
     /// Most rows of a step.
     pub rows: usize,
@@ -90,6 +96,12 @@ impl RegisterGemmSpec {
         Fragment { side: self.tile.fragment, subgroup_size: self.subgroup_size }
     }
 
+    /// Whether products of gate and up can become `Halves`: a whole row of them, in whole blocks.
+    pub fn makes_halves(product: &Product) -> bool {
+        let whole = product.output_first == 0 && product.output_rows().is_multiple_of(HALVES_BLOCK);
+        whole && product.act_mul.is_some()
+    }
+
     pub fn lanes(&self) -> usize {
         self.tile.subgroups * self.subgroup_size as usize
     }
@@ -111,10 +123,12 @@ impl RegisterGemmSpec {
     }
 
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let roles = [Role::Step, Role::Weights, Role::Output, Role::Codes];
+        let roles =
+            [Role::Step, Role::Weights, if self.halves_out { Role::Encoded } else { Role::Output }, Role::Codes];
         let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::Arrivals]);
         let bias = self.product.bias.then_some(Role::Bias);
-        bindings(roles.into_iter().chain(bias).chain(parts.into_iter().flatten()))
+        let factor = self.halves_out.then_some(Role::ProductFactor);
+        bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
     }
 
     /// Neighbouring workgroups take the same weights, so that these come from memory once.
@@ -130,6 +144,7 @@ impl RegisterGemmSpec {
         assert!(tile.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {tile:?}");
         assert!(self.subgroup_size as usize <= ROW_LANES * tile.fragment, "no more lanes than a fragment has places");
         assert!((1..=self.stages()).contains(&self.splits), "each split has a stage");
+        assert!(!self.halves_out || Self::makes_halves(&self.product), "whole blocks of products: {:?}", self.product);
         let subgroup_matrix_rows = tile.fragment * tile.fragments;
         let values = self
             .product
@@ -152,11 +167,18 @@ impl RegisterGemmSpec {
             .text("MULTIPLY", body::multiply(self))
             .text("EXCHANGE", body::exchange(self))
             .text("RESULTS", body::results(self));
+        let values = if self.halves_out {
+            let output = ActivationFormat::Halves(self.product.input);
+            let factor_at = output.factor_at(self.product.output_rows());
+            values.flag("HALVES_OUT", true).size("HALVES_BLOCK", HALVES_BLOCK).size("OUTPUT_FACTOR_AT", factor_at)
+        } else {
+            values
+        };
         EXTENSIONS.to_owned() + &render(include_str!("wgsl/register_gemm.wgsl"), &values)
     }
 }
 
-/// The kernel in plain loops: writes `output` (n_rows, output_stride).
+/// The kernel in plain loops: writes `output` (n_rows, output_stride), in f32 whatever the kernel makes of it.
 pub fn twin(spec: &RegisterGemmSpec, inputs: &GemmInputs, output: &mut [f32]) {
     spec.product.twin(ActivationFormat::Halves(spec.product.input), true, inputs, output);
 }

@@ -95,6 +95,8 @@ pub enum Role {
     /// The residual stream after the sum.
     Sum,
     Bias,
+    /// What the products of gate and up are divided by before they become f16: a power of two, above which none is.
+    ProductFactor,
     /// Weight of the norm that is applied to the result.
     NormWeight,
     /// Weight of the norm on the input before it is added to the residual.
@@ -376,6 +378,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::ChainSlots => ("chain_slots", "array<u32>"),
             Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
+            Role::ProductFactor => ("product_factor", "array<f32>"),
             Role::NormWeight => ("norm_weight", "array<vec4<f32>>"),
             Role::PostNormWeight => ("post_norm_weight", "array<vec4<f32>>"),
             Role::QueryNorm => ("query_norm", "array<f32>"),

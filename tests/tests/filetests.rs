@@ -96,6 +96,7 @@ fn every_register_gemm_module_is_valid_for_vulkan_1_2() {
             for (splits, lanes_hold_fragments) in [(1, true), (2, true), (2, false)] {
                 let spec = RegisterGemmSpec {
                     product: product(format),
+                    halves_out: splits > 1,
                     tile: one.tile,
                     rows: 64,
                     splits,
@@ -115,10 +116,10 @@ fn every_register_gemm_module_is_valid_for_vulkan_1_2() {
 
 fn product(format: WeightFormat) -> Product {
     Product {
-        layout: WeightLayout { format, rows: 160, cols: 256 },
+        layout: WeightLayout { format, rows: 256, cols: 256 },
         input: Precision::Int11,
         input_stride: 256,
-        output_stride: 96,
+        output_stride: 128,
         output_first: 0,
         bias: true,
         act_mul: Some(Activation::GeluTanh),

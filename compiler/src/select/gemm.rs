@@ -1,5 +1,6 @@
 //! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
 
+use kernels::activations::HALVES_BLOCK;
 use kernels::arrive::ARRIVALS;
 use kernels::gemm::{GemmSpec, Product};
 use kernels::register_gemm::RegisterGemmSpec;
@@ -35,6 +36,7 @@ impl Selector<'_> {
             bias: bias.is_some(),
             act_mul,
         };
+        let factor = self.product_factor(node).map(Operand::Weight);
         let tuning = self.target.matrix.expect("a target without matrices does not ask for them");
         let subgroup_size = self.target.subgroup_size;
         let whole = self.weights.matrix(matrix).len() == 1;
@@ -44,7 +46,7 @@ impl Selector<'_> {
                 (KernelSpec::Gemm(GemmSpec { product, tile, subgroup_size }), 0)
             }
             GemmTuning::Registers(tuning) => {
-                let spec = self.register_gemm(tuning, product, rows, whole);
+                let spec = self.register_gemm(tuning, (product, factor.is_some()), rows, whole);
                 let partials = spec.partials_len();
                 (KernelSpec::RegisterGemm(spec), partials)
             }
@@ -55,17 +57,37 @@ impl Selector<'_> {
             Role::Weights => Operand::Weight(id),
             Role::Codes => Operand::Encoded(input),
             Role::Bias => bias.expect("biased"),
+            Role::ProductFactor => factor.expect("halves have one"),
+            Role::Encoded => Operand::Encoded(out),
             Role::ExchangedSums => Operand::Partials { of: out, len: partials },
             Role::Arrivals => Operand::Arrivals,
             _ => result,
         });
     }
 
+    /// What products of gate and up are divided by, where a GEMM makes the f16 of them that the next one reads.
+    pub(super) fn product_factor(&self, node: &FusedNode) -> Option<PackedId> {
+        let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return None };
+        let [whole] = self.weights.matrix(matrix) else { return None };
+        let from_registers = matches!(self.stored_format(input), ActivationFormat::Halves(_));
+        let halves = matches!(self.stored_format(out), ActivationFormat::Halves(_));
+        let blocks = (self.matrix(*whole).0.rows / 2).is_multiple_of(HALVES_BLOCK);
+        let takes = from_registers && halves && blocks && act_mul.is_some();
+        self.weights.product_factor(matrix).filter(|_| takes)
+    }
+
     /// The tile and the splits that are done first. `whole`: no other part of the matrix works at the same time, on the same
     /// counters.
-    fn register_gemm(&self, tuning: RegisterTuning, product: Product, rows: usize, whole: bool) -> RegisterGemmSpec {
+    fn register_gemm(
+        &self,
+        tuning: RegisterTuning,
+        (product, halves_out): (Product, bool),
+        rows: usize,
+        whole: bool,
+    ) -> RegisterGemmSpec {
         let with = |timed: TimedTile, splits| RegisterGemmSpec {
             product: product.clone(),
+            halves_out,
             tile: timed.tile,
             rows,
             splits,

@@ -108,7 +108,7 @@ impl Selector<'_> {
             self.push(node, spec, rows, bytes, |role| operands[&role]);
             self.mark_part(part);
         }
-        if !self.encodes_output(node) {
+        if !self.encodes_output(node) && self.product_factor(node).is_none() {
             self.quantize(node, out);
         }
     }

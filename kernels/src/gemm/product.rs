@@ -53,6 +53,7 @@ impl Product {
             .flag("BIAS", self.bias)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
+            .flag("HALVES_OUT", false)
     }
 
     /// The product in plain loops: writes `output` (n_rows, output_stride). `as_halves`: weights are rounded to f16.

@@ -7,10 +7,50 @@
 const RESULTS: u32 = BLOCK * BLOCK;
 var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
 
+//#if HALVES_OUT
+var<private> inverse_product_factor: f32;
+
+//#endif
+// What `results` holds at `at` (gate there, and up behind it), finished.
+fn finished(at: u32, step_row: u32, first_matrix_row: u32, column: u32) -> f32 {
+    let factor = row_factor(step_row);
+    var value = results[at] * factor;
+//#if BIAS
+    value += bias[first_matrix_row + column];
+//#endif
+//#if ACT_MUL
+    var up = results[at + 8u] * factor;
+//#if BIAS
+    up += bias[first_matrix_row + column + 8u];
+//#endif
+    value = activate(value) * up;
+//#endif
+    return value;
+}
+
 // Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are is an
 // argument, because memory that was asked would be asked again after each write.
 fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, subgroup: u32, subgroup_lane: u32) {
     subgroupBarrier();
+//#if HALVES_OUT
+    for (var i = subgroup_lane; i < BLOCK * WRITTEN / 2u; i += SUBGROUP) {
+        let step_row = first_step_row + i / (WRITTEN / 2u);
+        // A word is of two columns two apart.
+        let word = i % (WRITTEN / 2u);
+        let column = word / 2u * 4u + word % 2u;
+        let at = subgroup * RESULTS + i / (WRITTEN / 2u) * BLOCK + column;
+        let element = first_matrix_row / 2u + column;
+        if (step_row <= last_step_row && element < OUTPUT_ROWS) {
+            let first = finished(at, step_row, first_matrix_row, column);
+            let second = finished(at + 2u, step_row, first_matrix_row, column + 2u);
+            // Block, d, h and t of the drawing in kernels/src/activations.rs.
+            let place = element / HALVES_BLOCK * (HALVES_BLOCK / 2u) + element % 32u / 4u * 8u + element % 2u * 4u
+                + element % HALVES_BLOCK / 32u;
+            let pair = vec2<f32>(first, second) * inverse_product_factor;
+            encoded[step_row * OUTPUT_STRIDE + place] = pack2x16float(pair);
+        }
+    }
+//#else
     for (var i = subgroup_lane; i < BLOCK * WRITTEN; i += SUBGROUP) {
         let step_row = first_step_row + i / WRITTEN;
         let column = i % WRITTEN;
@@ -21,20 +61,10 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
         let matrix_row = first_matrix_row + column;
 //#endif
         if (step_row <= last_step_row && matrix_row < OUTPUT_ROWS) {
-            let factor = row_factor(step_row);
-            var value = results[at] * factor;
-//#if BIAS
-            value += bias[first_matrix_row + column];
-//#endif
-//#if ACT_MUL
-            var up = results[at + 8u] * factor;
-//#if BIAS
-            up += bias[first_matrix_row + column + 8u];
-//#endif
-            value = activate(value) * up;
-//#endif
+            let value = finished(at, step_row, first_matrix_row, column);
             output[step_row * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = value;
         }
     }
+//#endif
     subgroupBarrier();
 }
