@@ -17,7 +17,8 @@
 //! `register_gemm`: lane t of four has 32 consecutive ones, and unpacks elements two apart as a pair.
 //!
 //! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products see in decode and
-//! what matrix units see in prefill, f16 or the codes themselves, is the same number. Q and K decide which token is looked at, so the projection into
+//! what matrix units see in prefill, f16 or the codes themselves, is the same number. (Products of gate and up that a GEMM from
+//! registers makes are the exception: they keep all bits of an f16.) Q and K decide which token is looked at, so the projection into
 //! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
 //! its place: rows keep the stride of f32 elements in words.
 

@@ -27,6 +27,8 @@ pub struct Reader<'a> {
 
 /// Disks want several reads at a time, and a thread that waits for one costs nothing.
 const LEAST_THREADS: usize = 4;
+/// Each has up to 6 MiB of its own, and what sixteen read is as much as memory takes.
+const MOST_THREADS: usize = 32;
 /// Direct reads come in multiples of this, and begin in memory at one.
 const BLOCK_BYTES: usize = 4 << 10;
 /// What one core reads of the page cache at a time. Four of them stay within what the system reads ahead of one reader where that is 8 MiB: who
@@ -136,7 +138,7 @@ pub fn on_all_cores<P: Send, R: Send>(
     work: impl Fn(P) -> Result<R, LoadError> + Sync,
     done: &mut dyn FnMut(R) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadError> {
-    let threads = cores::count().max(LEAST_THREADS).min(pieces.len());
+    let threads = cores::count().clamp(LEAST_THREADS, MOST_THREADS).min(pieces.len());
     let queue = Mutex::new(pieces.into_iter());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
     let (sender, receiver) = mpsc::channel();

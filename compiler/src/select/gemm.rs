@@ -1,6 +1,5 @@
 //! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
 
-use kernels::activations::HALVES_BLOCK;
 use kernels::arrive::ARRIVALS;
 use kernels::gemm::{GemmSpec, Product};
 use kernels::register_gemm::RegisterGemmSpec;
@@ -23,19 +22,8 @@ impl Selector<'_> {
 
     /// One part of a node's matrix.
     pub(super) fn gemm(&mut self, node: &FusedNode, id: PackedId, precision: Precision, rows: usize, bytes: u64) {
-        let FusedOp::MatMul { input, matrix, bias, act_mul, out, .. } = node.op else {
-            unreachable!("called for matmuls")
-        };
-        let (layout, first_row) = self.matrix(id);
-        let product = Product {
-            layout,
-            input: precision,
-            input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
-            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            bias: bias.is_some(),
-            act_mul,
-        };
+        let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
+        let product = self.product(node, id, precision);
         let factor = self.product_factor(node).map(Operand::Weight);
         let tuning = self.target.matrix.expect("a target without matrices does not ask for them");
         let subgroup_size = self.target.subgroup_size;
@@ -46,7 +34,7 @@ impl Selector<'_> {
                 (KernelSpec::Gemm(GemmSpec { product, tile, subgroup_size }), 0)
             }
             GemmTuning::Registers(tuning) => {
-                let spec = self.register_gemm(tuning, (product, factor.is_some()), rows, whole);
+                let spec = self.register_gemm(tuning, product, factor.is_some(), rows, whole);
                 let partials = spec.partials_len();
                 (KernelSpec::RegisterGemm(spec), partials)
             }
@@ -67,13 +55,26 @@ impl Selector<'_> {
 
     /// What products of gate and up are divided by, where a GEMM makes the f16 of them that the next one reads.
     pub(super) fn product_factor(&self, node: &FusedNode) -> Option<PackedId> {
-        let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return None };
+        let FusedOp::MatMul { input, matrix, out, .. } = node.op else { return None };
         let [whole] = self.weights.matrix(matrix) else { return None };
-        let from_registers = matches!(self.stored_format(input), ActivationFormat::Halves(_));
-        let halves = matches!(self.stored_format(out), ActivationFormat::Halves(_));
-        let blocks = (self.matrix(*whole).0.rows / 2).is_multiple_of(HALVES_BLOCK);
-        let takes = from_registers && halves && blocks && act_mul.is_some();
-        self.weights.product_factor(matrix).filter(|_| takes)
+        let ActivationFormat::Halves(precision) = self.stored_format(input) else { return None };
+        let wanted = matches!(self.stored_format(out), ActivationFormat::Halves(_));
+        let makes = RegisterGemmSpec::makes_halves(&self.product(node, *whole, precision));
+        self.weights.product_factor(matrix).filter(|_| wanted && makes)
+    }
+
+    fn product(&self, node: &FusedNode, id: PackedId, precision: Precision) -> Product {
+        let FusedOp::MatMul { input, bias, act_mul, out, .. } = node.op else { unreachable!("called for matmuls") };
+        let (layout, first_row) = self.matrix(id);
+        Product {
+            layout,
+            input: precision,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
+            bias: bias.is_some(),
+            act_mul,
+        }
     }
 
     /// The tile and the splits that are done first. `whole`: no other part of the matrix works at the same time, on the same
@@ -81,7 +82,8 @@ impl Selector<'_> {
     fn register_gemm(
         &self,
         tuning: RegisterTuning,
-        (product, halves_out): (Product, bool),
+        product: Product,
+        halves_out: bool,
         rows: usize,
         whole: bool,
     ) -> RegisterGemmSpec {

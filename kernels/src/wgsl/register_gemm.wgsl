@@ -76,8 +76,10 @@ ${EXCHANGE}
 //#endif
 //#if HALVES_OUT
     inverse_product_factor = 1.0 / product_factor[0];
-    for (var row = first_step_row + lane; group.y == 0u && row <= min(first_step_row + STEP_ROWS - 1u, last_step_row); row += WORKGROUP) {
-        encoded[row * OUTPUT_STRIDE + OUTPUT_FACTOR_AT] = bitcast<u32>(product_factor[0]);
+    if (group.y == 0u) {
+        for (var row = first_step_row + lane; row < first_step_row + STEP_ROWS && row <= last_step_row; row += WORKGROUP) {
+            encoded[row * OUTPUT_STRIDE + OUTPUT_FACTOR_AT] = bitcast<u32>(product_factor[0]);
+        }
     }
 //#endif
 ${RESULTS}
