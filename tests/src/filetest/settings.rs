@@ -18,7 +18,7 @@ pub enum Settings {
     Fuse(ModelSettings),
     /// Where every byte lives.
     Plan(ModelSettings),
-    /// The dispatches of the program that decodes one token, with the kernels they run.
+    /// The dispatches of the program that decodes a token of each of so many `sequences`, with the kernels they run.
     Dispatches(ModelSettings),
     /// The words of one kernel.
     Spirv(KernelSettings),
@@ -43,6 +43,7 @@ pub struct ModelSettings {
     group: Option<u32>,
     fuse: Option<bool>,
     target: Option<String>,
+    sequences: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +86,10 @@ impl Settings {
 }
 
 impl ModelSettings {
+    pub fn sequences(&self) -> u32 {
+        self.sequences.unwrap_or(1)
+    }
+
     pub fn model(&self) -> Result<TinyModel, String> {
         let family = match self.family.as_str() {
             "llama" => Family::Llama,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use artifacts::{ArtifactView, LogitsRows, Order};
+use artifacts::{ArtifactView, Order};
 use compiler::emit::Form;
 use compiler::import::{Checkpoint, ModelConfig};
 use compiler::{CompileOptions, fuse, graph};
@@ -28,7 +28,7 @@ pub fn run(settings: &Settings) -> Result<String, String> {
             Ok(fused.verify(&config).graph().to_string())
         }
         Settings::Plan(model) => Ok(compiled(model)?.text("plan")),
-        Settings::Dispatches(model) => Ok(dispatches(&compiled(model)?.artifact())),
+        Settings::Dispatches(model) => Ok(dispatches(&compiled(model)?.artifact(), model.sequences())),
         Settings::Spirv(kernel) => disassembly(kernel),
     }
 }
@@ -49,14 +49,14 @@ fn compiled(settings: &ModelSettings) -> Result<Compiled, String> {
     Ok(Compiled::of(&settings.model()?, &options))
 }
 
-/// One line a dispatch of the program that decodes one token; `|` behind a barrier, `>` where it waits by itself for the
+/// One line a dispatch of the program that decodes a token of each sequence; `|` behind a barrier, `>` where it waits by itself for the
 /// one before.
-fn dispatches(artifact: &[u8]) -> String {
+fn dispatches(artifact: &[u8], sequences: u32) -> String {
     let view = ArtifactView::parse(artifact).expect("the artifact was just written");
     let target = &view.kernels.targets[0];
-    let decode = target.programs.iter().find(|program| program.rows == 1 && program.logits == LogitsRows::One);
+    let decode = target.programs.iter().find(|program| program.batch && program.rows == sequences);
     let mut text = String::new();
-    for dispatch in &decode.expect("every target decodes").dispatches {
+    for dispatch in &decode.expect("sequences are a power of two, 64 at most").dispatches {
         let order = match dispatch.order {
             Order::Free => ' ',
             Order::Barrier => '|',
