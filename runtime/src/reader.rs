@@ -87,13 +87,16 @@ impl<'a> Reader<'a> {
 
     /// Fills whole blocks and says how many bytes they are; 0: the file system cannot.
     fn read_past_cache(&self, direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Result<usize> {
-        let read = match self.is_straight {
-            true => direct.read_exact_at(blocks, offset_bytes),
-            false => read_by_detour(direct, offset_bytes, blocks),
+        let read = if self.is_straight {
+            direct.read_exact_at(blocks, offset_bytes)
+        } else {
+            read_by_detour(direct, offset_bytes, blocks)
         };
+        // A file system may open files for what it then cannot do.
+        let cannot =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported);
         match read {
-            // The file system opens files for what it then cannot do.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(0),
+            Err(error) if cannot(&error) => Ok(0),
             read => read.map(|()| blocks.len()),
         }
     }
