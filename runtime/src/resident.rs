@@ -176,14 +176,13 @@ pub fn make_resident(
     if let Some(loading) = &mut engine.loading {
         loading.programs = waiting::record(&device, &prepared, &paces, bound, &loading.needs)?;
     }
-    let direct = artifact.file.open_direct().is_ok();
     let report = LoadReport {
         seconds_total: begun.elapsed().as_secs_f64(),
         seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
         weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
-        way: ways.describe(|tier| buffers.is_device_local(plan, tier), direct),
+        way: ways.describe(|tier| buffers.is_device_local(plan, tier)),
         delivered,
         target: target.name.clone(),
         memory: buffers.resident_bytes(),

@@ -104,12 +104,12 @@ impl Ways {
     }
 
     /// `pread into device-local memory, page cache released`, and what was measured.
-    pub fn describe(&self, device_local: impl Fn(Tier) -> bool, direct: bool) -> String {
+    pub fn describe(&self, device_local: impl Fn(Tier) -> bool) -> String {
         if self.0.is_empty() {
             return "nothing to load".into();
         }
         let describe = |known: &TierWay| {
-            let mut text = known.way.describe(device_local(known.tier), direct).to_owned();
+            let mut text = known.way.describe(device_local(known.tier)).to_owned();
             if self.0.len() > 1 {
                 text = format!("{}: {text}", known.tier.name());
             }
@@ -206,17 +206,14 @@ impl Way {
         }
     }
 
-    fn describe(self, device_local: bool, direct: bool) -> &'static str {
-        match (self, device_local, direct) {
-            (Way::Import, ..) => "import of the mapped file",
-            (Way::Map, true, _) => "pread into device-local memory, page cache released",
-            (Way::Map, false, _) => "pread into memory that the device reads in place, page cache released",
-            (Way::Host, _, true) => "pread into imported memory, direct where not cached, page cache released",
-            (Way::Host, _, false) => "pread into imported memory, page cache released",
-            (Way::Staging, true, _) => "staging copies into device-local memory, page cache released",
-            (Way::Staging, false, _) => {
-                "staging copies into memory that the device reads in place, page cache released"
-            }
+    fn describe(self, device_local: bool) -> &'static str {
+        match (self, device_local) {
+            (Way::Import, _) => "import of the mapped file",
+            (Way::Map, true) => "pread into device-local memory, page cache released",
+            (Way::Map, false) => "pread into memory that the device reads in place, page cache released",
+            (Way::Host, _) => "pread into imported memory, page cache released",
+            (Way::Staging, true) => "staging copies into device-local memory, page cache released",
+            (Way::Staging, false) => "staging copies into memory that the device reads in place, page cache released",
         }
     }
 }
