@@ -177,21 +177,23 @@ impl Walk<'_> {
 
     fn act_mul(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> Moments {
         let ((gate_matrix, input), (up_matrix, _)) = (self.matrix_of(gate), self.matrix_of(up));
+        let moments = &self.moments[&input];
         let norm = self.norm_of(input);
+        let weights = norm.clone().unwrap_or_else(|| vec![1.0; moments.len()]);
         let together = |[gate_row, up_row]: [&[f32]; 2]| {
             let mut sums = Products::default();
-            for (((gate, up), moment), norm) in gate_row.iter().zip(up_row).zip(&self.moments[&input]).zip(&norm) {
+            for (((gate, up), moment), weight) in gate_row.iter().zip(up_row).zip(moments).zip(&weights) {
                 let (gate, up) = (f64::from(*gate), f64::from(*up));
                 sums.covariance += gate * up * moment.variance;
-                sums.gate_square += (gate * norm).powi(2);
-                sums.up_square += (up * norm).powi(2);
+                sums.gate_square += (gate * weight).powi(2);
+                sums.up_square += (up * weight).powi(2);
             }
             sums
         };
         let products = by_row([self.tensor(gate_matrix), self.tensor(up_matrix)], together);
-        if !norm.is_empty() {
+        if norm.is_some() {
             let greatest = |of: fn(&Products) -> f64| products.iter().map(of).fold(0.0, f64::max).sqrt();
-            let bound = norm.len() as f64 * greatest(|sums| sums.gate_square) * greatest(|sums| sums.up_square);
+            let bound = weights.len() as f64 * greatest(|sums| sums.gate_square) * greatest(|sums| sums.up_square);
             self.importance.product_bounds.insert(gate_matrix.tensor.clone(), bound);
         }
         let covariances = products.iter().map(|sums| sums.covariance);
@@ -199,23 +201,26 @@ impl Walk<'_> {
         channels.map(|((gate, up), covariance)| activated(*gate, *up, covariance, activation)).collect()
     }
 
-    /// The weights of the norm that made `value`; none if it was none.
-    fn norm_of(&self, value: ValueId) -> Vec<f64> {
-        let producer = self.graph.nodes.iter().find(|node| node.op.out() == Some(value));
-        match producer.map(|node| &node.op) {
-            Some(Op::Norm { weight, .. }) => self.vector(weight).collect(),
-            _ => Vec::new(),
+    /// The weights of the norm that made `value`, if one did.
+    fn norm_of(&self, value: ValueId) -> Option<Vec<f64>> {
+        match self.producer_of(value) {
+            Op::Norm { weight, .. } => Some(self.vector(weight).collect()),
+            _ => None,
         }
     }
 
     /// The matrix that made `value`, before a bias, and its input.
     fn matrix_of(&self, value: ValueId) -> (&MatrixRef, ValueId) {
-        let producer = self.graph.nodes.iter().find(|node| node.op.out() == Some(value));
-        match &producer.expect("every value has a producer").op {
+        match self.producer_of(value) {
             Op::MatMul { input, matrix, .. } => (matrix, *input),
             Op::Bias { input, .. } => self.matrix_of(*input),
             other => panic!("gate and up come from matrices, found {other:?}"),
         }
+    }
+
+    fn producer_of(&self, value: ValueId) -> &Op {
+        let producer = self.graph.nodes.iter().find(|node| node.op.out() == Some(value));
+        &producer.expect("every value has a producer").op
     }
 
     fn tensor(&self, matrix: &MatrixRef) -> &Tensor {
