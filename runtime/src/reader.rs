@@ -31,8 +31,8 @@ const LEAST_THREADS: usize = 4;
 const MOST_THREADS: usize = 32;
 /// Direct reads come in multiples of this, and begin in memory at one.
 const BLOCK_BYTES: usize = 4 << 10;
-/// What one core reads of the page cache at a time. Four of them stay within what the system reads ahead of one reader where that is 8 MiB: who
-/// leaves it makes the system begin anew, with small pages. Other windows, and more cores, were not measured.
+/// What one core reads of the page cache at a time. Four of them stay within what the system reads ahead of one reader where that
+/// is 8 MiB: who leaves it makes the system begin anew, with small pages. Other windows, and more cores, were not measured.
 pub const CACHED_BYTES: usize = 1 << 20;
 /// The same where nobody reads ahead: a large page.
 const DIRECT_BYTES: usize = 2 << 20;

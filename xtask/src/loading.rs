@@ -186,10 +186,10 @@ impl Media {
             "staging" => {
                 let copies = if device_local { copied } else { copied_to_host };
                 let written = mapped_host.1.median().unwrap_or(f64::INFINITY);
-                [disk, if copies.1.median().is_some_and(|rate| rate > written) { mapped_host } else { copies }]
+                [past_cache, if copies.1.median().is_some_and(|rate| rate > written) { mapped_host } else { copies }]
             }
-            _ if device_local => [disk, mapped_device],
-            _ => [disk, mapped_host],
+            _ if device_local => [past_cache, mapped_device],
+            _ => [past_cache, mapped_host],
         }
     }
 }
