@@ -5,9 +5,15 @@
 //! tokens are on their way while it norms and turns queries, softmax and mix need no workgroup memory, and the splits of a head
 //! count themselves as they leave their parts: the last one puts them together (a part is drawn in `combine`).
 //!
+//! On matrix units a subgroup takes fragments of tokens, all query heads of a KV head with them: K and V go from the page to the lanes
+//! that hold their elements. See `matrices`.
+//!
 //! ```text
 //! arrivals   [row][workgroup of heads] u32: splits that have left their part; 0 before and after each dispatch
 //! ```
+
+mod lanes;
+mod matrices;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +22,7 @@ use crate::attention::AttentionSpec;
 use crate::cache::{CacheLayout, KvFormat};
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
+use crate::gemm::EXTENSIONS;
 use crate::heads::{HeadsSpec, NormOf};
 use crate::layout::{WeightFormat, unpacking};
 use crate::next::{self, NextSpec};
@@ -23,6 +30,8 @@ use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::split::Split;
 use crate::sums;
 use crate::template::{Values, render};
+
+pub use matrices::DecodeMatrices;
 
 /// Parameters of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,12 +41,14 @@ pub struct DecodeAttentionSpec {
     /// A subgroup has a lane for each chunk of a head.
     pub cache: CacheLayout,
     pub kv_group: usize,
-    /// Of one row; its tile is the workgroup's lanes.
+    /// Of one row; its tile is a piece of each of the workgroup's subgroups.
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Words of K, and of V, that a lane has under way while something else is waited for.
+    /// Words of K, and of V, that a lane has under way while something else is waited for; on matrix units, those of a piece.
     pub words_ahead: usize,
+    /// Scores and mixes are products on matrix units.
+    pub matrices: Option<DecodeMatrices>,
     /// q, k and v, one part each.
     pub heads: HeadsSpec,
     pub softcap: Option<Number>,
@@ -51,6 +62,23 @@ pub struct DecodeAttentionSpec {
     pub subgroup_size: u32,
     /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
     pub chained: bool,
+}
+
+/// What the kernel does with a subgroup's tokens, as WGSL.
+struct Body {
+    /// What a lane has under way of K and V.
+    words: String,
+    load_keys: String,
+    load_values: String,
+    /// Maxima, sums and mixes so far.
+    state: String,
+    newest: String,
+    /// What waits for `newest` of all lanes.
+    newest_mix: String,
+    score: String,
+    weigh: String,
+    mix: String,
+    leave: String,
 }
 
 /// Parts that a lane has under way while it puts them together.
@@ -98,12 +126,18 @@ impl DecodeAttentionSpec {
         self.cache.n_kv_heads * self.gqa
     }
 
-    fn lanes(&self) -> usize {
-        self.split.tile
+    /// Of a workgroup.
+    pub fn lanes(&self) -> usize {
+        self.subgroups() * self.subgroup_size as usize
+    }
+
+    /// Tokens that a subgroup looks at together.
+    fn piece(&self) -> usize {
+        self.matrices.map_or(self.subgroup_size as usize, |matrices| matrices.side)
     }
 
     fn subgroups(&self) -> usize {
-        self.lanes() / self.subgroup_size as usize
+        self.split.tile / self.piece()
     }
 
     /// Lanes of a subgroup that share a chunk of dimensions, each with every so-many-th token.
@@ -128,7 +162,11 @@ impl DecodeAttentionSpec {
 
     /// Vectors that subgroups leave for the workgroup's sum, and later the shares of a pass.
     fn mixed_len(&self) -> usize {
-        (self.heads_per_group * self.chunk_quads() * self.lanes()).max(self.lanes())
+        let of_subgroup = match self.matrices {
+            None => self.chunk_quads() * self.subgroup_size as usize,
+            Some(_) => self.cache.padded_dim() / 4,
+        };
+        (self.heads_per_group * self.subgroups() * of_subgroup).max(self.lanes())
     }
 
     /// A pair of numbers for each query and subgroup, and later for each query and split.
@@ -141,7 +179,8 @@ impl DecodeAttentionSpec {
     pub fn shared_bytes(&self) -> usize {
         let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
         let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
-        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
+        let matrices = self.matrices.map_or(0, |matrices| matrices.shared_bytes(self));
+        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next + matrices
     }
 
     /// Counters that a program of so many rows needs.
@@ -174,7 +213,11 @@ impl DecodeAttentionSpec {
         assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
         assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
-        assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
+        assert!(self.split.tile.is_multiple_of(self.piece()), "whole subgroups");
+        if let Some(matrices) = &self.matrices {
+            assert!(matrices.takes(&self.cache, self.subgroup_size), "heads come in fragments: {self:?}");
+            assert!(self.heads_per_group <= matrices.side, "a query is a row of a fragment");
+        }
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
         if let Some(next) = &self.next {
             assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
@@ -198,6 +241,7 @@ impl DecodeAttentionSpec {
             .size("WORKGROUP", self.lanes())
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("SUBGROUPS", self.subgroups())
+            .size("PIECE", self.piece())
             .size("SHARES", self.shares())
             .size("CHUNK_QUADS", self.chunk_quads())
             .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
@@ -213,26 +257,35 @@ impl DecodeAttentionSpec {
             .flag("SUBGROUPS", true)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
+            .flag("MATRICES", self.matrices.is_some())
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
-        render(include_str!("wgsl/decode_attention.wgsl"), &self.texts(values))
+        let (extensions, values) = match &self.matrices {
+            None => ("", values),
+            Some(matrices) => (EXTENSIONS, matrices.values(self, values)),
+        };
+        extensions.to_owned() + &render(include_str!("wgsl/decode_attention.wgsl"), &self.texts(values))
     }
 
-    /// The inner loops, a copy of each line for each query and word, so that all stay in registers.
     fn texts(&self, values: Values) -> Values {
+        let body = match &self.matrices {
+            None => lanes::body(self),
+            Some(matrices) => matrices::body(self, matrices),
+        };
         values
             .text("LOADERS", self.loaders_wgsl())
-            .text("WORDS", self.words_wgsl())
-            .text("LOAD_KEYS", self.load_keys_wgsl())
-            .text("LOAD_VALUES", self.load_values_wgsl())
-            .text("STATE", self.state_wgsl())
-            .text("NEWEST", self.newest_wgsl())
-            .text("SCORE", self.score_wgsl())
-            .text("WEIGH", self.weigh_wgsl())
-            .text("MIX", self.mix_wgsl())
-            .text("LEAVE", self.leave_wgsl())
+            .text("WORDS", body.words)
+            .text("LOAD_KEYS", body.load_keys)
+            .text("LOAD_VALUES", body.load_values)
+            .text("STATE", body.state)
+            .text("NEWEST", body.newest)
+            .text("NEWEST_MIX", body.newest_mix)
+            .text("SCORE", body.score)
+            .text("WEIGH", body.weigh)
+            .text("MIX", body.mix)
+            .text("LEAVE", body.leave)
             .text("GATHERED", GATHERED)
             .text("GATHER", gather_wgsl())
     }
@@ -245,66 +298,12 @@ impl DecodeAttentionSpec {
         (0..self.chunk_quads()).map(code).collect()
     }
 
-    fn keys_ahead(&self) -> usize {
-        self.words_ahead.min(self.cache.chunks())
-    }
-
-    fn values_ahead(&self) -> usize {
-        self.words_ahead.min(self.steps())
-    }
-
     fn is_int8(&self) -> bool {
         self.cache.format == KvFormat::Int8
     }
 
-    /// How a lane's pairs come from each buffer that vectors lie in.
-    fn loaders_wgsl(&self) -> String {
-        let norm = |of, name| self.heads.norms(of).then(|| loader_wgsl(name, "", &format!("{name}[")));
-        let input = loader_wgsl("input", "at: u32, ", "input[at + ");
-        [Some(input), norm(NormOf::Query, "query_norm"), norm(NormOf::Key, "key_norm")].into_iter().flatten().collect()
-    }
-
-    fn words_wgsl(&self) -> String {
-        let words =
-            |name: &str, n: usize| -> String { (0..n).map(|u| format!("    var {name}_{u}: vec4<u32>;\n")).collect() };
-        let scales = if self.is_int8() { "    var key_scale = 0.0;\n    var value_scale = 0.0;\n" } else { "" };
-        words("key", self.keys_ahead()) + &words("value", self.values_ahead()) + scales
-    }
-
-    fn key_wgsl(&self, chunk: usize) -> String {
-        format!("keys[key_at(page, slot, {chunk}u)]")
-    }
-
-    fn value_wgsl(&self, step: usize) -> String {
-        let token = format!("piece + {step}u * SHARES + share");
-        format!("values[value_at(page, clamp({token}, span.begin, end - 1u) % PAGE_TOKENS, chunk)]")
-    }
-
-    /// Of the piece, whose lane's token is `slot` of `page`.
-    fn load_keys_wgsl(&self) -> String {
-        let keys = (0..self.keys_ahead()).map(|u| format!("        key_{u} = {};\n", self.key_wgsl(u)));
-        keys.collect::<String>() + &self.load_scale_wgsl("key_scale", "keys")
-    }
-
-    fn load_values_wgsl(&self) -> String {
-        let values = (0..self.values_ahead()).map(|u| format!("        value_{u} = {};\n", self.value_wgsl(u)));
-        values.collect::<String>() + &self.load_scale_wgsl("value_scale", "values")
-    }
-
-    fn load_scale_wgsl(&self, name: &str, side: &str) -> String {
-        let word = format!("{side}[scale_at(page, slot)][slot % 4u]");
-        if self.is_int8() { format!("        {name} = bitcast<f32>({word});\n") } else { String::new() }
-    }
-
-    fn state_wgsl(&self) -> String {
-        self.each(|q| {
-            let mix = self.each_quad(|j| format!("    var mix_{j}_{q} = vec4<f32>(0.0);\n"));
-            format!("    var greatest_{q} = MASKED;\n    var total_{q} = 0.0;\n{mix}")
-        })
-    }
-
-    /// The newest token is the first: its score is the greatest so far, and its weight 1.
-    fn newest_wgsl(&self) -> String {
+    /// Every query's score of the newest token, of which `key` and `value` are this lane's chunk.
+    fn newest_scores_wgsl(&self) -> String {
         let newest = self.each_quad(|j| {
             format!(
                 "        let newest_key_{j} = {};\n        let newest_value_{j} = value.scale * {};\n",
@@ -312,97 +311,24 @@ impl DecodeAttentionSpec {
                 self.cache.unpacked_wgsl("value.words", j)
             )
         });
-        let begin = self.each(|q| {
+        let scores = self.each(|q| {
             let products: Vec<String> = (0..self.chunk_quads())
                 .map(|j| format!("dot(newest_key_{j}, vectors[{q}u * QUADS + chunk * CHUNK_QUADS + {j}u])"))
                 .collect();
-            let mix = self.each_quad(|j| {
-                format!("        mix_{j}_{q} = select(vec4<f32>(0.0), newest_value_{j}, lane < CHUNKS);\n")
-            });
             format!(
                 "        let part_{q} = select(0.0, key.scale * ({}), lane < CHUNKS);\n        \
-                 greatest_{q} = capped(subgroupAdd(part_{q}));\n        \
-                 total_{q} = select(0.0, 1.0, lane == 0u);\n{mix}",
+                 let newest_{q} = capped(subgroupAdd(part_{q}));\n",
                 products.join(" + ")
             )
         });
-        newest + &begin
+        newest + &scores
     }
 
-    /// Every query's score against this lane's token.
-    fn score_wgsl(&self) -> String {
-        let begin = self.each(|q| format!("        var score_{q} = 0.0;\n"));
-        let late: String = (self.keys_ahead()..self.cache.chunks())
-            .map(|u| format!("        let key_{u} = {};\n", self.key_wgsl(u)))
-            .collect();
-        let slot = "        let slot = clamp(token, span.begin, end - 1u) % PAGE_TOKENS;\n";
-        let late = if late.is_empty() { late } else { slot.to_owned() + &late };
-        let products =
-            (0..self.cache.chunks()).flat_map(|u| (0..self.chunk_quads()).map(move |j| (u, j))).map(|(u, j)| {
-                let quad = format!("        let key_{u}_{j} = {};\n", self.cache.unpacked_wgsl(&format!("key_{u}"), j));
-                let at = u * self.chunk_quads() + j;
-                quad + &self
-                    .each(|q| format!("        score_{q} += dot(key_{u}_{j}, vectors[{q}u * QUADS + {at}u]);\n"))
-            });
-        let scaled =
-            self.each(|q| if self.is_int8() { format!("        score_{q} *= key_scale;\n") } else { String::new() });
-        late + &begin + &products.collect::<String>() + &scaled
-    }
-
-    /// The new maximum, what it makes of the sums so far, and the weight of this lane's token.
-    fn weigh_wgsl(&self) -> String {
-        let value_scale = if self.is_int8() { " * value_scale" } else { "" };
-        self.each(|q| {
-            let mix = self.each_quad(|j| format!("        mix_{j}_{q} *= rescale_{q};\n"));
-            format!(
-                "        let seen_{q} = select(MASKED, capped(score_{q}), inside);\n        \
-                 let next_{q} = max(greatest_{q}, subgroupMax(seen_{q}));\n        \
-                 let rescale_{q} = exp(greatest_{q} - next_{q});\n        greatest_{q} = next_{q};\n        \
-                 let weight_{q} = select(0.0, exp(seen_{q} - next_{q}), inside);\n        \
-                 total_{q} = total_{q} * rescale_{q} + weight_{q};\n        \
-                 let factor_{q} = weight_{q}{value_scale};\n{mix}"
-            )
-        })
-    }
-
-    fn mix_wgsl(&self) -> String {
-        let late: String = (self.values_ahead()..self.steps())
-            .map(|u| format!("        let value_{u} = {};\n", self.value_wgsl(u)))
-            .collect();
-        let sums = (0..self.steps()).map(|u| {
-            let quads = self.each_quad(|j| {
-                format!("        let value_{u}_{j} = {};\n", self.cache.unpacked_wgsl(&format!("value_{u}"), j))
-            });
-            let add = self.each(|q| {
-                self.factor_wgsl(u, q)
-                    + &self.each_quad(|j| format!("        mix_{j}_{q} += factor_{u}_{q} * value_{u}_{j};\n"))
-            });
-            quads + &add
-        });
-        late + &sums.collect::<String>()
-    }
-
-    /// The weight of the `u`-th token that this lane mixes, from the lane that scored it.
-    fn factor_wgsl(&self, u: usize, q: usize) -> String {
-        let (token, shuffle) = (format!("{u}u * SHARES + share"), "subgroupShuffle");
-        if (u + 1) * self.shares() <= self.subgroup_size as usize {
-            return format!("        let factor_{u}_{q} = {shuffle}(factor_{q}, {token});\n");
-        }
-        format!(
-            "        let factor_{u}_{q} = select(0.0, {shuffle}(factor_{q}, min({token}, SUBGROUP - 1u)), \
-             {token} < SUBGROUP);\n"
-        )
-    }
-
-    fn leave_wgsl(&self) -> String {
-        self.each(|q| {
-            let leave =
-                self.each_quad(|j| format!("    mixed[({q}u * CHUNK_QUADS + {j}u) * TILE + index] = mix_{j}_{q};\n"));
-            format!(
-                "    let sum_{q} = subgroupAdd(total_{q});\n    if (lane == 0u) {{\n        \
-                 reports[{q}u * SUBGROUPS + subgroup] = vec2<f32>(greatest_{q}, sum_{q});\n    }}\n{leave}"
-            )
-        })
+    /// How a lane's pairs come from each buffer that vectors lie in.
+    fn loaders_wgsl(&self) -> String {
+        let norm = |of, name| self.heads.norms(of).then(|| loader_wgsl(name, "", &format!("{name}[")));
+        let input = loader_wgsl("input", "at: u32, ", "input[at + ");
+        [Some(input), norm(NormOf::Query, "query_norm"), norm(NormOf::Key, "key_norm")].into_iter().flatten().collect()
     }
 }
 

@@ -4,7 +4,7 @@ use artifacts::step::MAX_SAMPLERS;
 use kernels::arrive::ARRIVALS;
 use kernels::attention::AttentionSpec;
 use kernels::combine::CombineSpec;
-use kernels::decode_attention::DecodeAttentionSpec;
+use kernels::decode_attention::{DecodeAttentionSpec, DecodeMatrices};
 use kernels::split::Split;
 use shaders_gen::Target;
 
@@ -33,7 +33,7 @@ pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
 }
 
 /// More and fewer splits, heads and lanes a workgroup, and words under way. Twice the lanes look at twice the tokens: splits
-/// halve.
+/// halve. And the same on matrix units.
 pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeAttentionSpec> {
     let split = spec.split;
     let with = |heads_per_group: usize, tile: usize, splits: usize| DecodeAttentionSpec {
@@ -59,18 +59,42 @@ pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeA
     let fits = |other: &DecodeAttentionSpec| {
         other.split.splits > 0
             && other.split.is_partial() == split.is_partial()
-            && has_lanes(target, other.split.tile)
+            && has_lanes(target, other.lanes())
+            && other.matrices.is_none_or(|matrices| other.heads_per_group <= matrices.side)
             && other.shared_bytes() <= target.shared_memory_bytes
             && target.next.is_none_or(|tuning| other.next_groups_per_lane() <= tuning.most_groups)
             && other.arrivals_len(MAX_SAMPLERS) <= ARRIVALS
     };
-    specs.into_iter().filter(fits).collect()
+    specs.into_iter().chain(decodes_on_matrices(spec, target)).filter(fits).collect()
+}
+
+/// With all query heads of a KV head, or as many as a matrix has rows. Of few splits: each begins and ends with more to do.
+fn decodes_on_matrices(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeAttentionSpec> {
+    let Some(tuning) = target.matrix else { return Vec::new() };
+    let matrices = DecodeMatrices { side: tuning.fragment, lanes_hold_fragments: target.fragments().is_some() };
+    if !matrices.takes(&spec.cache, spec.subgroup_size) {
+        return Vec::new();
+    }
+    let heads_per_group = (1..=spec.gqa.min(matrices.side)).rev().find(|heads| spec.gqa.is_multiple_of(*heads));
+    let heads_per_group = heads_per_group.expect("one head at least");
+    // As many workgroups as before.
+    let splits = (spec.split.splits * heads_per_group / spec.heads_per_group).clamp(1, spec.split.room);
+    let with = |subgroups: usize, splits: usize| DecodeAttentionSpec {
+        heads_per_group,
+        split: Split { tile: subgroups * matrices.side, splits, ..spec.split },
+        matrices: Some(matrices),
+        ..spec.clone()
+    };
+    [with(8, splits.div_ceil(4)), with(4, splits.div_ceil(2)), with(2, splits)].to_vec()
 }
 
 pub fn decode_particular(spec: &DecodeAttentionSpec) -> String {
-    let Split { splits, tile, .. } = spec.split;
-    let (heads, words) = (spec.heads_per_group, spec.words_ahead);
-    format!("{splits} splits, {heads} heads and {tile} lanes a workgroup, {words} words ahead")
+    let (splits, heads, lanes) = (spec.split.splits, spec.heads_per_group, spec.lanes());
+    let under_way = match spec.matrices {
+        Some(_) => "on matrix units".to_owned(),
+        None => format!("{} words ahead", spec.words_ahead),
+    };
+    format!("{splits} splits, {heads} heads and {lanes} lanes a workgroup, {under_way}")
 }
 
 pub fn particular(spec: &AttentionSpec) -> String {

@@ -154,6 +154,7 @@ impl Selector<'_> {
             split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, room, newest_apart: true },
             heads_per_group,
             words_ahead: lane.words_ahead,
+            matrices: None,
             heads: self.heads_spec(node, step),
             softcap: config.attention_softcap.map(Number::new),
             output_stride: self.stride_of(out),

@@ -3,6 +3,7 @@
 // numbers are parts of what a lane or a subgroup carries.
 ${DECLARATIONS}
 //#include cache
+//#include neighbours
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -19,25 +20,9 @@ fn word_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
     return vec4<u32>(pair_of(a.xy), pair_of(a.zw), pair_of(b.xy), pair_of(b.zw));
 }
 
-fn pair_of(x: vec2<f32>) -> u32 {
-    return pack2x16float(vec2<f32>(vec2<f16>(x)));
-}
-
 // Eight elements of q, from this quad on.
 fn query_word(quad: u32) -> vec4<u32> {
     return word_of(input[quad], input[quad + 1u]);
-}
-
-// Two tokens' eight dimensions, the even ones in `low`, the odd ones in `high`: the tokens are neighbours now.
-struct Pairs {
-    low: vec4<u32>,
-    high: vec4<u32>,
-}
-
-fn pairs(a: vec4<u32>, b: vec4<u32>) -> Pairs {
-    let low = (a & vec4<u32>(0xffffu)) | (b << vec4<u32>(16u));
-    let high = (a >> vec4<u32>(16u)) | (b & vec4<u32>(0xffff0000u));
-    return Pairs(low, high);
 }
 
 // Place of the first dimension of a chunk of V.
