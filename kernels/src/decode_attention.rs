@@ -2,7 +2,7 @@
 //! devices whose subgroups hold a head.
 //!
 //! Formulas, the cache and the splits are those of `attention`. What differs is how little waits: K and V of a subgroup's first
-//! tokens are on their way while it norms and turns queries, softmax and mix need no workgroup memory, and the splits of a head
+//! tokens are on their way while it norms and turns queries, softmax and mix by lanes need no workgroup memory, and the splits of a head
 //! count themselves as they leave their parts: the last one puts them together (a part is drawn in `combine`).
 //!
 //! On matrix units a subgroup takes fragments of tokens, all query heads of a KV head with them: K and V go from the page to the lanes
@@ -45,7 +45,8 @@ pub struct DecodeAttentionSpec {
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Words of K, and of V, that a lane has under way while something else is waited for; on matrix units, those of a piece.
+    /// Words of K, and of V, that a lane has under way while something else is waited for; on matrix units those of a piece, whatever
+    /// this says.
     pub words_ahead: usize,
     /// Scores and mixes are products on matrix units.
     pub matrices: Option<DecodeMatrices>,
@@ -131,6 +132,11 @@ impl DecodeAttentionSpec {
         self.subgroups() * self.subgroup_size as usize
     }
 
+    /// Whether a tile is a piece of each of some subgroups.
+    pub fn is_whole(&self) -> bool {
+        self.split.tile.is_multiple_of(self.piece())
+    }
+
     /// Tokens that a subgroup looks at together.
     fn piece(&self) -> usize {
         self.matrices.map_or(self.subgroup_size as usize, |matrices| matrices.side)
@@ -180,7 +186,7 @@ impl DecodeAttentionSpec {
         let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
         let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
         let matrices = self.matrices.map_or(0, |matrices| matrices.shared_bytes(self));
-        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next + matrices
+        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 16 + next + matrices
     }
 
     /// Counters that a program of so many rows needs.
@@ -213,7 +219,7 @@ impl DecodeAttentionSpec {
         assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
         assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
-        assert!(self.split.tile.is_multiple_of(self.piece()), "whole subgroups");
+        assert!(self.is_whole(), "whole subgroups");
         if let Some(matrices) = &self.matrices {
             assert!(matrices.takes(&self.cache, self.subgroup_size), "heads come in fragments: {self:?}");
             assert!(self.heads_per_group <= matrices.side, "a query is a row of a fragment");

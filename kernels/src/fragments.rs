@@ -1,5 +1,5 @@
-//! Which elements of a cooperative matrix each lane holds: how `register_gemm` has them, and a kernel that looks whether a device has
-//! them so.
+//! Which elements of a cooperative matrix each lane holds: how `register_gemm` and `decode_attention` have them, and a kernel that
+//! looks whether a device has them so.
 //!
 //! ```text
 //! lane l of a subgroup   four lanes share a row: l / 4, and every so-many-th row from there on

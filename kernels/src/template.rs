@@ -120,6 +120,7 @@ fn include(name: &str) -> &'static str {
         "gemm_halves" => include_str!("wgsl/shared/gemm_halves.wgsl"),
         "gemm_integers" => include_str!("wgsl/shared/gemm_integers.wgsl"),
         "tanh" => include_str!("wgsl/shared/tanh.wgsl"),
+        "query" => include_str!("wgsl/shared/query.wgsl"),
         "reduce" => include_str!("wgsl/shared/reduce.wgsl"),
         "int8" => include_str!("wgsl/shared/int8.wgsl"),
         "neighbours" => include_str!("wgsl/shared/neighbours.wgsl"),

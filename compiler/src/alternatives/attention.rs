@@ -59,6 +59,7 @@ pub fn other_decodes(spec: &DecodeAttentionSpec, target: &Target) -> Vec<DecodeA
     let fits = |other: &DecodeAttentionSpec| {
         other.split.splits > 0
             && other.split.is_partial() == split.is_partial()
+            && other.is_whole()
             && has_lanes(target, other.lanes())
             && other.matrices.is_none_or(|matrices| other.heads_per_group <= matrices.side)
             && other.shared_bytes() <= target.shared_memory_bytes
@@ -77,7 +78,7 @@ fn decodes_on_matrices(spec: &DecodeAttentionSpec, target: &Target) -> Vec<Decod
     }
     let heads_per_group = (1..=spec.gqa.min(matrices.side)).rev().find(|heads| spec.gqa.is_multiple_of(*heads));
     let heads_per_group = heads_per_group.expect("one head at least");
-    // As many workgroups as before.
+    // As many workgroups as before, or as many as there is room for what they leave.
     let splits = (spec.split.splits * heads_per_group / spec.heads_per_group).clamp(1, spec.split.room);
     let with = |subgroups: usize, splits: usize| DecodeAttentionSpec {
         heads_per_group,

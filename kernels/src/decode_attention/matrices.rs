@@ -9,7 +9,7 @@
 //!
 //! Words of K are elements of fragments as they lie in the page; of V two tokens' words become neighbours first. Which dimension is
 //! which column of a fragment does not matter to a sum of products, so Q lies as lanes have K; a fragment of O has every eighth
-//! dimension (or fourth, of heads that have fewer chunks than a fragment has columns). `fragments` draws which lane holds what.
+//! dimension (or fourth or second, of heads that have fewer chunks than a fragment has columns). `fragments` draws which lane holds what.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,13 +68,15 @@ impl DecodeMatrices {
 
     /// Workgroup memory, besides what lanes need, too.
     pub(super) fn shared_bytes(&self, spec: &DecodeAttentionSpec) -> usize {
-        let of_subgroup = self.side * (16 * (self.score_quads() + self.weight_words()) + 4) + 2 * self.side * self.side;
+        let lane_words = if self.lanes_hold_fragments { 0 } else { 2 * self.side * self.side };
+        let of_subgroup = self.side * (16 * (self.score_quads() + self.weight_words()) + 4) + lane_words;
         16 * self.side * Self::query_words(&spec.cache) + 4 * spec.cache.padded_dim() + spec.subgroups() * of_subgroup
     }
 
     pub(super) fn values(&self, spec: &DecodeAttentionSpec, values: Values) -> Values {
         values
             .size("SIDE", self.side)
+            .size("LANES_PER_QUERY", self.side / 4)
             .size("PART", self.part(spec))
             .size("SCORE_QUADS", self.score_quads())
             .size("WEIGHT_WORDS", self.weight_words())

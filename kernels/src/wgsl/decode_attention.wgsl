@@ -1,7 +1,7 @@
 // One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
 // through the tokens, a PIECE at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
-// so-many-th token. On matrix units both are products of fragments. They meet once the queries are ready, and when all have
-// done. In the text that is generated, names that end in numbers are words under way, or belong to the query of that number.
+// so-many-th token. They meet once the queries are ready, and when all have done. On matrix units both are products of
+// fragments. In the text that is generated, names that end in numbers are words under way, or belong to the query of that number.
 ${DECLARATIONS}
 //#include cache
 //#include split
@@ -24,6 +24,7 @@ ${DECLARATIONS}
 //#endif
 //#if MATRICES
 //#include neighbours
+//#include query
 //#include decode_matrices
 //#endif
 

@@ -4,6 +4,7 @@
 ${DECLARATIONS}
 //#include cache
 //#include neighbours
+//#include query
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -56,23 +57,6 @@ fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
 // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
 fn weights_of(score: vec4<f32>, greatest: f32) -> vec4<f32> {
     return select(exp(score - vec4<f32>(greatest - LIFT)), vec4<f32>(0.0), score == vec4<f32>(MASKED));
-}
-
-// Of the neighbouring lanes that share a query.
-fn query_max(score: vec4<f32>) -> f32 {
-    var most = max(max(score.x, score.y), max(score.z, score.w));
-    for (var step = 1u; step < LANES_PER_QUERY; step *= 2u) {
-        most = max(most, subgroupShuffleXor(most, step));
-    }
-    return most;
-}
-
-fn query_sum(value: f32) -> f32 {
-    var total = value;
-    for (var step = 1u; step < LANES_PER_QUERY; step *= 2u) {
-        total += subgroupShuffleXor(total, step);
-    }
-    return total;
 }
 
 //#if ENCODE

@@ -83,10 +83,11 @@ fn attention_of_decode_in_one_dispatch() {
 
 #[test]
 fn attention_of_decode_on_matrix_units() {
-    let Some(target) = matrix_target() else {
+    let Some(mut target) = matrix_target() else {
         eprintln!("attention of decode did not run on matrix units: {} multiplies no f16 matrices", device().name);
         return;
     };
+    target.shared_memory_bytes = device().shared_memory_bytes as usize;
     let mut rng = StdRng::seed_from_u64(12);
     let side = target.matrix.expect("set above").fragment;
     for index in 0..12 {
@@ -109,13 +110,14 @@ fn check_decode(target: &Target, index: usize, cache: CacheLayout, matrices: Opt
     let case = Case::random(target, index, cache, splits, true, rng);
     let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
     let lanes = [64, 128, 32][index % 3];
+    let most_heads = matrices.map_or(heads_per_group, |matrices| gqa.min(matrices.side));
     let piece = matrices.map_or(target.subgroup_size as usize, |matrices| matrices.side);
     let mut decode = DecodeAttentionSpec {
         gqa,
         cache,
         kv_group: 0,
         split: Split { tile: lanes / target.subgroup_size as usize * piece, ..split },
-        heads_per_group: if matrices.is_some() && index.is_multiple_of(2) { gqa } else { heads_per_group },
+        heads_per_group: if index.is_multiple_of(2) { most_heads } else { heads_per_group },
         words_ahead: [16, 4, 7, 1][index / 2 % 4],
         matrices,
         heads: case.heads.clone(),
@@ -189,8 +191,8 @@ impl Case {
         rng: &mut StdRng,
     ) -> Case {
         let head_dim = cache.head_dim;
-        let gqa = [1, 2, 3, 5, 8][rng.random_range(0..5)];
-        let heads_per_group = if gqa == 8 { 4 } else { gqa };
+        let gqa = [1, 2, 3, 5, 8, 16][rng.random_range(0..6)];
+        let heads_per_group = if gqa >= 8 { 4 } else { gqa };
         let n_heads = gqa * cache.n_kv_heads;
         let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
         let with_norm = index % 3 != 1;

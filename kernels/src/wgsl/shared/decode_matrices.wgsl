@@ -46,23 +46,6 @@ fn capped_quad(score: vec4<f32>) -> vec4<f32> {
 //#endif
 }
 
-// Of the neighbouring lanes that share a query.
-fn query_max(score: vec4<f32>) -> f32 {
-    var most = max(max(score.x, score.y), max(score.z, score.w));
-    for (var step = 1u; step < SIDE / 4u; step *= 2u) {
-        most = max(most, subgroupShuffleXor(most, step));
-    }
-    return most;
-}
-
-fn query_sum(value: f32) -> f32 {
-    var total = value;
-    for (var step = 1u; step < SIDE / 4u; step *= 2u) {
-        total += subgroupShuffleXor(total, step);
-    }
-    return total;
-}
-
 // Leaves the fragment of the mix that is in `scores`, for the workgroup's sum.
 fn leave_fragment(fragment: u32, plane: u32, subgroup: u32, lane: u32) {
     subgroupBarrier();
