@@ -9,6 +9,8 @@ mod matmul;
 mod next;
 mod tile;
 
+pub use attention::shared_heads;
+
 use std::collections::BTreeMap;
 
 use artifacts::LogitsRows;

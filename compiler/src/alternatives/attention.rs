@@ -9,6 +9,7 @@ use kernels::split::Split;
 use shaders_gen::Target;
 
 use super::has_lanes;
+use crate::select::shared_heads;
 
 /// Few enough that more lanes have room.
 const FEW_WORDS_AHEAD: usize = 4;
@@ -76,8 +77,7 @@ fn decodes_on_matrices(spec: &DecodeAttentionSpec, target: &Target) -> Vec<Decod
     if !matrices.takes(&spec.cache, spec.subgroup_size) {
         return Vec::new();
     }
-    let heads_per_group = (1..=spec.gqa.min(matrices.side)).rev().find(|heads| spec.gqa.is_multiple_of(*heads));
-    let heads_per_group = heads_per_group.expect("one head at least");
+    let heads_per_group = shared_heads(spec.gqa, matrices.side);
     // As many workgroups as before, or as many as there is room for what they leave.
     let splits = (spec.split.splits * heads_per_group / spec.heads_per_group).clamp(1, spec.split.room);
     let with = |subgroups: usize, splits: usize| DecodeAttentionSpec {

@@ -288,6 +288,6 @@ impl Selector<'_> {
 }
 
 /// The most of `gqa` query heads, `most` at most, that share a KV head evenly.
-fn shared_heads(gqa: usize, most: usize) -> usize {
+pub fn shared_heads(gqa: usize, most: usize) -> usize {
     (1..=gqa.min(most)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1)
 }
