@@ -15,8 +15,9 @@
 //!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
 //!                           ├─ engine       one step: what the host writes, the submission, what the host reads
 //!                           ├─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!                           └─ batch        a step of several sessions; generate: steps of one or several, ahead of the host,
-//!                                           of which multistep says how many a submission has
+//!                           ├─ batch        a step of several sessions; generate: steps of one or several, ahead of the host,
+//!                           │               of which multistep says how many a submission has
+//!                           └─ scheduler    requests that come and go between steps, and which of them each step is for
 //!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
 //!                          tune (the time of each alternative, from which tuning makes the target that is loaded),
 //!                          bandwidth (of reads from its memory), transfers (to its memory)
@@ -26,7 +27,7 @@
 //!
 //! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
-//! (tokenizer, chat template, command line) belongs to the `unicorn-run` binary behind feature `cli`.
+//! (tokenizer, chat template, command line, HTTP) belongs to the `unicorn-run` binary behind feature `cli`.
 
 mod amdgpu;
 mod bands;
@@ -63,6 +64,7 @@ mod resident;
 mod room;
 mod route;
 mod runnable;
+pub mod scheduler;
 pub mod session;
 mod sysfs;
 mod transfers;

@@ -164,7 +164,27 @@ impl<'m> Session<'m> {
     /// Forgets everything, so that equal seeds draw equal tokens again.
     pub fn clear(&mut self) {
         self.give_back_from(0);
+        self.restart_draws();
+    }
+
+    /// Equal seeds draw after equal tokens what they drew in a new sequence.
+    pub fn restart_draws(&mut self) {
         self.draws = 0;
+    }
+
+    /// How many of its tokens the sequence could keep to go on with `prompt`. The prompt's last token is always fed, because
+    /// its logits are wanted.
+    pub fn common_start(&self, prompt: &[u32]) -> u32 {
+        common_start(self.tokens(), prompt)
+    }
+
+    /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the
+    /// next token would attend to. Returns how many tokens of the prompt are still there.
+    pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {
+        if self.truncate(self.common_start(prompt)).is_err() {
+            self.clear();
+        }
+        self.len_tokens()
     }
 
     /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
@@ -328,6 +348,11 @@ impl<'m> Session<'m> {
     }
 }
 
+fn common_start(held: &[u32], prompt: &[u32]) -> u32 {
+    let common = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    common.min(prompt.len().saturating_sub(1)) as u32
+}
+
 /// Runs one step of a sequence.
 fn run_entry(
     engine: &mut Engine,
@@ -404,3 +429,17 @@ impl Sampling {
 
 // The error above names the number.
 const _: () = assert!(MAX_HISTORY == 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_start_is_kept_but_for_the_last_token() {
+        assert_eq!(common_start(&[], &[1, 2]), 0);
+        assert_eq!(common_start(&[1, 2, 3], &[1, 2, 4, 5]), 2);
+        assert_eq!(common_start(&[1, 2], &[1, 2, 3]), 2);
+        assert_eq!(common_start(&[1, 2, 3], &[1, 2]), 1);
+        assert_eq!(common_start(&[1, 2], &[]), 0);
+    }
+}

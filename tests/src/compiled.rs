@@ -1,4 +1,4 @@
-//! Random models, compiled in this process.
+//! Models compiled in this process, most of them random.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::tiny_model::TinyModel;
 
-/// A model's folder and the artifact beside it; both vanish with the value.
+/// An artifact, and beside it the folder of the random model that it was made from; both vanish with the value.
 pub struct Compiled {
     folder: TempDir,
 }
@@ -24,12 +24,24 @@ impl Compiled {
     /// # Panics
     /// If the compiler refuses it.
     pub fn of(model: &TinyModel, options: &CompileOptions) -> Compiled {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let compiled = Compiled { folder };
-        model.write(compiled.model_folder());
-        compile(Source::Model(&compiled.model_folder()), &compiled.artifact_path(), options, &mut Silent)
-            .unwrap_or_else(|error| panic!("{model:?} does not compile: {error}"));
-        compiled
+        let compiled = Compiled { folder: tempfile::tempdir().expect("a temporary folder") };
+        let model_folder = compiled.folder.path().join("model");
+        model.write(&model_folder);
+        compiled.make(&model_folder, options)
+    }
+
+    /// Compiles a model that lies in `folder`.
+    ///
+    /// # Panics
+    /// If the compiler refuses it.
+    pub fn of_folder(folder: &Path, options: &CompileOptions) -> Compiled {
+        Compiled { folder: tempfile::tempdir().expect("a temporary folder") }.make(folder, options)
+    }
+
+    fn make(self, model: &Path, options: &CompileOptions) -> Compiled {
+        compile(Source::Model(model), &self.artifact_path(), options, &mut Silent)
+            .unwrap_or_else(|error| panic!("{} does not compile: {error}", model.display()));
+        self
     }
 
     pub fn artifact(&self) -> Vec<u8> {
@@ -39,10 +51,6 @@ impl Compiled {
     /// A text form that `options.emit` asked for.
     pub fn text(&self, form: &str) -> String {
         std::fs::read_to_string(compiler::beside(&self.artifact_path(), form)).expect("the form was just written")
-    }
-
-    fn model_folder(&self) -> PathBuf {
-        self.folder.path().join("model")
     }
 
     pub fn artifact_path(&self) -> PathBuf {

@@ -174,6 +174,33 @@ fn put_string(file: &mut Vec<u8>, text: &str) {
     file.extend(text.as_bytes());
 }
 
+/// A request to `unicorn-run serve`, for a chat as well as for plain text, with every parameter that it has.
+pub fn fullest_request() -> Value {
+    json!({
+        "model": "any",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+        ],
+        "prompt": ["Hello", [1, 2, 3]],
+        "n": 2,
+        "max_tokens": 8,
+        "max_completion_tokens": 9,
+        "stop": ["END"],
+        "stream": true,
+        "stream_options": {"include_usage": true},
+        "temperature": 0.5,
+        "top_k": 10,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "repetition_penalty": 1.2,
+        "repeat_last_n": 32,
+        "seed": 7,
+        "user": "somebody",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

@@ -13,6 +13,7 @@ pub mod oracles;
 
 pub mod filetest;
 
+pub mod http;
 pub mod openmetrics;
 pub mod programs;
 

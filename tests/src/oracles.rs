@@ -6,6 +6,8 @@ use artifacts::{Account, ArtifactView, Budget, BufferRef, codec};
 use compiler::import::{Checkpoint, parse_gguf};
 use compiler::machine::Machine;
 use compiler::place::replace::replace;
+use runtime::cli::args::SamplingArgs;
+use runtime::cli::serve::request::{Kind, MOST_CHOICES, Request};
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
 
@@ -56,6 +58,17 @@ pub fn safetensors(bytes: &[u8]) {
 /// Opening a folder with these bytes as `config.json` returns, whatever they say of the weights beside them.
 pub fn config_json(bytes: &[u8]) {
     open_folder(bytes, &smallest_safetensors());
+}
+
+/// Reading a client's request returns, and what it accepts can be ordered.
+pub fn request(bytes: &[u8]) {
+    for kind in [Kind::Chat, Kind::Text] {
+        let Ok(request) = Request::parse(kind, bytes, &SamplingArgs::default()) else { continue };
+        assert!((1..=MOST_CHOICES).contains(&(request.prompts.len() * request.n as usize)), "choices of {request:?}");
+        assert!(request.max_tokens != Some(0), "tokens of {request:?}");
+        let sampling = &request.sampling;
+        assert!(sampling.temperature >= 0.0 && (0.0..=1.0).contains(&sampling.top_p), "sampling of {request:?}");
+    }
 }
 
 fn open_folder(config_json: &[u8], safetensors: &[u8]) {

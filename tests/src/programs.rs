@@ -1,7 +1,8 @@
 //! The workspace's own programs, run as a user runs them.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 /// `unicorn-compile` or `unicorn-run` of this build, without the settings that this process was given for them, and with
 /// caches beside the build instead of the user's.
@@ -23,4 +24,45 @@ fn program_path(name: &str) -> PathBuf {
     let this_test = std::env::current_exe().expect("the running program has a path");
     let profile = this_test.ancestors().nth(2).expect("a test program lies two folders deep");
     profile.join(name)
+}
+
+/// A running program, which is ended with the value.
+pub struct Watched {
+    pub child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Watched {
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(command: &mut Command) -> Watched {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+        let stderr = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
+        Watched { child, stdout, stderr }
+    }
+
+    /// The next line of its stdout; empty when there are no more.
+    pub fn stdout_line(&mut self) -> String {
+        line(&mut self.stdout)
+    }
+
+    /// The next line of its stderr; empty when there are no more.
+    pub fn stderr_line(&mut self) -> String {
+        line(&mut self.stderr)
+    }
+}
+
+fn line(pipe: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    pipe.read_line(&mut line).expect("the program's pipe");
+    line
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

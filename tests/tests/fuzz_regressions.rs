@@ -7,11 +7,12 @@ use tests::oracles;
 #[test]
 fn what_was_found_once_stays_found() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 4] = [
+    let targets: [(&str, Oracle); 5] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),
         ("config_json", oracles::config_json),
+        ("request", oracles::request),
     ];
     for (target, oracle) in targets {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target);

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::compiled::{Compiled, options};
+use tests::http::get;
 use tests::openmetrics::{Series, parse};
-use tests::programs::program;
+use tests::programs::{Watched, program};
 use tests::tiny_model::TinyModel;
 
 /// Looks that a scrape may come late or early by.
@@ -37,7 +36,7 @@ fn metrics_are_the_figures_of_the_lines() {
             .args(["top", "--json", "--interval-ms", "200", "--metrics", "127.0.0.1:0", "--root"])
             .arg(machine.path()),
     );
-    let address = top.address();
+    let address = address(&mut top);
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let speaker = || {
         let mut speaker = unicorn_run(statuses.path());
@@ -54,18 +53,18 @@ fn metrics_are_the_figures_of_the_lines() {
         if speaking.child.try_wait().unwrap().is_some() {
             speaking = speaker();
         }
-        lines.push(top.line());
+        lines.push(line(&mut top));
         let rate = &lines.last().unwrap()["processes"][0]["tokens_per_s"];
         if let Some(rate) = rate.as_f64() {
             break rate;
         }
     };
     assert!(rate > 0.0);
-    let (head, body) = scrape(&address);
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let (head, body) = get(&address, "/metrics");
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
     assert!(head.to_lowercase().contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     let scraped = parse(&body).unwrap_or_else(|error| panic!("{error}\n{body}"));
-    lines.extend((0..LOOKS_ASIDE).map(|_| top.line()));
+    lines.extend((0..LOOKS_ASIDE).map(|_| line(&mut top)));
     let printed = |line: &Value| series_of(line) == scraped;
     assert!(lines.iter().any(printed), "{body}\nis none of {:#?}", &lines[lines.len() - LOOKS_ASIDE - 1..]);
 
@@ -154,54 +153,20 @@ fn write_machine(root: &Path) {
     }
 }
 
-fn scrape(address: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    (head.to_owned(), body.to_owned())
-}
-
 fn unicorn_run(statuses: &Path) -> Command {
     let mut command = program("unicorn-run");
     command.env("XDG_RUNTIME_DIR", statuses);
     command
 }
 
-/// A program that is ended with the value.
-struct Watched {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    stderr: BufReader<ChildStderr>,
+/// Where it says that metrics are.
+fn address(top: &mut Watched) -> String {
+    let line = top.stderr_line();
+    let address = line.trim().strip_prefix("metrics are at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    address.unwrap_or_else(|| panic!("{line}")).to_owned()
 }
 
-impl Watched {
-    fn start(command: &mut Command) -> Watched {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        Watched { child, stdout, stderr }
-    }
-
-    /// Where it says that metrics are.
-    fn address(&mut self) -> String {
-        let mut line = String::new();
-        self.stderr.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("metrics are at http://").and_then(|rest| rest.strip_suffix("/metrics"));
-        address.unwrap_or_else(|| panic!("{line}")).to_owned()
-    }
-
-    fn line(&mut self) -> Value {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn line(top: &mut Watched) -> Value {
+    let line = top.stdout_line();
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
 }

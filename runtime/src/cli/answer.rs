@@ -68,7 +68,7 @@ impl Answerer<'_> {
         emit: &mut dyn FnMut(&str) -> Result<(), CliError>,
     ) -> Result<Answer, CliError> {
         let answer = self.answer_watched(prompt, sampling, max_tokens, emit);
-        self.status.turn_to(Doing::Idle, self.model);
+        self.status.turn_to(Doing::Idle, 0, self.model);
         tell_recoveries(self.model);
         answer
     }
@@ -92,7 +92,7 @@ impl Answerer<'_> {
             decode: Pace::default(),
             first_token: None,
         };
-        self.status.turn_to(Doing::Prefill, self.model);
+        self.status.turn_to(Doing::Prefill, 0, self.model);
         let mut give = |answer: &mut Answer, text: String| {
             answer.text += &text;
             if text.is_empty() { Ok(()) } else { emit(&text) }
@@ -115,7 +115,7 @@ impl Answerer<'_> {
         };
 
         let started = Instant::now();
-        let new = self.keep_common_start(prompt)?;
+        let new = &prompt[self.session.keep_common_start(prompt) as usize..];
         self.session.interrupt_when(interrupt::pressed);
         let first = match self.session.feed_and_sample(new, sampling) {
             Ok(sampled) => sampled.token,
@@ -128,14 +128,14 @@ impl Answerer<'_> {
         answer.prefill = Pace { tokens: new.len() as u64, elapsed: started.elapsed() };
         answer.first_token = Some(self.model.age());
 
-        self.status.turn_to(Doing::Decode, self.model);
+        self.status.turn_to(Doing::Decode, 0, self.model);
         let mut stop = take(&mut answer, first)?;
         if stop.is_none() && self.session.len_tokens() < self.model.context_tokens() {
             let started = Instant::now();
             let mut failed = None;
             self.session.generate(first, sampling, u32::MAX, &mut |sampled| {
                 answer.decode.tokens += 1;
-                self.status.token(self.model);
+                self.status.tokens(1, self.model);
                 match take(&mut answer, sampled.token) {
                     Ok(None) => return ControlFlow::Continue(()),
                     Ok(reason) => stop = reason,
@@ -152,40 +152,5 @@ impl Answerer<'_> {
         let text = stream.finish()?;
         give(&mut answer, text)?;
         Ok(answer)
-    }
-
-    /// Cuts the session back to what it shares with `prompt`; returns the tokens that are still to be fed, at least one.
-    fn keep_common_start<'p>(&mut self, prompt: &'p [u32]) -> Result<&'p [u32], CliError> {
-        let mut kept = reusable_tokens(self.session.tokens(), prompt);
-        match self.session.truncate(kept as u32) {
-            Ok(()) => {}
-            Err(RunError::Forgotten { .. }) => {
-                self.session.clear();
-                kept = 0;
-            }
-            Err(error) => return Err(error.into()),
-        }
-        Ok(&prompt[kept..])
-    }
-}
-
-/// How many of the `held` tokens a session can keep to go on with `prompt`. The last token of the prompt is always fed,
-/// because its logits are wanted.
-fn reusable_tokens(held: &[u32], prompt: &[u32]) -> usize {
-    let common = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-    common.min(prompt.len().saturating_sub(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_common_start_is_kept_but_for_the_last_token() {
-        assert_eq!(reusable_tokens(&[], &[1, 2]), 0);
-        assert_eq!(reusable_tokens(&[1, 2, 3], &[1, 2, 4, 5]), 2);
-        assert_eq!(reusable_tokens(&[1, 2], &[1, 2, 3]), 2);
-        assert_eq!(reusable_tokens(&[1, 2, 3], &[1, 2]), 1);
-        assert_eq!(reusable_tokens(&[1, 2], &[]), 0);
     }
 }

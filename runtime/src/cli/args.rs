@@ -26,6 +26,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Answer requests over HTTP, as OpenAI's API has them, many at once
+    Serve(ServeArgs),
     /// List the Vulkan devices, what each can do, and which targets of an artifact fit it
     Devices(DevicesArgs),
     /// Examine this machine: what is in the way of running models, and what to change
@@ -86,8 +88,30 @@ pub struct RunArgs {
     pub json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    /// Artifact made by unicorn-compile
+    pub artifact: PathBuf,
+    /// Address to answer at; 0.0.0.0 is all of this machine's, for whoever can reach them
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to answer at; 0: any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Sequences at a time; further requests wait
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
+    pub parallel: u32,
+    /// Context of each sequence in tokens [default: as long as the model was made for and memory holds for all of them]
+    #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
 /// How the next token is drawn.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct SamplingArgs {
     /// Temperature; 0 takes the most likely token (greedy) [default: 0.8]
     #[arg(long, allow_negative_numbers = true, value_parser = not_negative)]
@@ -376,7 +400,7 @@ struct SamplingLine {
 }
 
 /// Different at each call: the standard library's hash keys are random. 32 bits are easier to type again.
-fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     u64::from(RandomState::new().build_hasher().finish() as u32)
 }
 

@@ -72,8 +72,8 @@ struct Chat<'m> {
 impl Chat<'_> {
     /// Answers on stdout and remembers both turns; if that fails, the history stays as it was.
     fn answer(&mut self, question: &str, sampling: &Sampling, max_tokens: Option<u32>) -> Result<(), CliError> {
-        let question = Message { role: "user", content: question.to_owned() };
-        let system = self.system.clone().map(|content| Message { role: "system", content });
+        let question = Message::new("user", question);
+        let system = self.system.clone().map(|content| Message::new("system", content));
         let messages: Vec<Message> =
             system.into_iter().chain(self.history.iter().cloned()).chain([question.clone()]).collect();
         let prompt = self.answerer.text.encode(&self.template.render(&messages)?)?;
@@ -109,7 +109,7 @@ impl Chat<'_> {
                 self.answerer.model.context_tokens()
             ));
         }
-        self.history.extend([question, Message { role: "assistant", content: answer.text }]);
+        self.history.extend([question, Message::new("assistant", answer.text)]);
         Ok(())
     }
 }

@@ -40,8 +40,14 @@ impl From<LoadError> for CliError {
     }
 }
 
+impl From<&RunError> for CliError {
+    fn from(error: &RunError) -> CliError {
+        CliError::Failed(shortage::explain_run(error))
+    }
+}
+
 impl From<RunError> for CliError {
     fn from(error: RunError) -> CliError {
-        CliError::Failed(shortage::explain_run(&error))
+        (&error).into()
     }
 }

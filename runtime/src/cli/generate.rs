@@ -125,8 +125,8 @@ fn prompt_text(args: &RunArgs) -> Result<String, CliError> {
 }
 
 fn first_messages(system: Option<String>, prompt: String) -> Vec<Message> {
-    let system = system.map(|content| Message { role: "system", content });
-    system.into_iter().chain([Message { role: "user", content: prompt }]).collect()
+    let system = system.map(|content| Message::new("system", content));
+    system.into_iter().chain([Message::new("user", prompt)]).collect()
 }
 
 #[cfg(test)]

@@ -10,13 +10,19 @@ use super::error::CliError;
 /// From now on, Ctrl-C is a flag that [`pressed`] reads. Called once the model is loaded: until then, Ctrl-C ends the
 /// program at once. So it does where there is no thread to wait for it.
 pub fn catch() -> Result<(), CliError> {
+    catch_with(|| ())
+}
+
+/// The same, and `pressed` is told.
+pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
     if !has_thread() {
         return Ok(());
     }
-    let on_press = || {
+    let on_press = move || {
         if PRESSED.swap(true, Ordering::Relaxed) {
             std::process::exit(EXIT_INTERRUPTED);
         }
+        pressed();
     };
     ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
 }

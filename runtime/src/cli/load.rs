@@ -53,11 +53,26 @@ pub fn load_candidates(
     }
 }
 
+/// The same for `slots` sequences that come and go, of `context_tokens` at most (`None`: the core's choice).
+pub fn load_to_serve(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    slots: u32,
+) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, slots, ..LoadOptions::default() })
+}
+
 /// The longest context that the model was made for, which says how deep a case can be before anything is loaded.
 pub fn max_positions(artifact: &Path) -> Result<u32, CliError> {
+    read(artifact, |view| view.meta.model.max_positions)
+}
+
+/// What an artifact says of itself before it is loaded.
+pub fn read<T>(artifact: &Path, say: impl FnOnce(&ArtifactView<'_>) -> T) -> Result<T, CliError> {
     let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
-    Ok(view.meta.model.max_positions)
+    Ok(say(&view))
 }
 
 fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! args ──► load ──► Model ──► generate | chat ──► answer ──► stdout: text      stderr: figures
+//!                      ├────► serve: the same over HTTP, many at once
 //!                      └────► bench, profile, tune, perplexity, logits
 //!          devices, doctor, inspect, top                     (no model is loaded)
 //!          status ──► watch ──► top, metrics
 //! ```
 
-mod args;
+pub mod args;
 mod load;
 mod tuning_file;
 
@@ -29,6 +30,8 @@ mod perplexity;
 mod profile;
 mod tune;
 
+pub mod serve;
+
 mod devices;
 mod doctor;
 mod inspect;
@@ -39,6 +42,7 @@ mod top;
 mod watch;
 
 mod error;
+mod http;
 mod interrupt;
 mod output;
 mod output_file;
@@ -79,6 +83,7 @@ fn check_validation() -> Result<(), CliError> {
 fn dispatch(args: Args) -> Result<(), CliError> {
     match args.command {
         None => generate::run(&args.run),
+        Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Top(args)) => top::run(&args),

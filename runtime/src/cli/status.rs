@@ -80,20 +80,28 @@ impl StatusWriter {
             kv_pages,
             queue: 0,
         };
-        StatusWriter { folder, status, last: (Instant::now(), 0) }
+        let mut writer = StatusWriter { folder, status, last: (Instant::now(), 0) };
+        writer.write(model);
+        writer
     }
 
-    /// Something else is done from now on.
-    pub fn turn_to(&mut self, doing: Doing, model: &Model) {
+    /// This is done from now on, while so many requests wait. When that is no news, nothing is written.
+    pub fn turn_to(&mut self, doing: Doing, queue: u32, model: &Model) {
+        if (self.status.doing, self.status.queue) == (doing, queue) {
+            return;
+        }
+        if self.status.doing != doing {
+            self.status.tokens_per_s = None;
+            self.last = (Instant::now(), self.status.tokens);
+        }
         self.status.doing = doing;
-        self.status.tokens_per_s = None;
-        self.last = (Instant::now(), self.status.tokens);
+        self.status.queue = queue;
         self.write(model);
     }
 
-    /// A token was drawn.
-    pub fn token(&mut self, model: &Model) {
-        self.status.tokens += 1;
+    /// Tokens were drawn.
+    pub fn tokens(&mut self, n_tokens: u64, model: &Model) {
+        self.status.tokens += n_tokens;
         let (since, tokens) = self.last;
         let elapsed = since.elapsed();
         if elapsed >= LEAST_PAUSE {

@@ -11,7 +11,7 @@ use super::error::CliError;
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    pub role: &'static str,
+    pub role: String,
     pub content: String,
 }
 
@@ -58,9 +58,13 @@ impl ChatTemplate {
 }
 
 impl Message {
+    pub fn new(role: &str, content: impl Into<String>) -> Message {
+        Message { role: role.to_owned(), content: content.into() }
+    }
+
     /// A dictionary, as templates expect it.
     fn value(&self) -> Value {
-        context! { role => self.role, content => self.content.as_str() }
+        context! { role => self.role.as_str(), content => self.content.as_str() }
     }
 }
 
@@ -170,8 +174,7 @@ mod tests {
     }
 
     fn render(source: &str, turns: &[(&'static str, &str)]) -> String {
-        let messages: Vec<Message> =
-            turns.iter().map(|&(role, content)| Message { role, content: content.into() }).collect();
+        let messages: Vec<Message> = turns.iter().map(|&(role, content)| Message::new(role, content)).collect();
         template(source).unwrap().render(&messages).unwrap()
     }
 

@@ -94,7 +94,7 @@ impl TextStream<'_> {
     }
 
     /// The text of what is still incomplete, with U+FFFD for bytes that never became a character.
-    pub fn finish(mut self) -> Result<String, CliError> {
+    pub fn finish(&mut self) -> Result<String, CliError> {
         self.take(true)
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use artifacts::header::VERSION_MAJOR;
-use tests::generators::{parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
+use tests::generators::{fullest_request, parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
 
 fn main() {
     let golden = format!("../artifacts/golden/v{VERSION_MAJOR}-tiny.unicorn");
@@ -13,6 +13,7 @@ fn main() {
     write("safetensors", &smallest_safetensors());
     write("gguf", &smallest_gguf());
     write("config_json", smallest_config().to_string().as_bytes());
+    write("request", fullest_request().to_string().as_bytes());
 }
 
 fn write(target: &str, seed: &[u8]) {

@@ -11,5 +11,6 @@ mod outputs;
 mod artifact_files;
 mod devices;
 mod limits;
+mod requests;
 
 mod damage;

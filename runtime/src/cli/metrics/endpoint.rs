@@ -1,9 +1,8 @@
 //! Metrics over HTTP: whoever asks gets the text that was published last. Asking costs no look at the machine.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -11,6 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 
 use crate::cli::error::CliError;
+use crate::cli::http::Place;
 
 /// Answers until the process ends.
 pub struct Endpoint {
@@ -31,17 +31,11 @@ impl Endpoint {
     /// When nothing can be served there.
     pub fn open(place: &str) -> Result<Endpoint, CliError> {
         let refused = |error: io::Error| CliError::new(format!("metrics cannot be served at {place}: {error}"));
-        let listener = TcpListener::bind(place).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        let taken = Place::take(place).map_err(refused)?;
+        let address = taken.address();
         // Nothing was seen yet.
         let latest = Latest(Arc::new(Mutex::new("# EOF\n".to_owned())));
-        let served = latest.clone();
-        listener.set_nonblocking(true).map_err(refused)?;
-        let reactor = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(refused)?;
-        let serve = move || {
-            reactor.block_on(async { axum::serve(tokio::net::TcpListener::from_std(listener)?, routes(served)).await })
-        };
-        thread::Builder::new().name("metrics".into()).spawn(serve).map_err(refused)?;
+        taken.answer("metrics", routes(latest.clone())).map_err(refused)?;
         Ok(Endpoint { address, latest })
     }
 

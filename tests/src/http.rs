@@ -1,0 +1,54 @@
+//! As much of an HTTP client as tests need: one request a connection.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Longer than an answer takes on a busy machine: whoever waits longer waits for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Head and body of the answer to a GET.
+///
+/// # Panics
+/// If nobody answers.
+pub fn get(address: &str, path: &str) -> (String, String) {
+    ask(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+}
+
+/// Head and body of the answer to a POST of JSON.
+///
+/// # Panics
+/// If nobody answers.
+pub fn post(address: &str, path: &str, body: &str) -> (String, String) {
+    ask(address, &post_request(address, path, body))
+}
+
+/// Sends a POST of JSON, whose answer is still to be read: a body that ends with its connection.
+///
+/// # Panics
+/// If nobody takes it.
+pub fn begin_post(address: &str, path: &str, body: &str) -> TcpStream {
+    begin(address, &post_request(address, path, body))
+}
+
+fn post_request(address: &str, path: &str, body: &str) -> String {
+    // Since 1.1 a body may come in pieces that one has to put together.
+    format!(
+        "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn ask(address: &str, request: &str) -> (String, String) {
+    let mut answer = String::new();
+    begin(address, request).read_to_string(&mut answer).expect("an answer in UTF-8");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_owned(), body.to_owned())
+}
+
+fn begin(address: &str, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("it is above zero");
+    stream.write_all(request.as_bytes()).expect("somebody reads");
+    stream
+}

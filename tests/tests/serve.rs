@@ -1,0 +1,271 @@
+//! `unicorn-run serve` from outside: what clients hear is what `unicorn-run` says to one alone.
+
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use compiler::{Source, compile};
+use serde_json::{Value, json};
+use tests::compiled::{Compiled, Silent, eight_layers, options};
+use tests::http::{begin_post, get, post};
+use tests::models::models;
+use tests::programs::{Watched, program};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(shaders_gen::target::by_name).collect();
+    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
+});
+
+/// More clients than sequences, with prompts of one step and of several, at once.
+#[test]
+fn each_client_hears_what_it_would_hear_alone() {
+    let Some(server) = Server::start(&["--parallel", "3", "--ctx", "1024"]) else { return };
+    let long = "The island lay in the sun, and the sea was calm. ".repeat(40);
+    let prompts = ["Once upon a time", "The sea", &long, "He said that", "In the morning"];
+    let alone = prompts.map(|prompt| say(&["-p", prompt, "-n", "24"]));
+    std::thread::scope(|scope| {
+        for (index, (prompt, (text, reason))) in prompts.iter().zip(&alone).enumerate() {
+            let server = &server;
+            scope.spawn(move || {
+                let request = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0});
+                let heard = match index % 2 {
+                    0 => server.whole(TEXT, &request)["choices"][0].clone(),
+                    _ => server.streamed(TEXT, &request),
+                };
+                assert_eq!(
+                    (heard["text"].as_str(), heard["finish_reason"].as_str()),
+                    (Some(text.as_str()), Some(*reason)),
+                    "{prompt}"
+                );
+            });
+        }
+    });
+}
+
+#[test]
+fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
+    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "512"]) else { return };
+    let (system, question) = ("Be brief.", "Who lives on the island?");
+    let (alone, _) = say(&["--system", system, "-p", question, "-n", "16"]);
+    let messages = json!([{"role": "system", "content": system}, {"role": "user", "content": [{"type": "text", "text": question}]}]);
+    let request = json!({"model": "any", "messages": messages, "max_completion_tokens": 16, "temperature": 0});
+    let first = server.whole(CHAT, &request);
+    assert_eq!(first["object"], "chat.completion");
+    assert_eq!(first["choices"][0]["message"], json!({"role": "assistant", "content": alone}));
+    let usage = &first["usage"];
+    let [prompt, completion, total] =
+        ["prompt_tokens", "completion_tokens", "total_tokens"].map(|key| usage[key].as_u64().unwrap());
+    assert_eq!((completion, total), (16, prompt + 16));
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+
+    let again = server.whole(CHAT, &request);
+    assert_eq!(again["choices"], first["choices"]);
+    assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64(), Some(prompt - 1));
+    assert_eq!(server.streamed(CHAT, &request)["text"].as_str(), Some(alone.as_str()));
+}
+
+#[test]
+fn a_seed_draws_the_same_and_choices_draw_their_own() {
+    let Some(server) = Server::start(&["--parallel", "3", "--ctx", "256"]) else { return };
+    let request = |seed: u64, n: u32| json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": seed, "n": n});
+    let texts = |answer: &Value| {
+        answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect::<Vec<Value>>()
+    };
+    let three = server.whole(TEXT, &request(7, 3));
+    assert_eq!(three["usage"]["completion_tokens"], 36);
+    let three = texts(&three);
+    assert!(three[0] != three[1] && three[1] != three[2], "{three:?}");
+    let one_by_one: Vec<Value> = (7..10).flat_map(|seed| texts(&server.whole(TEXT, &request(seed, 1)))).collect();
+    assert_eq!(three, one_by_one);
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let Some(server) = Server::start(&["--parallel", "2", "--ctx", "256"]) else { return };
+    let mut request = json!({"prompt": ["The sea", "The ship"], "max_tokens": 24, "temperature": 0});
+    let texts: Vec<String> = (0..2)
+        .map(|index| server.whole(TEXT, &request)["choices"][index]["text"].as_str().unwrap().to_owned())
+        .collect();
+    // From the middle of a word to the middle of another.
+    let middle = texts[0].char_indices().nth(texts[0].chars().count() / 2).unwrap().0;
+    let stop: String = texts[0][middle..].chars().take(4).collect();
+    request["stop"] = json!(["never in it", stop]);
+    let stopped = server.whole(TEXT, &request);
+    for (choice, text) in stopped["choices"].as_array().unwrap().iter().zip(&texts) {
+        let end = text.find(&stop);
+        assert_eq!(choice["text"].as_str(), Some(&text[..end.unwrap_or(text.len())]));
+        assert_eq!(choice["finish_reason"], if end.is_some() { "stop" } else { "length" });
+    }
+}
+
+/// One sequence alone has so much to do for the first that nobody else would be answered in the time that tests wait.
+#[test]
+fn who_leaves_frees_the_sequence() {
+    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "4096"]) else { return };
+    let endless = json!({"prompt": "The sea", "temperature": 0, "n": 128, "stream": true});
+    let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
+    assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
+    let mut whole = endless.clone();
+    whole["stream"] = json!(false);
+    let waiting = begin_post(&server.address, TEXT, &whole.to_string());
+    drop((streamed, waiting));
+    let (_, health) = get(&server.address, "/health");
+    assert_eq!(health, r#"{"status":"ok"}"#);
+    assert_eq!(server.whole(TEXT, &json!({"prompt": "The sea", "max_tokens": 1}))["usage"]["completion_tokens"], 1);
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_in_openai_s_form() {
+    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "64"]) else { return };
+    let far = "word ".repeat(100);
+    for (path, body, parameter, message) in [
+        (TEXT, "{", Value::Null, "body: expected JSON, found EOF"),
+        (TEXT, "[]", Value::Null, "body: expected an object, found []"),
+        (TEXT, "{}", "prompt".into(), "prompt: expected text,"),
+        (
+            TEXT,
+            r#"{"prompt": []}"#,
+            "prompt".into(),
+            "prompt: expected 1 to 64 tokens, the context of a sequence, found 0",
+        ),
+        (TEXT, r#"{"prompt": [-1]}"#, "prompt".into(), "prompt: expected text,"),
+        (TEXT, r#"{"prompt": [4000000]}"#, "prompt".into(), "prompt: expected token ids below"),
+        (TEXT, &json!({"prompt": far}).to_string(), "prompt".into(), "prompt: expected 1 to 64 tokens"),
+        (TEXT, r#"{"prompt": "a", "temperature": -1}"#, Value::Null, "temperature must be 0 or more, found -1"),
+        (TEXT, r#"{"prompt": "a", "logprobs": 2}"#, "logprobs".into(), "logprobs: not supported here, found 2"),
+        (CHAT, r#"{"messages": []}"#, "messages".into(), "messages: expected one message at least, found none"),
+        (
+            CHAT,
+            r#"{"messages": [{"role": "user"}]}"#,
+            "messages[0]".into(),
+            "messages[0]: expected a role and a content",
+        ),
+        (
+            CHAT,
+            r#"{"messages": [{"role": "user", "content": "a"}], "tools": [1]}"#,
+            "tools".into(),
+            "tools: not supported",
+        ),
+    ] {
+        let (head, answer) = post(&server.address, path, body);
+        assert!(head.starts_with("HTTP/1.0 400 "), "{body}: {head}");
+        let error = &serde_json::from_str::<Value>(&answer).unwrap()["error"];
+        assert_eq!((&error["type"], &error["param"]), (&"invalid_request_error".into(), &parameter), "{body}");
+        assert!(error["message"].as_str().unwrap().starts_with(message), "{body}: {error}");
+    }
+    assert!(get(&server.address, "/").0.starts_with("HTTP/1.0 404 "));
+    assert!(get(&server.address, TEXT).0.starts_with("HTTP/1.0 405 "));
+    let models: Value = serde_json::from_str(&get(&server.address, "/v1/models").1).unwrap();
+    assert_eq!(models["data"][0]["id"], "gemma3-2m-draft");
+}
+
+#[test]
+fn synthetic_weights_are_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, artifact) = (folder.path().join("config.json"), folder.path().join("synthetic.unicorn"));
+    std::fs::write(&config, eight_layers(512, 64)).unwrap();
+    compile(
+        Source::Synthetic(&config),
+        &artifact,
+        &options(vec![shaders_gen::target::by_name("generic").unwrap()], vec![]),
+        &mut Silent,
+    )
+    .unwrap();
+    // Before a device is looked for: this one does not exist.
+    let output = program("unicorn-run").arg("serve").arg(&artifact).args(["--device", "none"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!(
+        "error: {}: weights are synthetic, good for timing and not for text: serve expects",
+        artifact.display()
+    );
+    assert!(error.starts_with(&expected) && output.stdout.is_empty(), "{error}");
+}
+
+#[test]
+fn a_port_that_is_taken_ends_it_with_a_clear_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output =
+        program("unicorn-run").arg("serve").arg(MODEL.artifact_path()).args(["--port", &port]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.starts_with(&format!("error: nothing can be served at 127.0.0.1 port {port}: ")), "{error}");
+}
+
+/// What `unicorn-run` says with these arguments, most likely token by most likely token, and why it ended.
+fn say(arguments: &[&str]) -> (String, &'static str) {
+    let mut command = unicorn_run();
+    let output = command.arg(MODEL.artifact_path()).args(arguments).args(["--temp", "0", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reason = if answer["stop_reason"] == "stop_token" { "stop" } else { "length" };
+    (answer["text"].as_str().unwrap().to_owned(), reason)
+}
+
+fn unicorn_run() -> Command {
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    command
+}
+
+/// A server that answers, until the value ends.
+struct Server {
+    _program: Watched,
+    address: String,
+}
+
+impl Server {
+    /// `None`: tests are to do without a device.
+    fn start(arguments: &[&str]) -> Option<Server> {
+        if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
+            eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
+            return None;
+        }
+        let mut command = unicorn_run();
+        command.arg("serve").arg(MODEL.artifact_path()).args(["--port", "0"]).args(arguments);
+        let mut program = Watched::start(&mut command);
+        let mut told = String::new();
+        loop {
+            let line = program.stderr_line();
+            assert!(!line.is_empty(), "it ended: {told}");
+            if let Some((_, rest)) = line.split_once(" at http://") {
+                let address = rest.split_once("/v1: ").expect("the address, then how many sequences").0.to_owned();
+                return Some(Server { _program: program, address });
+            }
+            told += &line;
+        }
+    }
+
+    /// The answer to a request that is one.
+    fn whole(&self, path: &str, request: &Value) -> Value {
+        let (head, body) = post(&self.address, path, &request.to_string());
+        assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("application/json"), "{head}\n{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// The text of the only choice, put together of the chunks of a stream, and why it ended.
+    fn streamed(&self, path: &str, request: &Value) -> Value {
+        let mut request = request.clone();
+        request["stream"] = json!(true);
+        let (head, body) = post(&self.address, path, &request.to_string());
+        assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("text/event-stream"), "{head}\n{body}");
+        let mut data: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        assert_eq!(data.pop(), Some("[DONE]"));
+        let chunks: Vec<Value> = data.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
+        let new = |chunk: &Value| match &chunk["choices"][0] {
+            chat if path == CHAT => chat["delta"]["content"].as_str().map(str::to_owned),
+            text => text["text"].as_str().map(str::to_owned),
+        };
+        let (last, others) = chunks.split_last().unwrap();
+        assert!(
+            others.len() > 1 && others.iter().all(|chunk| chunk["choices"][0]["finish_reason"].is_null()),
+            "{body}"
+        );
+        let text: String = chunks.iter().filter_map(new).collect();
+        json!({"text": text, "finish_reason": last["choices"][0]["finish_reason"]})
+    }
+}
