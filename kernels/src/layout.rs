@@ -24,7 +24,7 @@ use crate::template::Values;
 
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 8;
-/// Bytes of one vec4<u32>.
+/// Bytes of one `vec4<u32>`.
 pub const WORD_BYTES: usize = 16;
 
 /// Number format of a packed matrix.

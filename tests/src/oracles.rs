@@ -6,7 +6,7 @@ use artifacts::{Account, ArtifactView, Budget, BufferRef, codec};
 use compiler::import::{Checkpoint, parse_gguf};
 use compiler::machine::Machine;
 use compiler::place::replace::replace;
-use runtime::cli::args::SamplingArgs;
+use runtime::cli::SamplingArgs;
 use runtime::cli::serve::request::{Kind, MOST_CHOICES, Request};
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};

@@ -19,7 +19,7 @@ const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"]
 /// Tests to run there: the program, and parts of the tests' names.
 const TESTS: [(&str, &[&str]); 4] = [
     ("differential", &["gemm", "flash", "on_matrix_units", "alternatives::of_phoenix"]),
-    ("tune", &["any_mix"]),
+    ("tune", &["any_mix_of_alternatives_of_phoenix"]),
     ("e2e", &["integer_gemms", "register_gemms"]),
     ("filetests", &["valid"]),
 ];

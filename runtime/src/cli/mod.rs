@@ -9,7 +9,7 @@
 //!          status ──► watch ──► top, metrics
 //! ```
 
-pub mod args;
+mod args;
 mod load;
 mod tuning_file;
 
@@ -54,6 +54,7 @@ use std::process::ExitCode;
 use artifacts::limits;
 use clap::Parser;
 
+pub use args::SamplingArgs;
 use args::{Args, Command};
 use error::CliError;
 use output::note;
