@@ -30,6 +30,13 @@ pub struct ModelMeta {
     pub synthetic: bool,
 }
 
+impl ModelMeta {
+    /// Which of LongRoPE's frequencies a sequence of `len_tokens` takes.
+    pub fn rope_variant(&self, len_tokens: u32) -> u32 {
+        u32::from(self.long_rope_above_tokens.is_some_and(|above| len_tokens > above))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     pub compiler_version: String,

@@ -76,7 +76,7 @@ pub(crate) fn with_step<T>(
     feeds: bool,
     work: impl FnOnce(&mut Engine, &Step<'_>) -> T,
 ) -> T {
-    let rows: Vec<Rows> = sessions.iter().map(|session| session.newest_row(engine)).collect();
+    let rows: Vec<Rows> = sessions.iter().map(|session| session.newest_row()).collect();
     let asked = sessions.iter().zip(samplings);
     let drawings: Vec<Drawing> = asked.map(|(session, sampling)| session.drawing(sampling, feeds)).collect();
     work(engine, &Step { program, rows: &rows, drawings: &drawings })

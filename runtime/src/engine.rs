@@ -69,11 +69,6 @@ pub struct Step<'s> {
 }
 
 impl Engine {
-    /// Which of LongRoPE's frequencies a sequence of this length takes.
-    pub fn rope_variant(&self, len_tokens: u32) -> u32 {
-        u32::from(len_tokens > self.long_rope_above)
-    }
-
     /// Runs one step to its end. Its rows have their pages.
     pub fn run(&mut self, step: &Step<'_>) -> Result<(), Stop> {
         self.write(step)?;

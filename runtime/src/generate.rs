@@ -83,7 +83,7 @@ impl Stream<'_, '_, '_> {
                 let next = if step < now.n_steps { Some(&now) } else { behind.as_ref() };
                 if let Some(next) = next {
                     for (session, sampled) in self.sessions.iter_mut().zip(&sampled) {
-                        session.append(sampled.token, next.program, self.engine);
+                        session.append(sampled.token, next.program);
                     }
                 }
             }

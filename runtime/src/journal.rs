@@ -45,6 +45,11 @@ impl Journal {
         self.tokens.len() as u32
     }
 
+    /// Tokens from the first on that were fed with LongRoPE's frequencies of this variant.
+    pub fn len_of_variant(&self, rope_variant: u32) -> u32 {
+        self.steps.iter().take_while(|step| step.rope_variant == rope_variant).map(|step| step.n_tokens).sum()
+    }
+
     /// A step of `program` that appends `tokens`.
     pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
         self.tokens.extend_from_slice(tokens);
@@ -92,6 +97,7 @@ mod tests {
         journal.append(&[4], 5, 0);
         journal.append(&[5], 5, 1);
         assert_eq!(entries(&journal), [(7, 0, vec![1, 2, 3]), (5, 3, vec![4]), (5, 4, vec![5])]);
+        assert_eq!((journal.len_of_variant(0), journal.len_of_variant(1)), (4, 0));
         journal.truncate(9);
         assert_eq!(journal.len_tokens(), 5);
         journal.truncate(2);

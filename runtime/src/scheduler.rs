@@ -133,9 +133,8 @@ impl<'m, L: Listener> Scheduler<'m, L> {
 
     fn forget_who_left(&mut self) {
         self.waiting.retain(|request| !request.listener.has_left());
-        let (left, stay) = self.prefill.drain(..).partition(|sequence| sequence.listener.has_left());
+        let (left, stay): (VecDeque<_>, _) = self.prefill.drain(..).partition(|sequence| sequence.listener.has_left());
         self.prefill = stay;
-        let left: VecDeque<Sequence<'m, L>> = left;
         self.idle.extend(left.into_iter().map(|sequence| sequence.session));
     }
 
@@ -165,7 +164,7 @@ impl<'m, L: Listener> Scheduler<'m, L> {
         let begun = Instant::now();
         let n_tokens = rest.len().min(most);
         let fed = match n_tokens < rest.len() {
-            true => session.feed(&rest[..n_tokens]).map(|()| None),
+            true => session.feed_part(rest, n_tokens).map(|()| None),
             false => session.feed_and_sample(rest, sampling).map(Some),
         };
         if n_tokens >= LEAST_PREFILL_TOKENS {

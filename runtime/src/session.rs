@@ -102,7 +102,15 @@ impl<'m> Session<'m> {
     /// When the context is too short, a token unknown, or the device fails and cannot be had back. Tokens whose step
     /// succeeded stay.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<(), RunError> {
-        self.feed_steps(tokens, Wanted::Nothing, &Sampling::default(), |_, _, _| Ok(()))
+        self.feed_part(tokens, tokens.len())
+    }
+
+    /// Appends the first `n_tokens` of `tokens`, the rest of which will follow: LongRoPE looks at all of them.
+    ///
+    /// # Errors
+    /// As [`Session::feed`] for all of them.
+    pub fn feed_part(&mut self, tokens: &[u32], n_tokens: usize) -> Result<(), RunError> {
+        self.feed_steps(tokens, n_tokens, Wanted::Nothing, &Sampling::default(), |_, _, _| Ok(()))
     }
 
     /// Appends tokens and draws the one that follows, which is not appended yet.
@@ -116,7 +124,7 @@ impl<'m> Session<'m> {
         }
         let mut sampled = None;
         let draws = self.draws;
-        self.feed_steps(tokens, Wanted::Token, sampling, |engine, chunk, _| {
+        self.feed_steps(tokens, tokens.len(), Wanted::Token, sampling, |engine, chunk, _| {
             if engine.programs.shapes[chunk.program].samples {
                 sampled = Some(engine.sampled(0, draws)?);
             }
@@ -133,7 +141,7 @@ impl<'m> Session<'m> {
     pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
         let vocab_size = self.model.meta().model.vocab_size;
         let mut logits = Vec::new();
-        self.feed_steps(tokens, Wanted::AllLogits, &Sampling::default(), |engine, chunk, position| {
+        self.feed_steps(tokens, tokens.len(), Wanted::AllLogits, &Sampling::default(), |engine, chunk, position| {
             logits.clear();
             engine.read_logits(chunk.program, chunk.n_rows, vocab_size, &mut logits)?;
             for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
@@ -172,10 +180,11 @@ impl<'m> Session<'m> {
         self.draws = 0;
     }
 
-    /// How many of its tokens the sequence could keep to go on with `prompt`. The prompt's last token is always fed, because
-    /// its logits are wanted.
+    /// How many of its tokens the sequence could keep to go on with `prompt`: those that are the same, and were fed with
+    /// LongRoPE's frequencies for a text of its length. The prompt's last token is always fed, because its logits are wanted.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
-        common_start(self.tokens(), prompt)
+        let rope_variant = self.model.meta().model.rope_variant(prompt.len() as u32);
+        common_start(self.tokens(), prompt).min(self.journal.len_of_variant(rope_variant))
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the
@@ -212,19 +221,20 @@ impl<'m> Session<'m> {
         model.generate_batch(&mut [row], most, &mut |sampled| each(sampled[0]))
     }
 
-    /// Runs `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
+    /// Runs the first `n_tokens` of `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
     fn feed_steps(
         &mut self,
         tokens: &[u32],
+        n_tokens: usize,
         wanted: Wanted,
         sampling: &Sampling,
         mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), Failure>,
     ) -> Result<(), RunError> {
         self.check(tokens)?;
-        // LongRoPE looks at the whole sequence as it will be after this call. Tokens that were fed while it was shorter
-        // keep the keys that they got, as in every implementation with a cache.
-        let len_tokens = self.len_tokens() + tokens.len() as u32;
-        let mut rest = tokens;
+        // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
+        // keys that they got, as in every implementation with a cache.
+        let rope_variant = self.model.meta().model.rope_variant(self.len_tokens() + tokens.len() as u32);
+        let mut rest = &tokens[..n_tokens];
         while !rest.is_empty() {
             if (self.interrupted)() {
                 return Err(RunError::Interrupted);
@@ -235,7 +245,6 @@ impl<'m> Session<'m> {
                 let chunk =
                     next_chunk(&engine.programs.shapes, wanted, position, rest.len() as u32, session.chunk_limit)
                         .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
-                let rope_variant = engine.rope_variant(len_tokens);
                 let now = &rest[..chunk.n_rows as usize];
                 session.journal.append(now, chunk.program, rope_variant);
                 let drawing = sampling.drawing(session.draws, false, session.journal.tokens());
@@ -288,12 +297,12 @@ impl<'m> Session<'m> {
     /// Appends a token whose step is yet to run.
     pub(crate) fn push(&mut self, token: u32, program: usize, engine: &mut Engine) {
         self.make_room(1, engine);
-        self.append(token, program, engine);
+        self.append(token, program);
     }
 
     /// Appends a token whose step `program` runs on the device's own account: it has its pages.
-    pub(crate) fn append(&mut self, token: u32, program: usize, engine: &Engine) {
-        let rope_variant = engine.rope_variant(self.len_tokens() + 1);
+    pub(crate) fn append(&mut self, token: u32, program: usize) {
+        let rope_variant = self.model.meta().model.rope_variant(self.len_tokens() + 1);
         self.journal.append(&[token], program, rope_variant);
     }
 
@@ -311,9 +320,9 @@ impl<'m> Session<'m> {
     }
 
     /// The last token as a row of a step.
-    pub(crate) fn newest_row(&self, engine: &Engine) -> Rows<'_> {
+    pub(crate) fn newest_row(&self) -> Rows<'_> {
         let position = self.len_tokens() - 1;
-        let rope_variant = engine.rope_variant(position + 1);
+        let rope_variant = self.model.meta().model.rope_variant(position + 1);
         Rows { slot: self.slot, position, tokens: &self.tokens()[position as usize..], rope_variant }
     }
 

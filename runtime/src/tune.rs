@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use artifacts::{Pipeline, TargetKernels};
+use artifacts::{ModelMeta, Pipeline, TargetKernels};
 
 use crate::buffers::Buffers;
 use crate::engine::{Drawing, Engine, Rows, Step};
@@ -179,7 +179,7 @@ impl Model {
         let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| self.empty_tables()).collect();
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();
-        let made_up = MadeUp { shape, depth_tokens, vocab_size: self.meta().model.vocab_size };
+        let made_up = MadeUp { shape, depth_tokens, model: &self.meta().model };
         let ran = made_up.run(engine, &slots, &mut tables, effort, turn, look);
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();
@@ -192,13 +192,13 @@ impl Model {
 
 /// Steps of one shape on tokens that nobody wrote. What lies in the cache before them is whatever the buffer holds: no kernel's
 /// time depends on it.
-struct MadeUp {
+struct MadeUp<'m> {
     shape: StepShape,
     depth_tokens: u32,
-    vocab_size: u32,
+    model: &'m ModelMeta,
 }
 
-impl MadeUp {
+impl MadeUp<'_> {
     fn run(
         &self,
         engine: &mut Engine,
@@ -216,8 +216,9 @@ impl MadeUp {
             }
             engine.advance(slot, position..position + rows_each, tables);
         }
-        let tokens: Vec<u32> = (0..self.shape.rows).map(|index| index.wrapping_mul(7919) % self.vocab_size).collect();
-        let rope_variant = engine.rope_variant(position + rows_each);
+        let vocab_size = self.model.vocab_size;
+        let tokens: Vec<u32> = (0..self.shape.rows).map(|index| index.wrapping_mul(7919) % vocab_size).collect();
+        let rope_variant = self.model.rope_variant(position + rows_each);
         let both = slots.iter().zip(tokens.chunks(rows_each as usize));
         let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
         let drawings: Vec<Drawing> = slots.iter().map(|_| Sampling::default().drawing(0, false, &[])).collect();

@@ -374,6 +374,27 @@ fn any_chunking_gives_the_same_logits() {
     }
 }
 
+/// LongRoPE looks at all of a prompt, also while a part of it is fed, and what was fed as a short text is no beginning of it.
+#[test]
+fn a_prompt_that_is_fed_in_parts_is_one_prompt() {
+    let folder = models().join("tiny/phi3-longrope-long");
+    let golden = read_golden(&folder);
+    let tokens: Vec<u32> = golden.tokens.iter().map(|&token| token as u32).collect();
+    let model = Built::of(&folder, F16).load();
+    let above = model.meta().model.long_rope_above_tokens.expect("it is a LongRoPE") as usize;
+    let first = above / 2;
+    let vocab_size = model.meta().model.vocab_size as usize;
+    let mut session = model.session().expect("a free slot");
+    session.feed(&tokens[..first]).expect("the steps run");
+    assert_eq!((session.common_start(&tokens), session.common_start(&tokens[..above])), (0, first as u32));
+    assert_eq!(session.keep_common_start(&tokens), 0);
+    session.feed_part(&tokens, first).expect("the steps run");
+    assert_eq!((session.common_start(&tokens), session.common_start(&tokens[..above])), (first as u32, 0));
+    let mut rest = Vec::new();
+    session.feed_with_logits(&tokens[first..], &mut |_, row| rest.extend_from_slice(row)).expect("the steps run");
+    assert_close("the rest of a prompt", &rest, &golden.logits[first * vocab_size..], F16_TOLERANCE);
+}
+
 #[test]
 fn the_unfused_graph_gives_the_same_logits() {
     for folder in tiny_models() {
