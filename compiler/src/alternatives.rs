@@ -20,8 +20,8 @@ use shaders_gen::Target;
 use crate::kernel_set::pipeline_name;
 use crate::select::{PROGRAMS, ProgramKind};
 
-/// Kernels with the same bindings and, but for the order of sums and operands of matrix units as f16, the same results as `spec`, each
-/// once, that the target has lanes and memory for.
+/// Kernels with the same bindings and, but for the order of sums, the same results as `spec`, each once, that the target
+/// has lanes and memory for.
 pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let others: Vec<KernelSpec> = match spec {
         KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),

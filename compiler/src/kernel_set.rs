@@ -174,8 +174,7 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         }
         KernelSpec::DecodeAttention(spec) => {
             let next = next_name(spec.next.as_ref());
-            let units = if spec.matrices.is_some() { " on matrices" } else { "" };
-            format!("decode attention {}{units} /{}{next}", spec.cache.format.name(), spec.split.splits)
+            format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
         }
         KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
         other => other.name().into(),

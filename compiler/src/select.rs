@@ -9,8 +9,6 @@ mod matmul;
 mod next;
 mod tile;
 
-pub use attention::shared_heads;
-
 use std::collections::BTreeMap;
 
 use artifacts::LogitsRows;

@@ -2,27 +2,22 @@
 //! devices whose subgroups hold a head.
 //!
 //! Formulas, the cache and the splits are those of `attention`. What differs is how little waits: K and V of a subgroup's first
-//! tokens are on their way while it norms and turns queries, softmax and mix by lanes need no workgroup memory, and the splits of a head
+//! tokens are on their way while it norms and turns queries, softmax and mix need no workgroup memory, and the splits of a head
 //! count themselves as they leave their parts: the last one puts them together (a part is drawn in `combine`).
-//!
-//! On matrix units a subgroup takes fragments of tokens, all query heads of a KV head with them: K and V go from the page to the lanes
-//! that hold their elements. See `matrices`.
 //!
 //! ```text
 //! arrivals   [row][workgroup of heads] u32: splits that have left their part; 0 before and after each dispatch
 //! ```
 
 mod lanes;
-mod matrices;
 
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::attention::AttentionSpec;
-use crate::cache::{CacheLayout, KvFormat};
+use crate::cache::CacheLayout;
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
-use crate::gemm::EXTENSIONS;
 use crate::heads::{HeadsSpec, NormOf};
 use crate::layout::{WeightFormat, unpacking};
 use crate::next::{self, NextSpec};
@@ -30,8 +25,6 @@ use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::split::Split;
 use crate::sums;
 use crate::template::{Values, render};
-
-pub use matrices::DecodeMatrices;
 
 /// Parameters of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,15 +34,12 @@ pub struct DecodeAttentionSpec {
     /// A subgroup has a lane for each chunk of a head.
     pub cache: CacheLayout,
     pub kv_group: usize,
-    /// Of one row; its tile is a piece of each of the workgroup's subgroups.
+    /// Of one row; its tile is the workgroup's lanes.
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Words of K, and of V, that a lane has under way while something else is waited for; on matrix units those of a piece, whatever
-    /// this says.
+    /// Words of K, and of V, that a lane has under way while something else is waited for.
     pub words_ahead: usize,
-    /// Scores and mixes are products on matrix units.
-    pub matrices: Option<DecodeMatrices>,
     /// q, k and v, one part each.
     pub heads: HeadsSpec,
     pub softcap: Option<Number>,
@@ -63,23 +53,6 @@ pub struct DecodeAttentionSpec {
     pub subgroup_size: u32,
     /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
     pub chained: bool,
-}
-
-/// What the kernel does with a subgroup's tokens, as WGSL.
-struct Body {
-    /// What a lane has under way of K and V.
-    words: String,
-    load_keys: String,
-    load_values: String,
-    /// Maxima, sums and mixes so far.
-    state: String,
-    newest: String,
-    /// What waits for `newest` of all lanes.
-    newest_mix: String,
-    score: String,
-    weigh: String,
-    mix: String,
-    leave: String,
 }
 
 /// Parts that a lane has under way while it puts them together.
@@ -127,23 +100,12 @@ impl DecodeAttentionSpec {
         self.cache.n_kv_heads * self.gqa
     }
 
-    /// Of a workgroup.
-    pub fn lanes(&self) -> usize {
-        self.subgroups() * self.subgroup_size as usize
-    }
-
-    /// Whether a tile is a piece of each of some subgroups.
-    pub fn is_whole(&self) -> bool {
-        self.split.tile.is_multiple_of(self.piece())
-    }
-
-    /// Tokens that a subgroup looks at together.
-    fn piece(&self) -> usize {
-        self.matrices.map_or(self.subgroup_size as usize, |matrices| matrices.side)
+    fn lanes(&self) -> usize {
+        self.split.tile
     }
 
     fn subgroups(&self) -> usize {
-        self.split.tile / self.piece()
+        self.lanes() / self.subgroup_size as usize
     }
 
     /// Lanes of a subgroup that share a chunk of dimensions, each with every so-many-th token.
@@ -168,11 +130,7 @@ impl DecodeAttentionSpec {
 
     /// Vectors that subgroups leave for the workgroup's sum, and later the shares of a pass.
     fn mixed_len(&self) -> usize {
-        let of_subgroup = match self.matrices {
-            None => self.chunk_quads() * self.subgroup_size as usize,
-            Some(_) => self.cache.padded_dim() / 4,
-        };
-        (self.heads_per_group * self.subgroups() * of_subgroup).max(self.lanes())
+        (self.heads_per_group * self.chunk_quads() * self.lanes()).max(self.lanes())
     }
 
     /// A pair of numbers for each query and subgroup, and later for each query and split.
@@ -185,8 +143,7 @@ impl DecodeAttentionSpec {
     pub fn shared_bytes(&self) -> usize {
         let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
         let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
-        let matrices = self.matrices.map_or(0, |matrices| matrices.shared_bytes(self));
-        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 16 + next + matrices
+        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
     }
 
     /// Counters that a program of so many rows needs.
@@ -219,11 +176,7 @@ impl DecodeAttentionSpec {
         assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
         assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
-        assert!(self.is_whole(), "whole subgroups");
-        if let Some(matrices) = &self.matrices {
-            assert!(matrices.takes(&self.cache, self.subgroup_size), "heads come in fragments: {self:?}");
-            assert!(self.heads_per_group <= matrices.side, "a query is a row of a fragment");
-        }
+        assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
         if let Some(next) = &self.next {
             assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
@@ -247,7 +200,6 @@ impl DecodeAttentionSpec {
             .size("WORKGROUP", self.lanes())
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("SUBGROUPS", self.subgroups())
-            .size("PIECE", self.piece())
             .size("SHARES", self.shares())
             .size("CHUNK_QUADS", self.chunk_quads())
             .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
@@ -263,71 +215,15 @@ impl DecodeAttentionSpec {
             .flag("SUBGROUPS", true)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
-            .flag("MATRICES", self.matrices.is_some())
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
-        let (extensions, values) = match &self.matrices {
-            None => ("", values),
-            Some(matrices) => (EXTENSIONS, matrices.values(self, values)),
-        };
-        extensions.to_owned() + &render(include_str!("wgsl/decode_attention.wgsl"), &self.texts(values))
+        render(include_str!("wgsl/decode_attention.wgsl"), &self.texts(values))
     }
 
     fn texts(&self, values: Values) -> Values {
-        let body = match &self.matrices {
-            None => lanes::body(self),
-            Some(matrices) => matrices::body(self, matrices),
-        };
-        values
-            .text("LOADERS", self.loaders_wgsl())
-            .text("WORDS", body.words)
-            .text("LOAD_KEYS", body.load_keys)
-            .text("LOAD_VALUES", body.load_values)
-            .text("STATE", body.state)
-            .text("NEWEST", body.newest)
-            .text("NEWEST_MIX", body.newest_mix)
-            .text("SCORE", body.score)
-            .text("WEIGH", body.weigh)
-            .text("MIX", body.mix)
-            .text("LEAVE", body.leave)
-            .text("GATHERED", GATHERED)
-            .text("GATHER", gather_wgsl())
-    }
-
-    fn each(&self, code: impl Fn(usize) -> String) -> String {
-        (0..self.heads_per_group).map(code).collect()
-    }
-
-    fn each_quad(&self, code: impl Fn(usize) -> String) -> String {
-        (0..self.chunk_quads()).map(code).collect()
-    }
-
-    fn is_int8(&self) -> bool {
-        self.cache.format == KvFormat::Int8
-    }
-
-    /// Every query's score of the newest token, of which `key` and `value` are this lane's chunk.
-    fn newest_scores_wgsl(&self) -> String {
-        let newest = self.each_quad(|j| {
-            format!(
-                "        let newest_key_{j} = {};\n        let newest_value_{j} = value.scale * {};\n",
-                self.cache.unpacked_wgsl("key.words", j),
-                self.cache.unpacked_wgsl("value.words", j)
-            )
-        });
-        let scores = self.each(|q| {
-            let products: Vec<String> = (0..self.chunk_quads())
-                .map(|j| format!("dot(newest_key_{j}, vectors[{q}u * QUADS + chunk * CHUNK_QUADS + {j}u])"))
-                .collect();
-            format!(
-                "        let part_{q} = select(0.0, key.scale * ({}), lane < CHUNKS);\n        \
-                 let newest_{q} = capped(subgroupAdd(part_{q}));\n",
-                products.join(" + ")
-            )
-        });
-        newest + &scores
+        self.loops(values).text("LOADERS", self.loaders_wgsl()).text("GATHERED", GATHERED).text("GATHER", gather_wgsl())
     }
 
     /// How a lane's pairs come from each buffer that vectors lie in.

@@ -329,7 +329,7 @@ impl FlashSpec {
             );
             let pairs = (0..tokens / 2).map(|m| {
                 let (a, b) = (format!("fetched_{i}_{}", 2 * m), format!("fetched_{i}_{}", 2 * m + 1));
-                format!("        let pair_{i}_{m} = neighbours({a}, {b});\n")
+                format!("        let pair_{i}_{m} = pairs({a}, {b});\n")
             });
             let rows = (0..HALVES_PER_WORD).map(|d| {
                 let half = |m: usize| {

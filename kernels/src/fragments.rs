@@ -1,5 +1,5 @@
-//! Which elements of a cooperative matrix each lane holds: how `register_gemm` and `decode_attention` have them, and a kernel that
-//! looks whether a device has them so.
+//! Which elements of a cooperative matrix each lane holds: how `register_gemm` has them, and a kernel that looks whether a device has
+//! them so.
 //!
 //! ```text
 //! lane l of a subgroup   four lanes share a row: l / 4, and every so-many-th row from there on
@@ -53,26 +53,6 @@ impl Fragment {
     pub(crate) fn word_at(&self, row: usize, word: usize) -> String {
         let (first, words) = (row * self.rows_apart(), self.row_words());
         format!("fragment_at + (lane_row + {first}u) * {words}u + {}u + place", word * ROW_LANES)
-    }
-
-    /// The lines that make the matrix `name` of what lanes have: `word(row, word)`, in the order of its elements. On devices whose
-    /// lanes do not hold it so, they hand it round.
-    pub(crate) fn of_lanes(
-        &self,
-        name: &str,
-        kind: &str,
-        lanes_hold: bool,
-        word: impl Fn(usize, usize) -> String,
-    ) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (row, at) in (0..self.rows()).flat_map(|row| (0..self.words()).map(move |at| (row, at))) {
-            lines.push(format!("lane_words[{}] = {};", self.word_at(row, at), word(row, at)));
-        }
-        let barrier = (!lanes_hold).then(|| "subgroupBarrier();".to_owned());
-        lines.extend(barrier.clone());
-        lines.push(format!("let {name} = {};", self.load(kind)));
-        lines.extend(barrier);
-        lines
     }
 
     /// The matrix of these words. `kind` is its type.

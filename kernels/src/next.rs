@@ -46,7 +46,7 @@ impl NextSpec {
 
     /// Bytes of workgroup memory for so many groups.
     pub(crate) fn shared_bytes(groups: usize) -> usize {
-        groups * ACTIVATION_GROUP + 4 * groups.next_multiple_of(4)
+        groups * (ACTIVATION_GROUP + 4)
     }
 
     /// Groups of weights that a lane holds while it waits.

@@ -242,7 +242,6 @@ impl KernelSpec {
     pub fn lanes_hold_fragments(&self) -> bool {
         match self {
             KernelSpec::RegisterGemm(spec) => spec.lanes_hold_fragments,
-            KernelSpec::DecodeAttention(spec) => spec.matrices.is_some_and(|matrices| matrices.lanes_hold_fragments),
             KernelSpec::Fragments(_) => true,
             _ => false,
         }

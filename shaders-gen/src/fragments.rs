@@ -2,8 +2,7 @@
 //!
 //! WGSL has no word for an element of a matrix. Kernels store a fragment's elements to `lane_words`, the one array of u32 in
 //! workgroup memory from which they load matrices, each lane its own in their order, and load the matrix from there
-//! (`kernels::register_gemm`, `kernels::decode_attention`). Where the device's lanes hold fragments just so, the stores become the
-//! elements and the load goes.
+//! (`kernels::register_gemm`). Where the device's lanes hold fragments just so, the stores become the elements and the load goes.
 //!
 //! ```text
 //! lane l of 32    matrix rows l / 4 and l / 4 + 8 of a fragment of 16 x 16 (columns of the right operand)
@@ -26,9 +25,15 @@ use crate::mend::{constant, points_to, unsigned, workgroup_pointers};
 /// # Panics
 /// If it has none, or a fragment's elements are not all stored in the block that loads it: kernels are ours.
 pub fn from_registers(module: &mut Module) {
-    let (array, matrix) = lane_words(module).expect("such a kernel has words of lanes, and loads fragments");
-    let chains = chains_into(module, array);
-    let types = Types::declare(module, matrix);
+    let array = lane_words(module).expect("such a kernel has words of lanes");
+    let is_chain =
+        |one: &Instruction| one.class.opcode == Op::AccessChain && one.operands[0].id_ref_any() == Some(array);
+    let chains: BTreeSet<Word> =
+        module.all_inst_iter().filter(|one| is_chain(one)).filter_map(|one| one.result_id).collect();
+    let loads_fragment =
+        |one: &Instruction| one.class.opcode == Op::CooperativeMatrixLoadKHR && points_to(one, &chains);
+    let matrix = module.all_inst_iter().find(|one| loads_fragment(one)).and_then(|one| one.result_type);
+    let types = Types::declare(module, matrix.expect("fragments are loaded"));
     let mut header = module.header.take();
     for function in &mut module.functions {
         let mut fragments =
@@ -49,15 +54,8 @@ pub fn from_registers(module: &mut Module) {
     module.annotations.retain(|one| one.operands[0].id_ref_any() != Some(array));
 }
 
-/// Pointers into an array.
-fn chains_into(module: &Module, array: Word) -> BTreeSet<Word> {
-    let is_chain =
-        |one: &&Instruction| one.class.opcode == Op::AccessChain && one.operands[0].id_ref_any() == Some(array);
-    module.all_inst_iter().filter(is_chain).filter_map(|one| one.result_id).collect()
-}
-
-/// The variable in workgroup memory that is an array of u32 from which matrices are loaded, and their type.
-fn lane_words(module: &Module) -> Option<(Word, Word)> {
+/// The variable in workgroup memory that is an array of u32 from which matrices are loaded.
+fn lane_words(module: &Module) -> Option<Word> {
     let word = unsigned(module);
     let defined = |id: &Operand| {
         let id = id.id_ref_any()?;
@@ -69,14 +67,7 @@ fn lane_words(module: &Module) -> Option<(Word, Word)> {
     };
     let pointers: Vec<Word> = workgroup_pointers(module).filter(is_words).filter_map(|one| one.result_id).collect();
     let variables = module.types_global_values.iter().filter(|one| one.class.opcode == Op::Variable);
-    let mut arrays = variables
-        .filter(|one| one.result_type.is_some_and(|kind| pointers.contains(&kind)))
-        .filter_map(|one| one.result_id);
-    arrays.find_map(|array| {
-        let chains = chains_into(module, array);
-        let loads = |one: &&Instruction| one.class.opcode == Op::CooperativeMatrixLoadKHR && points_to(one, &chains);
-        Some((array, module.all_inst_iter().find(loads)?.result_type?))
-    })
+    variables.filter(|one| one.result_type.is_some_and(|kind| pointers.contains(&kind))).find_map(|one| one.result_id)
 }
 
 /// What elements of a matrix are made by.

@@ -53,6 +53,9 @@ pub struct NextTuning {
     pub most_added: usize,
     /// Groups of 32 weights that a lane holds for it, at most.
     pub most_groups: usize,
+    /// Words of K, and of V, that a lane of an attention with such a matmul has under way: with the weights that it holds few lanes
+    /// have room, whatever else it has.
+    pub words_ahead: usize,
 }
 
 /// How decode's attention is cut on a device.
@@ -62,9 +65,13 @@ pub struct DecodeAttentionTuning {
     pub lanes: usize,
     /// Into which it is split, where a context is long enough.
     pub workgroups: usize,
-    /// In steps of up to eight rows, and of more.
-    pub few: AttentionLane,
-    pub many: AttentionLane,
+    /// Query heads of one KV head, at most, in steps of up to eight rows, and of more: more share each read of K and V, fewer have
+    /// less to do one after the other.
+    pub few_heads: usize,
+    pub many_heads: usize,
+    /// Words of K, and of V, that a lane has under way while something else is waited for: with more it waits less often, and fewer
+    /// lanes have room.
+    pub words_ahead: usize,
     /// In steps of one row behind many others.
     pub deep: DeepAttention,
 }
@@ -74,24 +81,14 @@ pub struct DecodeAttentionTuning {
 pub struct DeepAttention {
     /// Cached tokens from which on it is faster.
     pub from_tokens: usize,
-    pub lane: AttentionLane,
+    pub heads: usize,
     pub workgroups: usize,
 }
 
-/// What a lane of decode's attention has at a time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionLane {
-    /// Query heads of one KV head, at most: more share each read of K and V, fewer have less to do one after the other.
-    pub heads: usize,
-    /// Words of K, and of V, under way while something else is waited for: with more, a lane waits less often, and fewer lanes have
-    /// room.
-    pub words_ahead: usize,
-}
-
 impl DecodeAttentionTuning {
-    /// In a program of so many rows.
-    pub fn lane(&self, rows: usize) -> AttentionLane {
-        if rows > 8 { self.many } else { self.few }
+    /// Query heads a workgroup, at most, in a program of so many rows.
+    pub fn heads(&self, rows: usize) -> usize {
+        if rows > 8 { self.many_heads } else { self.few_heads }
     }
 }
 
@@ -267,8 +264,8 @@ impl Target {
     /// The same with attention for long sequences, and from how many cached tokens on it serves; `None`: one serves all.
     pub fn deep(&self) -> Option<(usize, Target)> {
         let tuning = self.decode_attention?;
-        let DeepAttention { from_tokens, lane, workgroups } = tuning.deep;
-        let decode_attention = Some(DecodeAttentionTuning { few: lane, workgroups, ..tuning });
+        let DeepAttention { from_tokens, heads, workgroups } = tuning.deep;
+        let decode_attention = Some(DecodeAttentionTuning { few_heads: heads, workgroups, ..tuning });
         Some((from_tokens, Target { decode_attention, ..self.clone() }))
     }
 
@@ -419,17 +416,14 @@ pub fn presets() -> Vec<Target> {
             attention_words_ahead: 4,
             chains: true,
             keeps_loops: true,
-            next: Some(NextTuning { most_added: 32 << 10, most_groups: 16 }),
+            next: Some(NextTuning { most_added: 32 << 10, most_groups: 16, words_ahead: 8 }),
             decode_attention: Some(DecodeAttentionTuning {
                 lanes: 128,
                 workgroups: 256,
-                few: AttentionLane { heads: 1, words_ahead: 16 },
-                many: AttentionLane { heads: 2, words_ahead: 4 },
-                deep: DeepAttention {
-                    from_tokens: 2048,
-                    lane: AttentionLane { heads: 2, words_ahead: 8 },
-                    workgroups: 512,
-                },
+                few_heads: 1,
+                many_heads: 2,
+                words_ahead: 1,
+                deep: DeepAttention { from_tokens: 2048, heads: 2, workgroups: 512 },
             }),
         },
         Target {

@@ -142,8 +142,7 @@ impl Selector<'_> {
         }
         let (group, _) = self.cache_of(node);
         let gqa = config.n_heads / config.n_kv_heads;
-        let lane = tuning.lane(rows);
-        let heads_per_group = shared_heads(gqa, lane.heads);
+        let heads_per_group = shared_heads(gqa, tuning.heads(rows));
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows;
         let (splits, room) = self.splits(tuning.workgroups / alone, window, tuning.lanes);
@@ -153,8 +152,7 @@ impl Selector<'_> {
             kv_group: group,
             split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, room, newest_apart: true },
             heads_per_group,
-            words_ahead: lane.words_ahead,
-            matrices: None,
+            words_ahead: tuning.words_ahead,
             heads: self.heads_spec(node, step),
             softcap: config.attention_softcap.map(Number::new),
             output_stride: self.stride_of(out),
@@ -288,6 +286,6 @@ impl Selector<'_> {
 }
 
 /// The most of `gqa` query heads, `most` at most, that share a KV head evenly.
-pub fn shared_heads(gqa: usize, most: usize) -> usize {
+fn shared_heads(gqa: usize, most: usize) -> usize {
     (1..=gqa.min(most)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1)
 }

@@ -54,7 +54,10 @@ impl Merger {
         let is_normed = by_role(&steps[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
         let clearing = steps[maker - 1].spec.clearing(next.layout.rows.next_multiple_of(4))?;
         let reading = steps[reader].spec.reading_sums()?;
-        let merged = steps[maker].spec.with_next(next)?;
+        let mut merged = steps[maker].spec.with_next(next)?;
+        if let KernelSpec::DecodeAttention(spec) = &mut merged {
+            spec.words_ahead = tuning.words_ahead;
+        }
         let fits = is_little(&merged, steps[maker].workgroups, tuning, shared_memory_bytes);
         (is_between_them && is_normed && fits).then_some(Merger {
             maker,

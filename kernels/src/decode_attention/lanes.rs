@@ -2,30 +2,42 @@
 //!
 //! A copy of each line for each query and word, so that all stay in registers.
 
-use super::{Body, DecodeAttentionSpec};
-
-pub(super) fn body(spec: &DecodeAttentionSpec) -> Body {
-    Body {
-        words: spec.words_wgsl(),
-        load_keys: spec.load_keys_wgsl(),
-        load_values: spec.load_values_wgsl(),
-        state: spec.state_wgsl(),
-        newest: spec.newest_wgsl(),
-        newest_mix: String::new(),
-        score: spec.score_wgsl(),
-        weigh: spec.weigh_wgsl(),
-        mix: spec.mix_wgsl(),
-        leave: spec.leave_wgsl(),
-    }
-}
+use super::DecodeAttentionSpec;
+use crate::cache::KvFormat;
+use crate::template::Values;
 
 impl DecodeAttentionSpec {
+    pub(super) fn loops(&self, values: Values) -> Values {
+        values
+            .text("WORDS", self.words_wgsl())
+            .text("LOAD_KEYS", self.load_keys_wgsl())
+            .text("LOAD_VALUES", self.load_values_wgsl())
+            .text("STATE", self.state_wgsl())
+            .text("NEWEST", self.newest_wgsl())
+            .text("SCORE", self.score_wgsl())
+            .text("WEIGH", self.weigh_wgsl())
+            .text("MIX", self.mix_wgsl())
+            .text("LEAVE", self.leave_wgsl())
+    }
+
+    fn each(&self, code: impl Fn(usize) -> String) -> String {
+        (0..self.heads_per_group).map(code).collect()
+    }
+
+    fn each_quad(&self, code: impl Fn(usize) -> String) -> String {
+        (0..self.chunk_quads()).map(code).collect()
+    }
+
     fn keys_ahead(&self) -> usize {
         self.words_ahead.min(self.cache.chunks())
     }
 
     fn values_ahead(&self) -> usize {
         self.words_ahead.min(self.steps())
+    }
+
+    fn is_int8(&self) -> bool {
+        self.cache.format == KvFormat::Int8
     }
 
     fn words_wgsl(&self) -> String {
@@ -44,22 +56,19 @@ impl DecodeAttentionSpec {
         format!("values[value_at(page, clamp({token}, span.begin, end - 1u) % PAGE_TOKENS, chunk)]")
     }
 
-    /// Of the piece that begins at the token `first_token` of `page`.
+    /// Of the piece, whose lane's token is `slot` of `page`.
     fn load_keys_wgsl(&self) -> String {
-        let slot = "        let slot = clamp(first_token + lane, span.begin, end - 1u) % PAGE_TOKENS;\n".to_owned();
         let keys = (0..self.keys_ahead()).map(|u| format!("        key_{u} = {};\n", self.key_wgsl(u)));
-        slot + &keys.collect::<String>() + &self.load_scale_wgsl("key_scale", "keys", "slot")
+        keys.collect::<String>() + &self.load_scale_wgsl("key_scale", "keys")
     }
 
     fn load_values_wgsl(&self) -> String {
-        let slot = "        let lane_slot = clamp(piece + lane, span.begin, end - 1u) % PAGE_TOKENS;\n";
-        let slot = if self.is_int8() { slot.to_owned() } else { String::new() };
         let values = (0..self.values_ahead()).map(|u| format!("        value_{u} = {};\n", self.value_wgsl(u)));
-        slot + &values.collect::<String>() + &self.load_scale_wgsl("value_scale", "values", "lane_slot")
+        values.collect::<String>() + &self.load_scale_wgsl("value_scale", "values")
     }
 
-    fn load_scale_wgsl(&self, name: &str, side: &str, slot: &str) -> String {
-        let word = format!("{side}[scale_at(page, {slot})][{slot} % 4u]");
+    fn load_scale_wgsl(&self, name: &str, side: &str) -> String {
+        let word = format!("{side}[scale_at(page, slot)][slot % 4u]");
         if self.is_int8() { format!("        {name} = bitcast<f32>({word});\n") } else { String::new() }
     }
 
@@ -72,13 +81,28 @@ impl DecodeAttentionSpec {
 
     /// The newest token is the first: its score is the greatest so far, and its weight 1.
     fn newest_wgsl(&self) -> String {
+        let newest = self.each_quad(|j| {
+            format!(
+                "        let newest_key_{j} = {};\n        let newest_value_{j} = value.scale * {};\n",
+                self.cache.unpacked_wgsl("key.words", j),
+                self.cache.unpacked_wgsl("value.words", j)
+            )
+        });
         let begin = self.each(|q| {
+            let products: Vec<String> = (0..self.chunk_quads())
+                .map(|j| format!("dot(newest_key_{j}, vectors[{q}u * QUADS + chunk * CHUNK_QUADS + {j}u])"))
+                .collect();
             let mix = self.each_quad(|j| {
                 format!("        mix_{j}_{q} = select(vec4<f32>(0.0), newest_value_{j}, lane < CHUNKS);\n")
             });
-            format!("        greatest_{q} = newest_{q};\n        total_{q} = select(0.0, 1.0, lane == 0u);\n{mix}")
+            format!(
+                "        let part_{q} = select(0.0, key.scale * ({}), lane < CHUNKS);\n        \
+                 greatest_{q} = capped(subgroupAdd(part_{q}));\n        \
+                 total_{q} = select(0.0, 1.0, lane == 0u);\n{mix}",
+                products.join(" + ")
+            )
         });
-        self.newest_scores_wgsl() + &begin
+        newest + &begin
     }
 
     /// Every query's score against this lane's token.
@@ -88,8 +112,7 @@ impl DecodeAttentionSpec {
             .map(|u| format!("        let key_{u} = {};\n", self.key_wgsl(u)))
             .collect();
         let slot = "        let slot = clamp(token, span.begin, end - 1u) % PAGE_TOKENS;\n";
-        let token = "        let token = piece + lane;\n        let inside = token >= span.begin && token < end;\n";
-        let late = token.to_owned() + &if late.is_empty() { late } else { slot.to_owned() + &late };
+        let late = if late.is_empty() { late } else { slot.to_owned() + &late };
         let products =
             (0..self.cache.chunks()).flat_map(|u| (0..self.chunk_quads()).map(move |j| (u, j))).map(|(u, j)| {
                 let quad = format!("        let key_{u}_{j} = {};\n", self.cache.unpacked_wgsl(&format!("key_{u}"), j));
@@ -149,8 +172,8 @@ impl DecodeAttentionSpec {
 
     fn leave_wgsl(&self) -> String {
         self.each(|q| {
-            let leave = self
-                .each_quad(|j| format!("    mixed[({q}u * CHUNK_QUADS + {j}u) * WORKGROUP + index] = mix_{j}_{q};\n"));
+            let leave =
+                self.each_quad(|j| format!("    mixed[({q}u * CHUNK_QUADS + {j}u) * TILE + index] = mix_{j}_{q};\n"));
             format!(
                 "    let sum_{q} = subgroupAdd(total_{q});\n    if (lane == 0u) {{\n        \
                  reports[{q}u * SUBGROUPS + subgroup] = vec2<f32>(greatest_{q}, sum_{q});\n    }}\n{leave}"

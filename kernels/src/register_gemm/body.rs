@@ -198,13 +198,20 @@ fn multiply_panel(spec: &RegisterGemmSpec, panel: usize) -> Vec<String> {
     lines
 }
 
-/// Fragment `j` of the stage's `depth`th columns.
+/// Fragment `j` of the stage's `depth`th columns, by way of `lane_words`; the order of these stores is that of its elements.
 fn fragment_of_weights(spec: &RegisterGemmSpec, depth: usize, j: usize) -> Vec<String> {
     let fragment = spec.fragment();
     let (rows, words) = (fragment.rows(), fragment.words());
-    fragment.of_lanes(&format!("b_{depth}_{j}"), &spec.kind("B"), spec.lanes_hold_fragments, |row, word| {
-        pair_of_weights(spec, j * rows + row, depth * words + word)
-    })
+    let mut lines = Vec::new();
+    for (row, word) in (0..rows).flat_map(|row| (0..words).map(move |word| (row, word))) {
+        let pair = pair_of_weights(spec, j * rows + row, depth * words + word);
+        lines.push(format!("lane_words[{}] = {pair};", fragment.word_at(row, word)));
+    }
+    let barrier = (!spec.lanes_hold_fragments).then(|| "subgroupBarrier();".to_owned());
+    lines.extend(barrier.clone());
+    lines.push(format!("let b_{depth}_{j} = {};", fragment.load(&spec.kind("B"))));
+    lines.extend(barrier);
+    lines
 }
 
 /// Pair `pair` of the 16 that a lane has of a row in a stage, columns `4 (pair / 2) + pair % 2` and two further, as f16 in a word.

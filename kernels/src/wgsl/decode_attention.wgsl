@@ -1,7 +1,7 @@
 // One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
-// through the tokens, a PIECE at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
-// so-many-th token. They meet once the queries are ready, and when all have done. On matrix units both are products of
-// fragments. In the text that is generated, names that end in numbers are words under way, or belong to the query of that number.
+// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
+// so-many-th token. They meet twice: once the queries are ready, and when all have done. In the text that is generated, names
+// that end in numbers are words under way, or belong to the query of that number.
 ${DECLARATIONS}
 //#include cache
 //#include split
@@ -21,11 +21,6 @@ ${DECLARATIONS}
 //#endif
 //#if SOFTCAP
 //#include tanh
-//#endif
-//#if MATRICES
-//#include neighbours
-//#include query
-//#include decode_matrices
 //#endif
 
 // Queries, then the newest token's key and value.
@@ -111,20 +106,14 @@ fn sum_of(query: u32, quad: u32) -> Sum {
         greatest = max(greatest, reports[query * SUBGROUPS + subgroup].x);
     }
     var sum = Sum(vec4<f32>(0.0), greatest, 0.0);
-//#if !MATRICES
-    let first = (query * CHUNK_QUADS + quad % CHUNK_QUADS) * WORKGROUP + quad / CHUNK_QUADS;
-//#endif
+    let first = (query * CHUNK_QUADS + quad % CHUNK_QUADS) * TILE + quad / CHUNK_QUADS;
     for (var subgroup = 0u; subgroup < SUBGROUPS; subgroup++) {
         let report = reports[query * SUBGROUPS + subgroup];
         let weight = exp(report.x - greatest);
         sum.total += weight * report.y;
-//#if MATRICES
-        sum.quad += weight * mixed[(subgroup * HEADS + query) * QUADS + quad];
-//#else
         for (var share = 0u; share < SHARES; share++) {
             sum.quad += weight * mixed[first + subgroup * SUBGROUP + share * CHUNKS];
         }
-//#endif
     }
     return sum;
 }
@@ -139,7 +128,7 @@ fn partial_at(row: u32, head: u32, split: u32) -> u32 {
 // Weighs the parts of all splits against each other. A pass takes as many quads of the result as there are lanes; where there
 // are fewer, lanes share the splits of a quad.
 fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
-    for (var i = index; i < HEADS * splits; i += WORKGROUP) {
+    for (var i = index; i < HEADS * splits; i += TILE) {
         reports[i] = partials[partial_at(row, first_head + i / splits, i % splits) + HEAD_QUADS].xy;
     }
     workgroupBarrier();
@@ -208,15 +197,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
     // The tokens of a piece lie in one page. Tokens outside begin..end may be no longer this sequence's, or hold anything, even
     // NaNs: lanes without a token read a neighbour's, and give it no weight.
-    let early = first_tile + subgroup * PIECE;
-//#if MATRICES
-    // All subgroups have as many pieces, for some devices' barriers of a subgroup are those of the workgroup.
-    let stop = end + subgroup * PIECE;
-    var piece = early;
-//#else
-    let stop = end;
-    var piece = select(early, early + TILE, early + PIECE <= span.begin);
-//#endif
+    let early = first_tile + subgroup * SUBGROUP;
+    var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
 ${WORDS}
     var page = 0u;
 ${NEXT_LOADS}
@@ -233,9 +215,9 @@ ${NEXT_LOADS}
 //#if KEY_NORM
     let key_factors = pairs_of_key_norm(lane);
 //#endif
-    if (piece < stop) {
-        page = head_of_page(table, clamp(piece, span.begin, end - 1u), kv_head);
-        let first_token = piece;
+    if (piece < end) {
+        page = head_of_page(table, max(piece, span.begin), kv_head);
+        let slot = clamp(piece + lane, span.begin, end - 1u) % PAGE_TOKENS;
 ${LOAD_KEYS}
 ${LOAD_VALUES}
     }
@@ -272,8 +254,7 @@ ${LOAD_VALUES}
     workgroupBarrier();
 ${STATE}
     // The last subgroup has the fewest tokens.
-    let has_newest = is_first && subgroup == SUBGROUPS - 1u;
-    if (has_newest) {
+    if (is_first && subgroup == SUBGROUPS - 1u) {
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
         if (first_head % GQA == 0u) {
@@ -281,37 +262,33 @@ ${STATE}
         }
 ${NEWEST}
     }
-//#if MATRICES
-    make_query_words(index);
-    workgroupBarrier();
-    if (has_newest) {
-${NEWEST_MIX}
-    }
-//#endif
-    while (piece < stop) {
+    while (piece < end) {
+        let token = piece + lane;
+        let inside = token >= span.begin && token < end;
         // What the next piece wants is on its way as soon as there are registers for it.
         let next = piece + TILE;
         var next_page = page;
-        if (next < stop) {
-            next_page = head_of_page(table, min(next, end - 1u), kv_head);
+        if (next < end) {
+            next_page = head_of_page(table, next, kv_head);
         }
 ${SCORE}
-        if (next < stop) {
+        if (next < end) {
             let page = next_page;
-            let first_token = next;
+            let slot = min(next + lane, end - 1u) % PAGE_TOKENS;
 ${LOAD_KEYS}
         }
 ${WEIGH}
 ${MIX}
         piece = next;
         page = next_page;
-        if (piece < stop) {
+        if (piece < end) {
+            let slot = min(piece + lane, end - 1u) % PAGE_TOKENS;
 ${LOAD_VALUES}
         }
     }
 ${LEAVE}
     workgroupBarrier();
-    for (var item = index; item < HEADS * HEAD_QUADS; item += WORKGROUP) {
+    for (var item = index; item < HEADS * HEAD_QUADS; item += TILE) {
         let query = item / HEAD_QUADS;
         let quad = item % HEAD_QUADS;
         let sum = sum_of(query, quad);

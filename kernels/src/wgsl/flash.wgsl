@@ -3,8 +3,6 @@
 // numbers are parts of what a lane or a subgroup carries.
 ${DECLARATIONS}
 //#include cache
-//#include neighbours
-//#include query
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -21,9 +19,25 @@ fn word_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
     return vec4<u32>(pair_of(a.xy), pair_of(a.zw), pair_of(b.xy), pair_of(b.zw));
 }
 
+fn pair_of(x: vec2<f32>) -> u32 {
+    return pack2x16float(vec2<f32>(vec2<f16>(x)));
+}
+
 // Eight elements of q, from this quad on.
 fn query_word(quad: u32) -> vec4<u32> {
     return word_of(input[quad], input[quad + 1u]);
+}
+
+// Two tokens' eight dimensions, the even ones in `low`, the odd ones in `high`: the tokens are neighbours now.
+struct Pairs {
+    low: vec4<u32>,
+    high: vec4<u32>,
+}
+
+fn pairs(a: vec4<u32>, b: vec4<u32>) -> Pairs {
+    let low = (a & vec4<u32>(0xffffu)) | (b << vec4<u32>(16u));
+    let high = (a >> vec4<u32>(16u)) | (b & vec4<u32>(0xffff0000u));
+    return Pairs(low, high);
 }
 
 // Place of the first dimension of a chunk of V.
@@ -57,6 +71,23 @@ fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
 // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
 fn weights_of(score: vec4<f32>, greatest: f32) -> vec4<f32> {
     return select(exp(score - vec4<f32>(greatest - LIFT)), vec4<f32>(0.0), score == vec4<f32>(MASKED));
+}
+
+// Of the neighbouring lanes that share a query.
+fn query_max(score: vec4<f32>) -> f32 {
+    var most = max(max(score.x, score.y), max(score.z, score.w));
+    for (var step = 1u; step < LANES_PER_QUERY; step *= 2u) {
+        most = max(most, subgroupShuffleXor(most, step));
+    }
+    return most;
+}
+
+fn query_sum(value: f32) -> f32 {
+    var total = value;
+    for (var step = 1u; step < LANES_PER_QUERY; step *= 2u) {
+        total += subgroupShuffleXor(total, step);
+    }
+    return total;
 }
 
 //#if ENCODE

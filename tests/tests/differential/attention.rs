@@ -5,7 +5,7 @@
 use artifacts::KvGroupPlan;
 use kernels::attention::{self, AttentionInputs, AttentionSpec, TILE};
 use kernels::combine::{self, CombineSpec, partials_len};
-use kernels::decode_attention::{DecodeAttentionSpec, DecodeMatrices};
+use kernels::decode_attention::DecodeAttentionSpec;
 use kernels::flash::{self, FlashSpec, FlashTile};
 use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
 use kernels::split::Split;
@@ -77,73 +77,41 @@ fn attention_of_decode_in_one_dispatch() {
         while !DecodeAttentionSpec::takes(&cache, target.subgroup_size) {
             cache.head_dim = [64, 40, 32, 128, 80, 10, 256][rng.random_range(0..7)];
         }
-        check_decode(target, index, cache, None, &mut rng);
-    }
-}
-
-#[test]
-fn attention_of_decode_on_matrix_units() {
-    let Some(mut target) = matrix_target() else {
-        eprintln!("attention of decode did not run on matrix units: {} multiplies no f16 matrices", device().name);
-        return;
-    };
-    target.shared_memory_bytes = device().shared_memory_bytes as usize;
-    let mut rng = StdRng::seed_from_u64(12);
-    let side = target.matrix.expect("set above").fragment;
-    for index in 0..12 {
-        let lanes_hold_fragments = index % 4 < 2 && device().name.contains("NVIDIA");
-        let matrices = DecodeMatrices { side, lanes_hold_fragments };
-        let takes = |cache: &CacheLayout| {
-            let lanes = target.subgroup_size;
-            matrices.takes(cache, lanes) && DecodeAttentionSpec::takes(cache, lanes)
+        let splits = [1, 3, 16, 5][index % 4];
+        let case = Case::random(target, index, cache, splits, true, &mut rng);
+        let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
+        let mut decode = DecodeAttentionSpec {
+            gqa,
+            cache,
+            kv_group: 0,
+            split: Split { tile: [64, 128, 32][index % 3], ..split },
+            heads_per_group,
+            words_ahead: [16, 4, 7, 1][index / 2 % 4],
+            heads: case.heads.clone(),
+            softcap,
+            output_stride,
+            output,
+            next: None,
+            clears: 0,
+            subgroup_size: target.subgroup_size,
+            chained: index % 3 == 0,
         };
-        let mut cache = CacheLayout { format: KvFormat::F16, ..any_cache(index, &mut rng) };
-        while !takes(&cache) {
-            cache.head_dim = [32, 64, 128][rng.random_range(0..3)];
+        while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
+            decode.split.tile /= 2;
         }
-        check_decode(&target, index, cache, Some(matrices), &mut rng);
+        if decode.shared_bytes() > target.shared_memory_bytes {
+            continue;
+        }
+        if target.next.is_some() && matches!(output, ActivationFormat::Codes(_)) && index % 8 != 6 {
+            let format = [WeightFormat::Int4 { group: 32 }, WeightFormat::Int8][rng.random_range(0..2)];
+            let (rows, cols) = (rng.random_range(1..200), gqa * cache.n_kv_heads * cache.head_dim);
+            decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
+            decode.clears = CLEARS;
+        }
+        // The first step, and one after others, which finds the counters as they left them.
+        let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
+        Case { n_before, attention: decode.as_attention(), decode: Some(decode), ..case }.check(target, &mut rng);
     }
-}
-
-fn check_decode(target: &Target, index: usize, cache: CacheLayout, matrices: Option<DecodeMatrices>, rng: &mut StdRng) {
-    let splits = [1, 3, 16, 5][index % 4];
-    let case = Case::random(target, index, cache, splits, true, rng);
-    let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
-    let lanes = [64, 128, 32][index % 3];
-    let most_heads = matrices.map_or(heads_per_group, |matrices| gqa.min(matrices.side));
-    let piece = matrices.map_or(target.subgroup_size as usize, |matrices| matrices.side);
-    let mut decode = DecodeAttentionSpec {
-        gqa,
-        cache,
-        kv_group: 0,
-        split: Split { tile: lanes / target.subgroup_size as usize * piece, ..split },
-        heads_per_group: if index.is_multiple_of(2) { most_heads } else { heads_per_group },
-        words_ahead: [16, 4, 7, 1][index / 2 % 4],
-        matrices,
-        heads: case.heads.clone(),
-        softcap,
-        output_stride,
-        output,
-        next: None,
-        clears: 0,
-        subgroup_size: target.subgroup_size,
-        chained: index.is_multiple_of(3),
-    };
-    while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > piece {
-        decode.split.tile /= 2;
-    }
-    if decode.shared_bytes() > target.shared_memory_bytes {
-        return;
-    }
-    if target.next.is_some() && matches!(output, ActivationFormat::Codes(_)) && index % 8 != 6 {
-        let format = [WeightFormat::Int4 { group: 32 }, WeightFormat::Int8][rng.random_range(0..2)];
-        let (rows, cols) = (rng.random_range(1..200), gqa * cache.n_kv_heads * cache.head_dim);
-        decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
-        decode.clears = CLEARS;
-    }
-    // The first step, and one after others, which finds the counters as they left them.
-    let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
-    Case { n_before, attention: decode.as_attention(), decode: Some(decode), ..case }.check(target, rng);
 }
 
 #[test]
@@ -246,10 +214,6 @@ impl Case {
             subgroup_size: target.subgroup_size,
         };
         Case { attention, flash: None, decode: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
-    }
-
-    fn is_on_matrices(&self) -> bool {
-        self.flash.is_some() || self.decode.as_ref().is_some_and(|decode| decode.matrices.is_some())
     }
 
     fn combine(&self) -> CombineSpec {
@@ -407,11 +371,10 @@ impl Case {
             let used = self.n_rows * heads.output_stride;
             assert_same(&format!("queries of {what}"), &floats(&found[&HEADS])[..used], &queries[..used], TOLERANCE);
         }
-        let on_matrices = self.is_on_matrices();
-        let tolerance = match (on_matrices, cache.format) {
-            (true, _) => FLASH_TOLERANCE,
-            (false, KvFormat::F16) => F16_TOLERANCE,
-            (false, KvFormat::Int8) => CODES_TOLERANCE,
+        let tolerance = match (self.flash, cache.format) {
+            (Some(_), _) => FLASH_TOLERANCE,
+            (None, KvFormat::F16) => F16_TOLERANCE,
+            (None, KvFormat::Int8) => CODES_TOLERANCE,
         };
         if self.attention.split.is_partial() {
             let maxima_bounded = |words: &[u32]| -> Vec<f32> {
@@ -431,18 +394,17 @@ impl Case {
         let mut expected = vec![0; sum_words];
         next.twin(&next_weights, &twin, &mut expected);
         let added: Vec<f32> = values_of_sums(&found[&RESULT]).iter().map(|sum| sum / times as f32).collect();
-        let tolerance = if on_matrices { FLASH_CODES_TOLERANCE } else { CODES_TOLERANCE };
-        assert_same(&what, &added, &values_of_sums(&expected), tolerance);
+        assert_same(&what, &added, &values_of_sums(&expected), CODES_TOLERANCE);
     }
 
     /// Rows of the result; a code may differ by one where f32 differs in the last place.
     fn assert_rows_same(&self, what: &str, found: &[u32], twin: &[u32], tolerance: f64) {
         let stride = self.attention.output_stride;
         let format = self.attention.output;
-        let tolerance = match (format, self.is_on_matrices()) {
+        let tolerance = match (format, self.flash) {
             (ActivationFormat::F32, _) => tolerance,
-            (_, false) => CODES_TOLERANCE,
-            (_, true) => FLASH_CODES_TOLERANCE,
+            (_, None) => CODES_TOLERANCE,
+            (_, Some(_)) => FLASH_CODES_TOLERANCE,
         };
         let width = self.combine().n_heads * self.attention.cache.head_dim;
         for (row, (found, twin)) in found.chunks(stride).zip(twin.chunks(stride)).enumerate() {

@@ -43,7 +43,7 @@ fn targets() -> Vec<Target> {
     subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
     let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
-    let next = Some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX });
+    let next = Some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX, words_ahead: 1 });
     let mut targets: Vec<Target> = llvmpipe.chain([generic, subgroups]).collect();
     for target in &mut targets {
         (target.next, target.chains) = (next, true);

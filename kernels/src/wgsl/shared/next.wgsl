@@ -2,8 +2,7 @@
 //#include encode
 
 var<workgroup> next_codes: array<vec4<u32>, 2u * NEXT_GROUPS>;
-// As many as cooperative matrices want whatever lies behind it to be aligned.
-var<workgroup> next_group_words: array<u32, (NEXT_GROUPS + 3u) / 4u * 4u>;
+var<workgroup> next_group_words: array<u32, NEXT_GROUPS>;
 
 // Four elements a lane, `quad` of the workgroup's. Called by all lanes together.
 fn keep_next(quad: u32, x: vec4<f32>, lane: u32) {
