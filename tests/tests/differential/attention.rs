@@ -122,7 +122,7 @@ fn flash_attention() {
     };
     let small = target.matrix.expect("set above").flash;
     let mut rng = StdRng::seed_from_u64(10);
-    for index in 0..10 {
+    for index in 0..13 {
         let head_dim = [64, 256, 16, 128, 32, 80, 96, 160][index % 8];
         // Too few tokens for all lanes of larger subgroups.
         let page_tokens = if index == 9 && target.subgroup_size < 32 { 16 } else { 32 };
