@@ -61,13 +61,11 @@ impl<'a> Reader<'a> {
 
     /// Fills `piece` from its offset in the file on: out of the page cache what is there, and else past it.
     pub fn read(&self, offset_bytes: u64, piece: &mut [u8]) -> Result<(), LoadError> {
-        faults::before_reading();
         self.try_read(offset_bytes, piece).map_err(|error| self.error(error))
     }
 
     /// Brings a range of the map into memory.
     pub fn fault_in(&self, range: Range<u64>) -> Result<(), LoadError> {
-        faults::before_reading();
         self.file.fault_in(range.start as usize..range.end as usize).map_err(|error| self.error(error))
     }
 
@@ -143,7 +141,13 @@ pub fn on_all_cores<P: Send, R: Send>(
 ) -> Result<ControlFlow<()>, LoadError> {
     let threads = cores::count().clamp(LEAST_THREADS, MOST_THREADS).min(pieces.len());
     let queue = Mutex::new(pieces.into_iter());
-    let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+    let next = || {
+        let mut pieces = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let piece = pieces.next()?;
+        // A limit is of the first pieces, whichever thread has come further with its own.
+        faults::before_reading();
+        Some(piece)
+    };
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         let (next, work) = (&next, &work);
