@@ -113,14 +113,6 @@ impl FlashTile {
         keys.max(values).max(self.subgroups * self.fragment * row_words(self.fragment))
     }
 
-    /// Queries whose results have room there as f16, in rows as long as those of K; as many as leave none over.
-    fn staged(&self, cache: &CacheLayout) -> usize {
-        let room = self.kv_words(cache) / row_words(cache.head_dim);
-        let strips = self.queries(cache) / self.fragment;
-        let staged = (1..=strips).rev().find(|n| strips.is_multiple_of(*n) && n * self.fragment <= room);
-        staged.expect("a page has a fragment's tokens") * self.fragment
-    }
-
     /// Words of as many dimensions of V as a fragment has; one more keeps neighbouring chunks in different banks.
     fn value_words(&self, cache: &CacheLayout) -> usize {
         self.fragment * row_words(cache.page_tokens) + 1
@@ -211,9 +203,6 @@ impl FlashSpec {
             .size("VALUE_WORDS", tile.value_words(cache))
             .size("QUERY_WORDS", row_words(tile.fragment))
             .size("SCORE_QUADS", cache.page_tokens / 4 + 1)
-            .size("STAGED", tile.staged(cache))
-            .size("RESULT_GROUPS", cache.head_dim / ACTIVATION_GROUP)
-            .size("RESULT_WORDS", cache.head_dim / 2)
             .number("CAP", self.softcap.map_or(0.0, Number::get))
             .number("MASKED", MASKED)
             .number("LIFT", LIFT)
@@ -448,10 +437,10 @@ impl FlashSpec {
         format!("        let factor = coopLoad<{kind}>(&factors[strip * FRAGMENT], 0u);\n")
     }
 
-    /// A tile's width of dimensions at a time; where they become f16, a part of the strips at a time, whose rows all lanes copy out.
+    /// A tile's width of dimensions at a time.
     fn finish_wgsl(&self) -> String {
         let (fragments, fragment) = (self.slice_fragments(), self.tile.fragment);
-        let mut code = String::new();
+        let mut code = self.factor_wgsl().trim_start().to_owned();
         for first in (0..fragments).step_by(self.token_fragments()) {
             let count = self.token_fragments().min(fragments - first);
             for i in 0..count {
@@ -463,16 +452,7 @@ impl FlashSpec {
                 "    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + {dim}u, {quads}u, subgroup_lane);\n"
             );
         }
-        let factor = self.factor_wgsl().trim_start().to_owned();
-        if !matches!(self.output, ActivationFormat::Halves(_)) {
-            return format!("    {factor}{code}");
-        }
-        format!(
-            "    {factor}    for (var first = 0u; first < QUERIES; first += STAGED) {{\n        \
-             if (strip * FRAGMENT / STAGED == first / STAGED) {{\n{}        }}\n        workgroupBarrier();\n        \
-             copy_out(first, first_row, last_row, first_head, lane);\n        workgroupBarrier();\n    }}\n",
-            indented(&indented(&code))
-        )
+        format!("    {code}")
     }
 }
 

@@ -26,7 +26,7 @@ mod body;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, HALVES_BLOCK};
+use crate::activations::{ActivationFormat, HALVES_BLOCK};
 use crate::fragments::{Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, EXTENSIONS, GemmInputs, Product};
 use crate::spec::{BindingSpec, Role, bindings, declarations};
@@ -169,15 +169,8 @@ impl RegisterGemmSpec {
             .text("RESULTS", body::results(self));
         let values = if self.halves_out {
             let output = ActivationFormat::Halves(self.product.input);
-            let made = tile.matrix_rows() / 2;
-            let whole = made.is_multiple_of(ACTIVATION_GROUP) || ACTIVATION_GROUP.is_multiple_of(made);
-            assert!(whole && made / 2 <= 4 * tile.row_words(), "products of a row have room, in groups: {tile:?}");
-            values
-                .flag("HALVES_OUT", true)
-                .size("HALVES_BLOCK", HALVES_BLOCK)
-                .size("OUTPUT_FACTOR_AT", output.factor_at(self.product.output_rows()))
-                .size("MADE", made)
-                .size("MADE_GROUPS", made.div_ceil(ACTIVATION_GROUP))
+            let factor_at = output.factor_at(self.product.output_rows());
+            values.flag("HALVES_OUT", true).size("HALVES_BLOCK", HALVES_BLOCK).size("OUTPUT_FACTOR_AT", factor_at)
         } else {
             values
         };

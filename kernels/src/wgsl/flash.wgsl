@@ -7,7 +7,7 @@ ${DECLARATIONS}
 //#include tanh
 //#endif
 
-// Eight f16 a word. K: a row a token; V: a row a dimension. Before, a fragment of Q of each subgroup; at last, f16 on their way out.
+// Eight f16 a word. K: a row a token; V: a row a dimension. Before, a fragment of Q of each subgroup.
 var<workgroup> kv_tile: array<vec4<u32>, KV_WORDS>;
 // A plane of scores for each slice; at last the result, on its way out.
 var<workgroup> scores: array<vec4<f32>, SLICES * QUERIES * SCORE_QUADS>;
@@ -95,22 +95,14 @@ fn query_sum(value: f32) -> f32 {
 //#include encode_row
 
 //#endif
-// Takes so many quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane: to `kv_tile` if they are to become
-// f16, otherwise to the result.
+// Writes so many quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
 fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
     subgroupBarrier();
     for (var i = subgroup_lane; i < FRAGMENT * quads; i += SUBGROUP) {
         let query = strip * FRAGMENT + i / quads;
-        let value = scores[plane + i / quads * SCORE_QUADS + i % quads];
-//#if HALVES
-        let quad = dim / 4u + i % quads;
-        let words = half_words(value, subgroup_lane);
-        let at = query % STAGED * 4u * KEY_WORDS + quad % 8u * 2u * RESULT_GROUPS + quad / 8u;
-        kv_tile[at / 4u][at % 4u] = words.x;
-        kv_tile[(at + RESULT_GROUPS) / 4u][(at + RESULT_GROUPS) % 4u] = words.y;
-//#else
         let row = first_row + query / HEADS;
         let quad = ((first_head + query % HEADS) * HEAD_DIM + dim) / 4u + i % quads;
+        let value = scores[plane + i / quads * SCORE_QUADS + i % quads];
         // Vectors past the last repeat it; nothing of them is stored.
         let stored = query < ROWS * HEADS && row <= last_row;
 //#if ENCODE
@@ -120,31 +112,9 @@ fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32,
             output[row * (OUTPUT_STRIDE / 4u) + quad] = value;
         }
 //#endif
-//#endif
     }
     subgroupBarrier();
 }
-
-//#if HALVES
-// The vectors from `first` on as they lie in `kv_tile`: a head's words in the order of the result, but for those of other heads that may
-// lie between them. A word at a time from each quad would touch eight times as many pieces of memory.
-fn copy_out(first: u32, first_row: u32, last_row: u32, first_head: u32, lane: u32) {
-    for (var i = lane; i < STAGED * RESULT_WORDS; i += WORKGROUP) {
-        let query = first + i / RESULT_WORDS;
-        let row = first_row + query / HEADS;
-        if (query < ROWS * HEADS && row <= last_row) {
-            let word = i % RESULT_WORDS;
-            let group = (first_head + query % HEADS) * RESULT_GROUPS + word % RESULT_GROUPS;
-            let at = i / RESULT_WORDS * 4u * KEY_WORDS + word;
-            let place = group / 4u * 64u + word / RESULT_GROUPS * 4u + group % 4u;
-            encoded[row * OUTPUT_STRIDE + place] = kv_tile[at / 4u][at % 4u];
-            if (place == 0u) {
-                encoded[row * OUTPUT_STRIDE + FACTOR_AT] = bitcast<u32>(FACTOR);
-            }
-        }
-    }
-}
-//#endif
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(

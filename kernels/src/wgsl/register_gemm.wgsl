@@ -48,32 +48,6 @@ fn zero_of(params: u32) -> vec2<f16> {
 }
 //#endif
 
-//#if HALVES_OUT
-// Products on their way out as f16, in `activation_tile`, a row of ROW_WORDS each. The workgroup's groups of 32 are neighbours in the
-// row that the next GEMM reads, word by word, and so they are here: what is copied out are stretches of memory, not single words.
-fn keep_word(step_row: u32, element: u32, word: u32) {
-    let of_pair = element % MADE % 32u / 4u * 2u + element % 2u;
-    let at = step_row % STEP_ROWS * 4u * ROW_WORDS + of_pair * MADE_GROUPS + element % MADE / 32u;
-    activation_tile[at / 4u][at % 4u] = word;
-}
-
-fn copy_out(first_step_row: u32, last_step_row: u32, first_element: u32, lane: u32) {
-    for (var i = lane; i < STEP_ROWS * (MADE / 2u); i += WORKGROUP) {
-        let step_row = first_step_row + i / (MADE / 2u);
-        let word = i % (MADE / 2u);
-        let of_pair = word / MADE_GROUPS;
-        let element = first_element + word % MADE_GROUPS * 32u + of_pair / 2u * 4u + of_pair % 2u;
-        if (step_row <= last_step_row && element < OUTPUT_ROWS) {
-            // Block, d, h and t of the drawing in kernels/src/activations.rs.
-            let place = element / HALVES_BLOCK * (HALVES_BLOCK / 2u) + element % 32u / 4u * 8u + element % 2u * 4u
-                + element % HALVES_BLOCK / 32u;
-            let at = i / (MADE / 2u) * 4u * ROW_WORDS + word;
-            encoded[step_row * OUTPUT_STRIDE + place] = activation_tile[at / 4u][at % 4u];
-        }
-    }
-}
-//#endif
-
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -107,12 +81,6 @@ ${EXCHANGE}
             encoded[row * OUTPUT_STRIDE + OUTPUT_FACTOR_AT] = bitcast<u32>(product_factor[0]);
         }
     }
-    // All have read the last activations.
-    workgroupBarrier();
 //#endif
 ${RESULTS}
-//#if HALVES_OUT
-    workgroupBarrier();
-    copy_out(first_step_row, last_step_row, group.y * MADE, lane);
-//#endif
 }

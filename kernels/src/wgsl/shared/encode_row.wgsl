@@ -28,31 +28,22 @@ fn store_factor(row_at: u32, most: f32, lane: u32) {
 //#endif
 //#endif
 
-//#if HALVES
-// Four values, divided by the row's factor: of h = 0 and of h = 1 of the drawing.
-fn half_words(x: vec4<f32>, lane: u32) -> vec2<u32> {
-    let quantised = quantise(x, lane);
-    let values = quantised.codes * (quantised.scale * inverse_factor);
-    return vec2<u32>(pack2x16float(values.xz), pack2x16float(values.yw));
-}
-
-//#endif
 fn store_quad(row_at: u32, quad: u32, x: vec4<f32>, lane: u32) {
+    let quantised = quantise(x, lane);
 //#if GIVEN_FACTOR
     if (quad == 0u) {
         encoded[row_at + FACTOR_AT] = bitcast<u32>(FACTOR);
     }
 //#endif
 //#if HALVES
-    let words = half_words(x, lane);
     if (quad < STORED_QUADS) {
+        let values = quantised.codes * (quantised.scale * inverse_factor);
         // Quads of a block of 128 elements: t and d of the drawing.
         let at = row_at + quad / 32u * 64u + quad % 8u * 8u + quad / 8u % 4u;
-        encoded[at] = words.x;
-        encoded[at + 4u] = words.y;
+        encoded[at] = pack2x16float(values.xz);
+        encoded[at + 4u] = pack2x16float(values.yw);
     }
 //#else
-    let quantised = quantise(x, lane);
     let words = code_words(quantised);
     let of_group = group_word(quantised, lane);
     if (quad < STORED_QUADS) {

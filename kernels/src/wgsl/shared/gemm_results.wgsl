@@ -28,8 +28,8 @@ fn finished(at: u32, step_row: u32, first_matrix_row: u32, column: u32) -> f32 {
     return value;
 }
 
-// Finishes and writes, or keeps, the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are
-// is an argument, because memory that was asked would be asked again after each write.
+// Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are is an
+// argument, because memory that was asked would be asked again after each write.
 fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, subgroup: u32, subgroup_lane: u32) {
     subgroupBarrier();
 //#if HALVES_OUT
@@ -43,7 +43,11 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
         if (step_row <= last_step_row && element < OUTPUT_ROWS) {
             let first = finished(at, step_row, first_matrix_row, column);
             let second = finished(at + 2u, step_row, first_matrix_row, column + 2u);
-            keep_word(step_row, element, pack2x16float(vec2<f32>(first, second) * inverse_product_factor));
+            // Block, d, h and t of the drawing in kernels/src/activations.rs.
+            let place = element / HALVES_BLOCK * (HALVES_BLOCK / 2u) + element % 32u / 4u * 8u + element % 2u * 4u
+                + element % HALVES_BLOCK / 32u;
+            let pair = vec2<f32>(first, second) * inverse_product_factor;
+            encoded[step_row * OUTPUT_STRIDE + place] = pack2x16float(pair);
         }
     }
 //#else
