@@ -150,10 +150,16 @@ impl<'m, L: Listener> Scheduler<'m, L> {
         }
     }
 
-    /// The idle session that holds most of the prompt; among equals, the one that has been idle longest.
+    /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, nobody's
+    /// conversation is given up. Otherwise, and among equals, the one that has been idle longest.
     fn best_session(&self, prompt: &[u32]) -> Option<usize> {
-        let held = self.idle.iter().map(|session| session.common_start(prompt));
-        held.enumerate().rev().max_by_key(|(_, tokens)| *tokens).map(|(index, _)| index)
+        let common = self.idle.iter().map(|session| (session.common_start(prompt), session.len_tokens()));
+        let worth = common
+            .enumerate()
+            .rev()
+            .filter(|(_, (common, held))| *common > 0 && 2 * common >= (*held).min(prompt.len() as u32));
+        let best = worth.max_by_key(|(_, (common, _))| *common).map(|(index, _)| index);
+        best.or((!self.idle.is_empty()).then_some(0))
     }
 
     /// Feeds a step's worth of the first prompt, and moves its sequence on when that was the rest of it.

@@ -159,14 +159,19 @@ impl<'m> Session<'m> {
         if len_tokens >= self.len_tokens() {
             return Ok(());
         }
-        // Tables of an engine that is gone forget nothing: the journal makes the cache anew.
-        let is_current = self.model.shared().engine_of(self.generation).is_some();
-        let tables = if is_current { self.tables.as_slice() } else { &[] };
-        if let Some(table) = tables.iter().find(|table| !table.can_continue_at(len_tokens)) {
-            return Err(RunError::Forgotten { len_tokens, kept_from: table.kept_from() });
+        if let Some(kept_from) = self.forgotten(len_tokens) {
+            return Err(RunError::Forgotten { len_tokens, kept_from });
         }
         self.give_back_from(len_tokens);
         Ok(())
+    }
+
+    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
+    fn forgotten(&self, len_tokens: u32) -> Option<u32> {
+        // Tables of an engine that is gone forget nothing: the journal makes the cache anew.
+        let is_current = self.model.shared().engine_of(self.generation).is_some();
+        let tables = if is_current { self.tables.as_slice() } else { &[] };
+        tables.iter().find(|table| !table.can_continue_at(len_tokens)).map(|table| table.kept_from())
     }
 
     /// Forgets everything, so that equal seeds draw equal tokens again.
@@ -181,10 +186,13 @@ impl<'m> Session<'m> {
     }
 
     /// How many of its tokens the sequence could keep to go on with `prompt`: those that are the same, and were fed with
-    /// LongRoPE's frequencies for a text of its length. The prompt's last token is always fed, because its logits are wanted.
+    /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to.
+    /// The prompt's last token is always fed, because its logits are wanted.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
         let rope_variant = self.model.meta().model.rope_variant(prompt.len() as u32);
-        common_start(self.tokens(), prompt).min(self.journal.len_of_variant(rope_variant))
+        let common = common_start(self.tokens(), prompt).min(self.journal.len_of_variant(rope_variant));
+        let goes_on = common == self.len_tokens() || self.forgotten(common).is_none();
+        if goes_on { common } else { 0 }
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the

@@ -68,6 +68,39 @@ fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
 }
 
 #[test]
+fn conversations_that_take_turns_go_on_from_their_own() {
+    let Some(server) = Server::start(&["--parallel", "2", "--ctx", "512"]) else { return };
+    let ask = |question: &str| {
+        let system = json!({"role": "system", "content": "Be brief."});
+        let messages = json!([system, {"role": "user", "content": question}]);
+        let usage =
+            server.whole(CHAT, &json!({"messages": messages, "max_tokens": 2, "temperature": 0}))["usage"].take();
+        (usage["prompt_tokens"].as_u64().unwrap(), usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
+    };
+    let island = "Who lives on the island in the middle of the sea, and what do they eat when the ships are late?";
+    let captain = "Where does the captain sail with his ship in the winter, when all of the other ones are at home?";
+    for question in [island, captain] {
+        let (prompt, cached) = ask(question);
+        assert!(2 * cached < prompt, "{question}: {cached} of {prompt}");
+    }
+    for question in [island, captain, island] {
+        let (prompt, cached) = ask(question);
+        assert_eq!(cached, prompt - 1, "{question}");
+    }
+}
+
+#[test]
+fn whoever_started_it_can_ask_it_to_end() {
+    let Some(mut server) = Server::start(&["--parallel", "1", "--ctx", "4096"]) else { return };
+    let endless = json!({"prompt": "The sea", "temperature": 0, "stream": true});
+    let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
+    assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
+    let pid = server.program.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(server.program.child.wait().unwrap().success());
+}
+
+#[test]
 fn a_seed_draws_the_same_and_choices_draw_their_own() {
     let Some(server) = Server::start(&["--parallel", "3", "--ctx", "256"]) else { return };
     let request = |seed: u64, n: u32| json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": seed, "n": n});
@@ -158,8 +191,14 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
     }
     assert!(get(&server.address, "/").0.starts_with("HTTP/1.0 404 "));
     assert!(get(&server.address, TEXT).0.starts_with("HTTP/1.0 405 "));
+    let (_, too_long) = post(&server.address, TEXT, &json!({"prompt": far}).to_string());
+    assert_eq!(serde_json::from_str::<Value>(&too_long).unwrap()["error"]["code"], "context_length_exceeded");
     let models: Value = serde_json::from_str(&get(&server.address, "/v1/models").1).unwrap();
     assert_eq!(models["data"][0]["id"], "gemma3-2m-draft");
+    let model: Value = serde_json::from_str(&get(&server.address, "/v1/models/gemma3-2m-draft").1).unwrap();
+    assert_eq!(model, models["data"][0]);
+    let (head, other) = get(&server.address, "/v1/models/some/other");
+    assert!(head.starts_with("HTTP/1.0 404 ") && other.contains(r#""code":"model_not_found""#), "{head}\n{other}");
 }
 
 #[test]
@@ -214,7 +253,7 @@ fn unicorn_run() -> Command {
 
 /// A server that answers, until the value ends.
 struct Server {
-    _program: Watched,
+    program: Watched,
     address: String,
 }
 
@@ -234,7 +273,7 @@ impl Server {
             assert!(!line.is_empty(), "it ended: {told}");
             if let Some((_, rest)) = line.split_once(" at http://") {
                 let address = rest.split_once("/v1: ").expect("the address, then how many sequences").0.to_owned();
-                return Some(Server { _program: program, address });
+                return Some(Server { program, address });
             }
             told += &line;
         }

@@ -1,10 +1,12 @@
 //! A place in the network, and a thread that answers there.
 
+use std::future;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::thread;
 
 use axum::Router;
+use axum::serve::ListenerExt;
 
 /// Taken, but nobody is answered yet: whoever asks waits.
 pub struct Place {
@@ -32,9 +34,28 @@ impl Place {
     /// # Errors
     /// When there is no thread, or nothing to wait with.
     pub fn answer(self, thread_name: &str, routes: Router) -> io::Result<()> {
+        self.answer_beside(thread_name, routes, future::pending())
+    }
+
+    /// The same, and does `beside` there, too.
+    ///
+    /// # Errors
+    /// As `answer`.
+    pub fn answer_beside(
+        self,
+        thread_name: &str,
+        routes: Router,
+        beside: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
         let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let serve = move || {
-            reactor.block_on(async { axum::serve(tokio::net::TcpListener::from_std(self.listener)?, routes).await })
+            reactor.block_on(async {
+                tokio::spawn(beside);
+                // Small pieces go at once: a streamed token does not wait until the one before is acknowledged.
+                let listener =
+                    tokio::net::TcpListener::from_std(self.listener)?.tap_io(|io| drop(io.set_nodelay(true)));
+                axum::serve(listener, routes).await
+            })
         };
         thread::Builder::new().name(thread_name.into()).spawn(serve)?;
         Ok(())

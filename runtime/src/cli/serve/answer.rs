@@ -49,7 +49,7 @@ impl Answer {
                 Event::Begun { .. } => {}
                 Event::Text { choice, text } => choices[choice as usize].0 += &text,
                 Event::Ended { choice, reason, .. } => choices[choice as usize].1 = reason,
-                Event::Failed { message } => return Err(Refusal::failed(message)),
+                Event::Failed(refusal) => return Err(refusal),
             }
         }
         Ok(self.reply.whole(&choices, self.usage))
@@ -62,7 +62,7 @@ impl Answer {
                 let chunk = match stage {
                     Stage::Choices => match answer.next().await {
                         Some(event) => {
-                            if matches!(event, Event::Failed { .. }) {
+                            if matches!(event, Event::Failed(_)) {
                                 stage = Stage::Over;
                             }
                             answer.chunk(event)
@@ -94,7 +94,7 @@ impl Answer {
             Event::Begun { choice, .. } => self.reply.begun(choice)?,
             Event::Text { choice, text } => self.reply.text(choice, &text),
             Event::Ended { choice, reason, .. } => self.reply.ended(choice, reason),
-            Event::Failed { message } => Refusal::failed(message).json(),
+            Event::Failed(refusal) => refusal.json(),
         };
         Some(chunk.to_string())
     }
@@ -104,7 +104,7 @@ impl Answer {
         if self.ended == self.choices {
             return None;
         }
-        let event = self.events.recv().await.unwrap_or_else(|| Event::Failed { message: "server is stopping".into() });
+        let event = self.events.recv().await.unwrap_or_else(|| Event::Failed(Refusal::stopping()));
         match event {
             Event::Begun { choice, cached_tokens } if choice % self.n == 0 => self.usage.cached_tokens += cached_tokens,
             Event::Ended { tokens, .. } => {

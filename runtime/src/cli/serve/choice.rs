@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::refusal::Refusal;
 use super::stop_strings::StopStrings;
 use crate::cli::error::CliError;
 use crate::cli::text::TextStream;
@@ -27,9 +28,7 @@ pub enum Event {
         reason: FinishReason,
     },
     /// Nothing more comes of any choice.
-    Failed {
-        message: String,
-    },
+    Failed(Refusal),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +118,7 @@ impl<'m> Choice<'m> {
             CliError::Failed(message) => message,
             CliError::OutputClosed => return ControlFlow::Break(()),
         };
-        self.tell(Event::Failed { message });
+        self.tell(Event::Failed(Refusal::failed(message)));
         ControlFlow::Break(())
     }
 }

@@ -63,7 +63,7 @@ impl Desk {
                 stop_strings: request.stop_strings.clone(),
                 events: events.clone(),
             };
-            self.orders.send(Order::Answer(job)).map_err(|_| Refusal::failed("server is stopping"))?;
+            self.orders.send(Order::Answer(job)).map_err(|_| Refusal::stopping())?;
         }
         let usage = Usage { prompt_tokens, ..Usage::default() };
         Ok(Answer::new(self.reply(kind), heard, &request, usage))
@@ -101,7 +101,8 @@ impl Desk {
         if tokens.is_empty() || tokens.len() > context_tokens as usize {
             let found =
                 format!("expected 1 to {context_tokens} tokens, the context of a sequence, found {}", tokens.len());
-            return Err(Refusal::parameter(name, found));
+            let refusal = if tokens.is_empty() { Refusal::parameter } else { Refusal::too_long };
+            return Err(refusal(name, found));
         }
         if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
             let found =

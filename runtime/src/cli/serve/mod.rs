@@ -20,6 +20,8 @@ mod worker;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::args::ServeArgs;
 use super::error::CliError;
 use super::http::Place;
@@ -33,7 +35,7 @@ use crate::scheduler::Scheduler;
 use desk::Desk;
 use worker::{Order, Worker};
 
-/// Answers until Ctrl-C.
+/// Answers until Ctrl-C, or until whoever started it asks it to end.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     // What can be known before a minute of loading is.
     refuse_synthetic(&args.artifact)?;
@@ -51,8 +53,9 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
 
     let stop = orders.clone();
     interrupt::catch_with(move || drop(stop.send(Order::Stop)))?;
+    let terminated = terminated(orders.clone());
     let desk = Desk::new(&model, text.clone(), template, args.sampling.clone(), orders);
-    place.answer("http", routes::routes(desk)).map_err(refused)?;
+    place.answer_beside("http", routes::routes(desk), terminated).map_err(refused)?;
     note(format_args!(
         "serving {} at http://{address}/v1: {} sequences of {} tokens",
         model.meta().model.name,
@@ -62,6 +65,14 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let status = StatusWriter::new(status::folder(), &model);
     Worker { model: &model, text: &text, scheduler, status, inbox }.run();
     Ok(())
+}
+
+/// SIGTERM, which service managers and containers send, stops as Ctrl-C does. Where it cannot be caught, it ends the program.
+async fn terminated(orders: mpsc::Sender<Order>) {
+    if let Ok(mut signals) = signal(SignalKind::terminate()) {
+        signals.recv().await;
+        let _ = orders.send(Order::Stop);
+    }
 }
 
 /// Random weights say nothing, and nobody who asks a server sees what `unicorn-run` says of them on stderr.

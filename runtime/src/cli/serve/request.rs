@@ -45,23 +45,43 @@ pub const MOST_CHOICES: usize = 128;
 /// Of a value that a message repeats.
 const MOST_CHARACTERS: usize = 80;
 
-/// Parameters that we lack, with the value that asks for nothing.
-fn lacking() -> [(&'static str, Value); 14] {
-    [
+/// Of a request, and bytes of each.
+const MOST_STOP_STRINGS: usize = 16;
+const MOST_STOP_BYTES: usize = 1 << 10;
+
+/// Parameters that we lack, OpenAI's and those of llama.cpp and vLLM, with the value that asks for nothing.
+fn lacking() -> Vec<(&'static str, Value)> {
+    vec![
         ("audio", Value::Null),
         ("best_of", json!(1)),
+        ("dry_multiplier", json!(0.0)),
         ("echo", json!(false)),
         ("frequency_penalty", json!(0.0)),
         ("function_call", json!("none")),
         ("functions", json!([])),
+        ("grammar", json!("")),
+        ("guided_choice", Value::Null),
+        ("guided_grammar", Value::Null),
+        ("guided_json", Value::Null),
+        ("guided_regex", Value::Null),
+        ("ignore_eos", json!(false)),
+        ("json_schema", json!({})),
         ("logit_bias", json!({})),
         ("logprobs", json!(false)),
+        ("min_tokens", json!(0)),
+        ("mirostat", json!(0)),
         ("modalities", json!(["text"])),
         ("presence_penalty", json!(0.0)),
+        ("prompt_logprobs", Value::Null),
         ("response_format", json!({"type": "text"})),
+        ("stop_token_ids", json!([])),
+        ("structured_outputs", Value::Null),
         ("suffix", json!("")),
         ("tools", json!([])),
         ("top_logprobs", json!(0)),
+        ("typical_p", json!(1.0)),
+        ("use_beam_search", json!(false)),
+        ("xtc_probability", json!(0.0)),
     ]
 }
 
@@ -80,6 +100,10 @@ impl Request {
         for (name, nothing) in lacking() {
             fields.refuse_unless(name, &nothing)?;
         }
+        // Without tools there is nothing to choose.
+        if fields.0.get("tool_choice") != Some(&json!("auto")) {
+            fields.refuse_unless("tool_choice", &json!("none"))?;
+        }
         let prompts = match kind {
             Kind::Chat => vec![Prompt::Chat(messages(fields.need("messages", "a list of messages")?)?)],
             Kind::Text => prompts(&fields.need("prompt", PROMPT)?)?,
@@ -90,10 +114,6 @@ impl Request {
                 format!("expected 1 to {MOST_CHOICES} choices in all, found {n} for each of {}", prompts.len());
             return Err(Refusal::parameter("n", expected));
         }
-        let max_tokens = fields.take("max_completion_tokens", COUNT)?.or(fields.take("max_tokens", COUNT)?);
-        if max_tokens == Some(0) {
-            return Err(Refusal::parameter("max_tokens", format!("expected {COUNT}, found 0")));
-        }
         let stream_options: Option<Map<String, Value>> = fields.take("stream_options", "an object")?;
         let include_usage =
             stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
@@ -101,7 +121,7 @@ impl Request {
             prompts,
             n,
             sampling: sampling(&mut fields, defaults)?,
-            max_tokens,
+            max_tokens: max_tokens(&mut fields)?,
             stop_strings: stop_strings(fields.take("stop", STOP)?)?,
             stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
@@ -110,7 +130,7 @@ impl Request {
 }
 
 const BOOLEAN: &str = "true or false";
-const COUNT: &str = "a whole number above 0";
+const COUNT: &str = "a whole number above 0, or -1 for as many as there is room for";
 const NUMBER: &str = "a number";
 const PROMPT: &str = "text, a list of texts, token ids, or a list of lists of token ids";
 const STOP: &str = "a text or a list of texts";
@@ -157,10 +177,28 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// By OpenAI's two names and llama.cpp's; `None`: as many as there is room for.
+fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, Refusal> {
+    let mut most = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let asked: Option<i64> = fields.take(name, COUNT)?;
+        if let Some(found) = asked.filter(|asked| *asked != -1 && *asked <= 0) {
+            return Err(Refusal::parameter(name, format!("expected {COUNT}, found {found}")));
+        }
+        most = most.or(asked);
+    }
+    // No context is as long as u32 reaches.
+    Ok(most.filter(|asked| *asked != -1).map(|asked| asked.min(u32::MAX.into()) as u32))
+}
+
 fn sampling(fields: &mut Fields, defaults: &SamplingArgs) -> Result<Sampling, Refusal> {
     let asked = SamplingArgs {
         temp: fields.take("temperature", NUMBER)?.or(defaults.temp),
-        top_p: fields.take("top_p", NUMBER)?.or(defaults.top_p),
+        // 0 is meant as the least of all, which the most likely token reaches.
+        top_p: fields
+            .take("top_p", NUMBER)?
+            .map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p })
+            .or(defaults.top_p),
         min_p: fields.take("min_p", NUMBER)?.or(defaults.min_p),
         // Others write -1 for all tokens and for a random seed.
         top_k: fields.take("top_k", "a whole number")?.map(|k: i32| k.max(0) as u32).or(defaults.top_k),
@@ -171,7 +209,7 @@ fn sampling(fields: &mut Fields, defaults: &SamplingArgs) -> Result<Sampling, Re
         repeat_last_n: fields.take("repeat_last_n", "a whole number")?.or(defaults.repeat_last_n),
         seed: fields
             .take("seed", "a whole number")?
-            .filter(|seed: &i64| *seed != -1)
+            .filter(|seed: &i128| *seed != -1)
             .map(|seed| seed as u64)
             .or(defaults.seed),
     };
@@ -181,10 +219,18 @@ fn sampling(fields: &mut Fields, defaults: &SamplingArgs) -> Result<Sampling, Re
 }
 
 fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, Refusal> {
-    match stop {
+    let several = stop.map(|stop| if stop.is_string() { json!([stop]) } else { stop });
+    match several {
         None => Ok(Vec::new()),
-        Some(Value::String(one)) => Ok(vec![one]),
-        Some(several) => Vec::deserialize(&several).map_err(|_| unexpected("stop", STOP, &several)),
+        Some(several) => {
+            let texts: Vec<String> = Vec::deserialize(&several).map_err(|_| unexpected("stop", STOP, &several))?;
+            // Each is looked for behind every token.
+            if texts.len() > MOST_STOP_STRINGS || texts.iter().any(|text| text.len() > MOST_STOP_BYTES) {
+                let expected = format!("{MOST_STOP_STRINGS} texts of {MOST_STOP_BYTES} bytes each, at most");
+                return Err(unexpected("stop", &expected, &several));
+            }
+            Ok(texts)
+        }
     }
 }
 
@@ -226,8 +272,9 @@ fn message(value: &Value) -> Option<Message> {
 }
 
 fn text_part(part: &Value) -> Option<&str> {
-    part.get("type").filter(|kind| *kind == "text")?;
-    part.get("text")?.as_str()
+    // An assistant that has refused is told so in another kind of part.
+    let kind = part.get("type")?.as_str().filter(|kind| ["text", "refusal"].contains(kind))?;
+    part.get(kind)?.as_str()
 }
 
 #[cfg(test)]
@@ -292,6 +339,19 @@ mod tests {
     }
 
     #[test]
+    fn other_servers_ways_to_ask_for_the_same_are_understood() {
+        let most = |body: Value| text(body).map(|request| request.max_tokens);
+        assert_eq!(most(json!({"n_predict": 4})), Ok(Some(4)));
+        assert_eq!(most(json!({"max_tokens": -1, "n_predict": 4})), Ok(None));
+        assert_eq!(most(json!({"max_completion_tokens": 10_000_000_000u64})), Ok(Some(u32::MAX)));
+        assert!(most(json!({"max_tokens": -2})).unwrap_err().starts_with("max_tokens: expected a whole number"));
+        let sampling = |body: Value| text(body).unwrap().sampling;
+        assert_eq!(sampling(json!({"seed": u64::MAX})).seed, u64::MAX);
+        assert!(sampling(json!({"top_p": 0})).top_p > 0.0);
+        assert!(text(json!({"tool_choice": "auto"})).is_ok() && text(json!({"tool_choice": "required"})).is_err());
+    }
+
+    #[test]
     fn what_we_lack_is_refused_unless_it_asks_for_nothing() {
         let asks_nothing = json!({"logprobs": null, "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
         assert!(text(asks_nothing).is_ok());
@@ -307,6 +367,8 @@ mod tests {
         let message = text(json!({"temperature": "é".repeat(1000)})).unwrap_err();
         assert!(message.starts_with("temperature: expected a number, found \"éé") && message.len() < 300, "{message}");
         assert!(text(json!({"n": 129})).unwrap_err().starts_with("n: expected 1 to 128 choices"));
-        assert!(text(json!({"max_tokens": 0})).is_err() && text(json!({"top_p": 0})).is_err());
+        assert!(text(json!({"max_tokens": 0})).is_err() && text(json!({"top_p": 1.5})).is_err());
+        let many = vec!["a"; 17];
+        assert!(text(json!({"stop": many})).unwrap_err().starts_with("stop: expected 16 texts"));
     }
 }

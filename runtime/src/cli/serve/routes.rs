@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -31,10 +31,16 @@ pub fn routes(desk: Desk) -> Router {
     let model = json!({
         "id": desk.model_name, "object": "model", "created": seconds_since_1970(), "owned_by": "unicorn"
     });
+    let models = model.clone();
+    let named = move |Path(id): Path<String>| async move {
+        let unknown = || Refusal::unknown_model(&id, &models["id"]);
+        (models["id"] == id.as_str()).then(|| json_response(StatusCode::OK, &models)).ok_or_else(unknown)
+    };
     Router::new()
         .route("/v1/chat/completions", of(Kind::Chat))
         .route("/v1/completions", of(Kind::Text))
         .route("/v1/models", always(json!({"object": "list", "data": [model]})))
+        .route("/v1/models/{*id}", get(named))
         .route("/health", always(json!({"status": "ok"})))
         .fallback(|| async {
             let paths = "path: expected /v1/chat/completions, /v1/completions, /v1/models or /health";

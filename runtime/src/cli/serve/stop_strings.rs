@@ -1,4 +1,4 @@
-//! Text that ends before the first stop string in it. What may be the beginning of one is held back until it is known.
+//! Text that ends before the stop string that is first complete in it. What may be the beginning of one is held back until it is known.
 
 pub struct StopStrings {
     /// None is empty.
@@ -17,9 +17,10 @@ impl StopStrings {
     /// What can be given out after `text` has come, and whether a stop string has come up, after which there is no more.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         let mut known = std::mem::take(&mut self.held) + text;
-        let first = self.stop_strings.iter().filter_map(|one| known.find(one.as_str())).min();
-        if let Some(first) = first {
-            known.truncate(first);
+        // What has come in pieces is stopped where the whole would be.
+        let found = |one: &String| known.find(one.as_str()).map(|begin| (begin + one.len(), begin));
+        if let Some((_, begin)) = self.stop_strings.iter().filter_map(found).min() {
+            known.truncate(begin);
             return (known, true);
         }
         let begins = |at: &usize| self.stop_strings.iter().any(|one| one.starts_with(&known[*at..]));
@@ -79,13 +80,23 @@ mod tests {
     #[test]
     fn pieces_of_any_size_give_what_the_whole_gives() {
         let text = "abcabcababcabd";
-        for stop_string in ["abca", "cab", "abd", "bb", "abcabcababcabd", "d"] {
-            let whole = given(&[stop_string], &[text]);
+        let stop_strings: [&[&str]; 8] = [
+            &["abca"],
+            &["cab"],
+            &["abd"],
+            &["bb"],
+            &["abcabcababcabd"],
+            &["d"],
+            &["abcabc", "ca"],
+            &["bcab", "abca", "b"],
+        ];
+        for stop_strings in stop_strings {
+            let whole = given(stop_strings, &[text]);
             for size in 1..text.len() {
                 let pieces: Vec<&str> =
                     text.as_bytes().chunks(size).map(|piece| str::from_utf8(piece).unwrap()).collect();
-                let cut = given(&[stop_string], &pieces);
-                assert_eq!((cut.0.concat(), cut.1), (whole.0.concat(), whole.1), "{stop_string} by {size}");
+                let cut = given(stop_strings, &pieces);
+                assert_eq!((cut.0.concat(), cut.1), (whole.0.concat(), whole.1), "{stop_strings:?} by {size}");
             }
         }
     }
