@@ -34,7 +34,7 @@ impl Refusal {
     }
 
     pub fn unknown_model(asked: &str, served: &Value) -> Refusal {
-        let message = format!("model: expected {served}, found {asked:?}");
+        let message = format!("expected {served}, found {asked:?}");
         Refusal { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..Refusal::parameter("model", message) }
     }
 
