@@ -1,11 +1,11 @@
-//! Weights a second that one core quantises: `cargo bench -p compiler --bench quantize`.
+//! Weights a second that one core quantises: `cargo bench -p unicorn-compiler --bench quantize`.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use artifacts::int4::{INT8_GROUP, Int4Params};
-use compiler::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 use half::f16;
+use unicorn_artifact::int4::{INT8_GROUP, Int4Params};
+use unicorn_compiler::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 
 const ROWS: usize = 32;
 const COLS: usize = 2048;

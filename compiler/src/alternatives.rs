@@ -13,9 +13,9 @@ mod attention;
 mod matmul;
 mod matrices;
 
-use kernels::KernelSpec;
-use kernels::norm::NormSpec;
-use shaders_gen::Target;
+use unicorn_kernels::KernelSpec;
+use unicorn_kernels::norm::NormSpec;
+use unicorn_spirv::Target;
 
 use crate::kernel_set::pipeline_name;
 use crate::select::{PROGRAMS, ProgramKind};

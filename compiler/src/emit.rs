@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use artifacts::{Account, BufferRef, Order, Plan};
+use unicorn_artifact::{Account, BufferRef, Order, Plan};
 
 use crate::Planned;
 use crate::error::Result;
@@ -134,7 +134,7 @@ fn order_mark(order: Order) -> char {
     }
 }
 
-fn binding_text(binding: &artifacts::Binding) -> String {
+fn binding_text(binding: &unicorn_artifact::Binding) -> String {
     let name = match binding.buffer {
         BufferRef::Weights { slice } => format!("w{slice}"),
         BufferRef::Arena => "arena".into(),

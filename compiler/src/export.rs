@@ -8,10 +8,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use artifacts::{ArtifactView, MappedFile, WeightPlan};
 use safetensors::tensor::{Dtype, View};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use unicorn_artifact::{ArtifactView, MappedFile, WeightPlan};
 
 use crate::Progress;
 use crate::error::{CompileError, Result};

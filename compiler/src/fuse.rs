@@ -8,10 +8,10 @@
 
 use std::fmt::{self, Display};
 
-use kernels::Activation;
-use kernels::elementwise::ElementwiseOp;
-use kernels::heads::{Destination, HeadsPart, NormOf};
-use kernels::spec::Number;
+use unicorn_kernels::Activation;
+use unicorn_kernels::elementwise::ElementwiseOp;
+use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
+use unicorn_kernels::spec::Number;
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef};
 
@@ -197,7 +197,9 @@ impl<'a> Fuser<'a> {
             return false;
         };
         // Tiles of gate and up alternate, so a part's last tile must be whole.
-        if (*a, *b) != (gate_tail.value, up_tail.value) || gate_tail.matrix.rows % kernels::layout::TILE_ROWS != 0 {
+        if (*a, *b) != (gate_tail.value, up_tail.value)
+            || gate_tail.matrix.rows % unicorn_kernels::layout::TILE_ROWS != 0
+        {
             return false;
         }
         // Biases would have to alternate as well; no family we know has them here without q, k, v biases.

@@ -5,8 +5,8 @@
 
 use std::fmt::{self, Display};
 
-use kernels::Activation;
-use kernels::heads::NormOf;
+use unicorn_kernels::Activation;
+use unicorn_kernels::heads::NormOf;
 
 use crate::import::{self, ModelConfig};
 

@@ -17,8 +17,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kernels::Activation;
 use rayon::prelude::*;
+use unicorn_kernels::Activation;
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Op, ValueId, VectorRef};
 use crate::import::{Checkpoint, Tensor};

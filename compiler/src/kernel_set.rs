@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
-use kernels::checksum::ChecksumSpec;
-use kernels::fragments::FragmentsSpec;
-use kernels::next::NextSpec;
-use kernels::reads::ReadsSpec;
-use kernels::split::Split;
-use kernels::{KernelSpec, WeightLayout};
 use rayon::prelude::*;
-use shaders_gen::Target;
+use unicorn_artifact::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
+use unicorn_kernels::checksum::ChecksumSpec;
+use unicorn_kernels::fragments::FragmentsSpec;
+use unicorn_kernels::next::NextSpec;
+use unicorn_kernels::reads::ReadsSpec;
+use unicorn_kernels::split::Split;
+use unicorn_kernels::{KernelSpec, WeightLayout};
+use unicorn_spirv::Target;
 
 use crate::Progress;
 use crate::alternatives;
@@ -139,7 +139,7 @@ pub fn build(
 /// SPIR-V of each spec, on all cores, in order.
 fn compile(specs: &[KernelSpec], target: &Target) -> Result<Vec<Vec<u32>>> {
     let one = |spec: &KernelSpec| {
-        shaders_gen::emit(spec, target).map(|binary| binary.words).map_err(|error| CompileError::Kernel {
+        unicorn_spirv::emit(spec, target).map(|binary| binary.words).map_err(|error| CompileError::Kernel {
             kernel: pipeline_name(spec),
             target: target.name.into(),
             what: error.to_string(),

@@ -44,9 +44,9 @@ pub mod report;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use artifacts::{ArtifactWriter, MachinePlan, Meta, ModelMeta, Provenance};
-use kernels::KvFormat;
-use shaders_gen::Target;
+use unicorn_artifact::{ArtifactWriter, MachinePlan, Meta, ModelMeta, Provenance};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::Target;
 
 pub use error::{CompileError, Result};
 use graph::ModelGraph;

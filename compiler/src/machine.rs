@@ -6,7 +6,7 @@ mod file;
 
 use std::path::Path;
 
-use artifacts::{Budget, MachinePlan, Reader, Tier, TierPlan};
+use unicorn_artifact::{Budget, MachinePlan, Reader, Tier, TierPlan};
 
 use crate::error::{CompileError, Result};
 

@@ -8,20 +8,20 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use artifacts::view::is_artifact;
-use artifacts::{Budget, cores, limits};
 use clap::{Parser, Subcommand};
-use compiler::emit::Form;
-use compiler::import::Checkpoint;
-use compiler::machine::Machine;
-use compiler::replan::{ReplanOptions, replan};
-use compiler::report::PlanReport;
-use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileError, CompileOptions, Source, compile, export, outputs, plan};
-use kernels::KvFormat;
 use progress::Bars;
 use serde::Serialize;
-use shaders_gen::target;
+use unicorn_artifact::view::is_artifact;
+use unicorn_artifact::{Budget, cores, limits};
+use unicorn_compiler::emit::Form;
+use unicorn_compiler::import::Checkpoint;
+use unicorn_compiler::machine::Machine;
+use unicorn_compiler::replan::{ReplanOptions, replan};
+use unicorn_compiler::report::PlanReport;
+use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::{CompileError, CompileOptions, Source, compile, export, outputs, plan};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::target;
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
@@ -193,7 +193,7 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
         let text = form.text(&planned, kernels.as_ref());
         match &args.output {
             Some(output) => {
-                let path = compiler::beside(output, form.name());
+                let path = unicorn_compiler::beside(output, form.name());
                 outputs::write_text(&path, &text)?;
             }
             None => say(&text)?,

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use artifacts::ArtifactWriter;
-use artifacts::view::is_artifact;
+use unicorn_artifact::ArtifactWriter;
+use unicorn_artifact::view::is_artifact;
 
 use crate::Source;
 use crate::error::{CompileError, Result};
@@ -63,7 +63,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let named = match std::fs::metadata(path) {
         // A device or a pipe is written to; there is no other way.
         Ok(found) if !found.is_file() => std::fs::write(path, text),
-        _ => artifacts::write::write_whole(path, text.as_bytes()),
+        _ => unicorn_artifact::write::write_whole(path, text.as_bytes()),
     };
     named.map_err(CompileError::io(path))
 }

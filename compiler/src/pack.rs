@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::int4::{INT4_PER_WORD, Int4Params, pack_int4};
 use half::f16;
-use kernels::heads::rope_table;
-use kernels::layout::{TILE_ROWS, WORD_BYTES};
-use kernels::{WeightFormat, WeightLayout};
 use rayon::prelude::*;
+use unicorn_artifact::int4::{INT4_PER_WORD, Int4Params, pack_int4};
+use unicorn_kernels::heads::rope_table;
+use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
+use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, Vector};
@@ -80,7 +80,7 @@ pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
     values
 }
 
-/// The table that RoPE reads, see `kernels::heads`.
+/// The table that RoPE reads, see `unicorn_kernels::heads`.
 pub fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
     let variants: Vec<&[f64]> = [Some(&rope.inv_freq), rope.long.as_ref().map(|long| &long.inv_freq)]
         .into_iter()

@@ -6,17 +6,17 @@ pub mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use artifacts::header::MAX_SLICE_BYTES;
-use artifacts::plan::BUFFER_ALIGN;
-use artifacts::step::{self, MAX_OUTPUTS, Output};
-use artifacts::{
+use unicorn_artifact::header::MAX_SLICE_BYTES;
+use unicorn_artifact::plan::BUFFER_ALIGN;
+use unicorn_artifact::step::{self, MAX_OUTPUTS, Output};
+use unicorn_artifact::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Order, Plan,
     Program, SlicePlan, Tier, WeightPlan,
 };
-use kernels::arrive::ARRIVALS;
-use kernels::sums::WORDS_PER_ELEMENT;
-use kernels::{KvFormat, chain};
-use shaders_gen::Target;
+use unicorn_kernels::arrive::ARRIVALS;
+use unicorn_kernels::sums::WORDS_PER_ELEMENT;
+use unicorn_kernels::{KvFormat, chain};
+use unicorn_spirv::Target;
 
 use crate::alternatives::programs;
 use crate::error::{CompileError, Result};

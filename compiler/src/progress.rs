@@ -3,8 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use compiler::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use unicorn_compiler::Progress;
 
 use crate::interrupt::Partial;
 

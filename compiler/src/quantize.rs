@@ -7,8 +7,8 @@ mod int4_group;
 mod int8_group;
 mod lanes;
 
-use artifacts::int4::{INT8_GROUP, Int4Params};
 use half::f16;
+use unicorn_artifact::int4::{INT8_GROUP, Int4Params};
 
 use int4_group::{MAX_INT4_WEIGHT, quantize_int4_group};
 use int8_group::{MAX_INT8_WEIGHT, quantize_int8_group};
@@ -146,8 +146,8 @@ fn check_range(weights: &[f32], most: f32) -> Result<(), usize> {
 
 #[cfg(test)]
 mod tests {
-    use artifacts::int4::INT8_MAX;
     use proptest::prelude::*;
+    use unicorn_artifact::int4::INT8_MAX;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use artifacts::rewrite::replace_plan;
-use artifacts::{Account, ArtifactView, Budget, MappedFile};
+use unicorn_artifact::rewrite::replace_plan;
+use unicorn_artifact::{Account, ArtifactView, Budget, MappedFile};
 
 use crate::Progress;
 use crate::error::{CompileError, Result};

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use artifacts::{Account, Meta, Plan, TensorReport};
+use unicorn_artifact::{Account, Meta, Plan, TensorReport};
 
 use crate::Planned;
 use crate::fuse::FusedGraph;
@@ -178,7 +178,7 @@ pub fn tensor_reports(
             let (format, bits) = match matrix.map(|matrix| policy.format(matrix)) {
                 Some(format) => {
                     let block_bits = (format.block_words() * 16 * 8) as f32;
-                    (format.name(), block_bits / (format.block_cols() * kernels::layout::TILE_ROWS) as f32)
+                    (format.name(), block_bits / (format.block_cols() * unicorn_kernels::layout::TILE_ROWS) as f32)
                 }
                 None => (VECTOR_FORMAT.into(), 32.0),
             };

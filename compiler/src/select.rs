@@ -11,14 +11,14 @@ mod tile;
 
 use std::collections::BTreeMap;
 
-use artifacts::LogitsRows;
-use kernels::elementwise::ElementwiseSpec;
-use kernels::embed::EmbedSpec;
-use kernels::layout::TILE_ROWS;
-use kernels::sample::SampleSpec;
-use kernels::spec::Number;
-use kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
-use shaders_gen::Target;
+use unicorn_artifact::LogitsRows;
+use unicorn_kernels::elementwise::ElementwiseSpec;
+use unicorn_kernels::embed::EmbedSpec;
+use unicorn_kernels::layout::TILE_ROWS;
+use unicorn_kernels::sample::SampleSpec;
+use unicorn_kernels::spec::Number;
+use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
+use unicorn_spirv::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp};
 use crate::graph::ValueId;
@@ -89,7 +89,7 @@ pub struct Step {
     pub weight_bytes: u64,
     /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
     pub is_next_part: bool,
-    /// Its workgroups wait by themselves for those of the step before, see `kernels::chain`.
+    /// Its workgroups wait by themselves for those of the step before, see `unicorn_kernels::chain`.
     pub is_counted: bool,
 }
 
@@ -104,7 +104,7 @@ pub enum Operand {
     Sums(ValueId),
     /// Counters of those who leave a result in parts, 0 between dispatches.
     Arrivals,
-    /// The slots of the dispatch before this one and its own, see `kernels::chain`.
+    /// The slots of the dispatch before this one and its own, see `unicorn_kernels::chain`.
     Chain {
         dispatch: usize,
     },

@@ -1,11 +1,11 @@
 //! Random weights of a model's exact shape, straight in packed form: what a benchmark needs where no checkpoint is at hand.
 //! The same config gives the same bytes.
 
-use artifacts::int4::{INT4_MAX, INT8_MAX, Int4Params};
 use half::f16;
-use kernels::layout::{TILE_ROWS, WORD_BYTES};
-use kernels::{WeightFormat, WeightLayout};
 use rayon::prelude::*;
+use unicorn_artifact::int4::{INT4_MAX, INT8_MAX, Int4Params};
+use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
+use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::Result;
 use crate::import::ModelConfig;

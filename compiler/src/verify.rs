@@ -1,7 +1,7 @@
 //! [`VerifiedGraph`]: a fused graph in which every value is made once before it is read, with the width its reader expects.
 //! A graph that fails is our own mistake, so checks are assertions; later stages take only what passed them.
 
-use kernels::heads::Destination;
+use unicorn_kernels::heads::Destination;
 
 use crate::fuse::{FusedGraph, FusedOp, HeadsStep, Matrix};
 use crate::graph::ValueId;

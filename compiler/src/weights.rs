@@ -1,11 +1,11 @@
 //! Which packed weights a graph needs, in which format: the list that `place` gives addresses to and `pack` fills.
 
-use artifacts::plan::MAX_BINDING_BYTES;
 use std::collections::BTreeMap;
+use unicorn_artifact::plan::MAX_BINDING_BYTES;
 
-use kernels::heads::{ROPE_FINE, rope_coarse};
-use kernels::layout::TILE_ROWS;
-use kernels::{WeightFormat, WeightLayout};
+use unicorn_kernels::heads::{ROPE_FINE, rope_coarse};
+use unicorn_kernels::layout::TILE_ROWS;
+use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;

@@ -18,7 +18,7 @@
 //! never wait for room. Vulkan does not promise that, so nobody waits forever: a workgroup that has looked [`MOST_LOOKS`] times
 //! says so in its slot and goes on, and the sampler at the program's end says it to the host (`Output::stalled`).
 
-use artifacts::step::Link;
+use unicorn_artifact::step::Link;
 
 use crate::template::Values;
 

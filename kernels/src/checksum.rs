@@ -1,11 +1,11 @@
 //! BLAKE3 of weights where they lie: a workgroup hashes one subtree of 64 chunks of 1 KiB, a lane each, and joins them.
 //!
 //! Formula: O'Connor, Aumasson, Neves and Wilcox-O'Hearn, "BLAKE3" (2020), section 2. What comes back, 32 bytes a subtree, the host
-//! joins to the hash that the artifact's section table holds (`artifacts::hash`), so that a wrong bit in device memory is found.
+//! joins to the hash that the artifact's section table holds (`unicorn_artifact::hash`), so that a wrong bit in device memory is found.
 //! Not part of any program; a range may be one binding long, and `workgroups` counts its subtrees.
 
-use artifacts::hash::{CHUNK_BYTES, HashedRange, SUBTREE_BYTES};
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::hash::{CHUNK_BYTES, HashedRange, SUBTREE_BYTES};
 
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -123,7 +123,7 @@ fn mix(state: &mut [u32; 16], [a, b, c, d]: [usize; 4], words: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use artifacts::hash;
+    use unicorn_artifact::hash;
 
     #[test]
     fn the_twin_is_blake3() {

@@ -411,7 +411,7 @@ impl FlashSpec {
     }
 
     /// What was mixed so far, by how much less it weighs now, and the tile's values by their weights. A difference stands for
-    /// the product of two matrices' elements, see `shaders_gen::matrices`.
+    /// the product of two matrices' elements, see `unicorn_spirv::matrices`.
     fn mix_wgsl(&self) -> String {
         let fragment = self.tile.fragment;
         let (a, b) = (self.kind("f16", "A"), self.kind("f16", "B"));

@@ -16,9 +16,9 @@
 //! Eight lanes that take one row each read 128 consecutive bytes; a subgroup of 32 reads four blocks of one tile. Rows
 //! beyond `rows` and columns beyond `cols` hold weights of value 0.
 
-use artifacts::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, ZERO_SHIFT, unpack_int4};
 use half::f16;
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, ZERO_SHIFT, unpack_int4};
 
 use crate::template::Values;
 

@@ -4,7 +4,7 @@
 //! the twin, the same result by loops that are written to be read. This crate does not know model files, placement,
 //! SPIR-V or devices; what a device likes arrives as numbers in a spec (tile sizes, subgroup size).
 //!
-//! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `artifacts::step`).
+//! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `unicorn_artifact::step`).
 //! Activations are row-major, one row a token: f32, or as `activations` draws them.
 
 pub mod activations;

@@ -234,7 +234,7 @@ impl MatMulSpec {
             .collect()
     }
 
-    /// What `compiler::select` owes.
+    /// What `unicorn_compiler::select` owes.
     fn check(&self) {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");

@@ -20,8 +20,8 @@ pub struct ReadsSpec {}
 /// What every device has: Vulkan promises workgroups of 128.
 const LANES: usize = 128;
 /// Words of 16 bytes that a lane has under way at a time.
-const LOADS: usize = artifacts::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);
-const BLOCK_WORDS: usize = artifacts::kernels::READ_BLOCK_BYTES as usize / 4;
+const LOADS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);
+const BLOCK_WORDS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / 4;
 
 impl ReadsSpec {
     pub(crate) fn bindings(&self) -> Vec<BindingSpec> {

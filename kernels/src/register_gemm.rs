@@ -12,7 +12,7 @@
 //!
 //! Which column meets which does not matter to a sum, as long as activations lie in the same order: `activations` draws it. Where a
 //! lane's weights lie within a cooperative matrix is the device's secret. Kernels say it by way of `lane_words`, workgroup memory
-//! where fragments lie as rows; on devices that keep them as the lanes have them (`lanes_hold_fragments`), `shaders_gen::fragments`
+//! where fragments lie as rows; on devices that keep them as the lanes have them (`lanes_hold_fragments`), `unicorn_spirv::fragments`
 //! takes that detour out.
 //!
 //! Products of gate and up may become the next GEMM's `Halves` at once, with all bits that f16 has, not as codes. A row's factor is

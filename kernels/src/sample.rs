@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use artifacts::step::{KEPT_DRAWS, Sampler};
+use unicorn_artifact::step::{KEPT_DRAWS, Sampler};
 
 use crate::chain;
 use crate::spec::{BindingSpec, Role, bindings, declarations};

@@ -106,9 +106,9 @@ pub enum Role {
     RopeTable,
     Keys,
     Values,
-    /// `artifacts::step::Output`s.
+    /// `unicorn_artifact::step::Output`s.
     Drawn,
-    /// `artifacts::hash::HashedRange`, of the bytes that are bound as weights.
+    /// `unicorn_artifact::hash::HashedRange`, of the bytes that are bound as weights.
     HashedRange,
     /// Eight words a subtree of that range.
     Hashes,

@@ -51,7 +51,7 @@ impl Values {
 /// # Panics
 /// On an unknown include, flag or text: a kernel's source is ours.
 pub fn render(piece: &str, values: &Values) -> String {
-    let mut out = format!("{}{}", artifacts::step::wgsl(), values.constants);
+    let mut out = format!("{}{}", unicorn_artifact::step::wgsl(), values.constants);
     render_into(piece, values, &mut BTreeSet::new(), &mut out);
     out
 }

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub(crate) use artifacts::account::size;
-use artifacts::{ParseError, Tier};
+pub(crate) use unicorn_artifact::account::size;
+use unicorn_artifact::{ParseError, Tier};
 
-use crate::device_plan::Heap;
-use crate::residency::TierBytes;
-use crate::room::NoRoom;
+use crate::device::plan::Heap;
+use crate::memory::budget::NoRoom;
+use crate::memory::residency::TierBytes;
 
 /// Why a model could not be loaded.
 #[derive(Debug)]

@@ -29,75 +29,42 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line, HTTP) belongs to the `unicorn-run` binary behind feature `cli`.
 
-mod amdgpu;
-mod bands;
-mod bandwidth;
-pub mod batch;
-mod buffers;
-mod cache_file;
-mod checksum;
-mod chunks;
-mod delivery;
-pub mod device_plan;
-mod engine;
+pub mod device;
 pub mod error;
-mod fragments;
-mod generate;
-mod held;
-mod journal;
-pub mod kernel_statistics;
-mod links;
-mod loading;
+mod load;
+mod memory;
 pub mod model;
-mod multistep;
-mod pace;
-mod page_cache;
-mod pages;
-mod pipeline_cache;
-mod pipelines;
-pub mod profile;
-mod programs;
-mod reader;
-mod recovery;
-mod residency;
-mod resident;
-mod room;
-mod route;
-mod runnable;
-pub mod scheduler;
+pub mod probe;
+mod program;
 pub mod session;
-mod sysfs;
-mod transfers;
+mod step;
 pub mod tune;
-mod tuning;
 mod vk;
-mod waiting;
-mod ways;
-mod weights;
 
-#[cfg(feature = "cli")]
-pub mod cli;
-
-pub use batch::BatchRow;
-pub use delivery::{Delivered, Verified};
-pub use device_plan::{
+pub use device::plan::{
     DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
 };
+pub use device::sysfs;
 pub use error::{LoadError, RunError};
-pub use kernel_statistics::kernel_statistics;
+pub use load::delivery::{Delivered, Verified};
+pub use load::upload_path::Way;
+pub use memory::budget::{NoRoom, Room};
+pub use memory::residency::TierBytes;
 pub use model::{LoadOptions, LoadReport, Model};
-pub use pipeline_cache::{PipelineReport, warm_pipeline_cache};
-pub use recovery::Recovery;
-pub use residency::TierBytes;
-pub use room::{NoRoom, Room};
-pub use session::{LogitsSink, Sampled, Sampling, Session};
-pub use transfers::{Transfers, measure_transfers};
-pub use tune::{Effort, TimedCandidate, TimedPipeline, TuneError};
-pub use tuning::{Choice, StepShape, Tuning, TuningReport};
+pub use probe::kernel_statistics::kernel_statistics;
+pub use probe::profile;
+pub use probe::transfers::{Transfers, measure_transfers};
+pub use program::pipeline_cache::{PipelineReport, warm_pipeline_cache};
+pub use session::recovery::Recovery;
+pub use session::scheduler;
+pub use session::session::{LogitsSink, Sampled, Sampling, Session};
+pub use step::batch::BatchRow;
+pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError};
+pub use tune::tuning::{Choice, StepShape, Tuning, TuningReport};
+pub use vk::crash;
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};
-pub use ways::Way;
 
 #[cfg(all(feature = "fault-injection", not(debug_assertions)))]
 compile_error!("feature fault-injection is for tests, not for a release build");

@@ -5,28 +5,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use artifacts::{Budget, Kernels, Meta, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{Budget, Kernels, Meta, Plan, TargetKernels, TokenizerSection};
 
-use crate::amdgpu::Amdgpu;
-use crate::bandwidth;
-use crate::delivery::Delivered;
-use crate::device_plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
-use crate::engine::Engine;
+use crate::device::amdgpu::Amdgpu;
+use crate::device::plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
 use crate::error::{LoadError, RunError};
-use crate::loading::Arrival;
-use crate::multistep::MOST_POSITIONS_UNDER_WAY;
-use crate::pages::{BlockTable, HeldPages};
-use crate::pipeline_cache::PipelineReport;
-use crate::profile::StepProfile;
-use crate::recovery::{Recovery, Shared};
-use crate::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
-use crate::resident::{ArtifactFile, Decided, Resident, make_resident};
-use crate::room::Memory;
-use crate::session::Session;
-use crate::tune::Workbench;
-use crate::tuning::{Tuning, TuningReport};
+use crate::load::delivery::Delivered;
+use crate::load::resident::{ArtifactFile, Decided, Resident, make_resident};
+use crate::load::streaming::Arrival;
+use crate::load::upload_path::Way;
+use crate::memory::budget::Memory;
+use crate::memory::pages::{BlockTable, HeldPages};
+use crate::memory::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
+use crate::probe::bandwidth;
+use crate::probe::profile::StepProfile;
+use crate::program::multistep::MOST_POSITIONS_UNDER_WAY;
+use crate::program::pipeline_cache::PipelineReport;
+use crate::session::recovery::{Recovery, Shared};
+use crate::session::session::Session;
+use crate::step::engine::Engine;
+use crate::tune::measure::Workbench;
+use crate::tune::tuning::{Tuning, TuningReport};
 use crate::vk::instance::Instance;
-use crate::ways::Way;
 
 /// An artifact, resident on a device and ready to run. Sessions share it.
 pub struct Model {

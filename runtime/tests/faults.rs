@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
-use runtime::{inject, injected, limit_reads};
 use tempfile::TempDir;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
+use unicorn_runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
+use unicorn_runtime::{inject, injected, limit_reads};
 
 mod toy_artifact;
 
@@ -174,7 +174,7 @@ fn fail_every_call(options: LoadOptions) {
     inject(None);
     assert_eq!(run(&load().unwrap()).unwrap(), expected);
     assert!(refused > 100 && recovered > 100, "{refused} loads refused, {recovered} devices had back");
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
         session.truncate(18).unwrap();
         session.feed_with_logits(&tokens[18..], &mut check).unwrap();
     }
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }
 
 /// With no weights at all, a step gets as far as its first dispatch that reads some.
@@ -376,5 +376,5 @@ fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
     }
     inject(None);
     assert!(recovered > 10, "{recovered} devices had back");
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }

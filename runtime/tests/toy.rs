@@ -5,8 +5,8 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
+use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 
 mod toy_artifact;
 
@@ -355,7 +355,7 @@ impl Toy {
 }
 
 fn assert_no_validation_messages() {
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }
 
 /// The last of the largest, as the kernel has it.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use kernels::KernelSpec;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Module, Operand};
 use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, Op, StorageClass};
+use unicorn_kernels::KernelSpec;
 
 use crate::error::EmitError;
 use crate::target::Target;

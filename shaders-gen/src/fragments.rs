@@ -2,7 +2,7 @@
 //!
 //! WGSL has no word for an element of a matrix. Kernels store a fragment's elements to `lane_words`, the one array of u32 in
 //! workgroup memory from which they load matrices, each lane its own in their order, and load the matrix from there
-//! (`kernels::register_gemm`). Where the device's lanes hold fragments just so, the stores become the elements and the load goes.
+//! (`unicorn_kernels::register_gemm`). Where the device's lanes hold fragments just so, the stores become the elements and the load goes.
 //!
 //! ```text
 //! lane l of 32    matrix rows l / 4 and l / 4 + 8 of a fragment of 16 x 16 (columns of the right operand)

@@ -21,7 +21,7 @@ pub mod wgsl;
 pub use error::EmitError;
 pub use target::Target;
 
-use kernels::KernelSpec;
+use unicorn_kernels::KernelSpec;
 
 /// One compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]

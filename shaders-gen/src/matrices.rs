@@ -15,7 +15,7 @@ use rspirv::spirv::{Capability, Op, Word};
 
 use crate::mend::instructions;
 use crate::{check, fragments, integers};
-use kernels::KernelSpec;
+use unicorn_kernels::KernelSpec;
 
 /// Leaves modules without matrices alone.
 pub fn mend(module: &mut Module, spec: &KernelSpec) {

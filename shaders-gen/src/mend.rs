@@ -14,7 +14,7 @@ use rspirv::spirv::{Capability, Decoration, GlslStd450Op, Op, StorageClass, Word
 
 use crate::matrices::new_id;
 use crate::{fences, matrices, memory_model};
-use kernels::KernelSpec;
+use unicorn_kernels::KernelSpec;
 
 /// The same module, meaning what its kernel means.
 pub fn mend(module: &mut Module, spec: &KernelSpec) {

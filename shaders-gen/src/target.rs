@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use artifacts::TargetMatch;
-use kernels::flash::FlashTile;
-use kernels::fragments::Fragment;
-use kernels::gemm::GemmTile;
-use kernels::matmul::Sharing;
-use kernels::register_gemm::RegisterTile;
 use rspirv::spirv::Capability;
+use unicorn_artifact::TargetMatch;
+use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::fragments::Fragment;
+use unicorn_kernels::gemm::GemmTile;
+use unicorn_kernels::matmul::Sharing;
+use unicorn_kernels::register_gemm::RegisterTile;
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct Target {
     /// Words of K, and of V, that a lane of attention has under way, at most. Each is code of its own, and a driver for CPUs takes
     /// long to compile it.
     pub attention_words_ahead: usize,
-    /// Dispatches of decode follow one another without barriers where they can (`kernels::chain`): the device starts workgroups
+    /// Dispatches of decode follow one another without barriers where they can (`unicorn_kernels::chain`): the device starts workgroups
     /// in the order of their dispatches.
     pub chains: bool,
     /// The driver is asked to unroll no loops: see `loops`.
@@ -46,7 +46,7 @@ pub struct Target {
     pub decode_attention: Option<DecodeAttentionTuning>,
 }
 
-/// Which kernels of decode do the matmul behind them, too (`kernels::next`).
+/// Which kernels of decode do the matmul behind them, too (`unicorn_kernels::next`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NextTuning {
     /// Parts that its workgroups add to sums, all together, at most.
@@ -92,7 +92,7 @@ impl DecodeAttentionTuning {
     }
 }
 
-/// How matmuls are cut on a device; `compiler::select` fits these to each shape.
+/// How matmuls are cut on a device; `unicorn_compiler::select` fits these to each shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatMulTuning {
     /// Rows of the step that share one pass over the weights, in programs of many rows.
@@ -254,7 +254,7 @@ impl Target {
         self.matrix.is_some() || self.chains || self.decode_attention.is_some()
     }
 
-    /// The cooperative matrices that its kernels count on lanes to hold as `kernels::fragments` draws them.
+    /// The cooperative matrices that its kernels count on lanes to hold as `unicorn_kernels::fragments` draws them.
     pub fn fragments(&self) -> Option<Fragment> {
         let matrix = self.matrix?;
         let GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, .. }) = matrix.gemm else { return None };
@@ -516,7 +516,7 @@ fn llvmpipe() -> Target {
 
 #[cfg(test)]
 mod tests {
-    use kernels::{CacheLayout, KvFormat, Precision};
+    use unicorn_kernels::{CacheLayout, KvFormat, Precision};
 
     use super::*;
 

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use artifacts::Budget;
-use compiler::emit::Form;
-use compiler::machine::Machine;
-use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileOptions, Progress, Source, compile};
-use kernels::KvFormat;
-use shaders_gen::Target;
 use tempfile::TempDir;
+use unicorn_artifact::Budget;
+use unicorn_compiler::emit::Form;
+use unicorn_compiler::machine::Machine;
+use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::{CompileOptions, Progress, Source, compile};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::Target;
 
 use crate::tiny_model::TinyModel;
 
@@ -50,7 +50,8 @@ impl Compiled {
 
     /// A text form that `options.emit` asked for.
     pub fn text(&self, form: &str) -> String {
-        std::fs::read_to_string(compiler::beside(&self.artifact_path(), form)).expect("the form was just written")
+        std::fs::read_to_string(unicorn_compiler::beside(&self.artifact_path(), form))
+            .expect("the form was just written")
     }
 
     pub fn artifact_path(&self) -> PathBuf {

@@ -1,9 +1,9 @@
 //! Inputs made from a fuzzer's bytes, and the small sound files that hostile ones are made from.
 
-use artifacts::header::{
+use serde_json::{Value, json};
+use unicorn_artifact::header::{
     ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
 };
-use serde_json::{Value, json};
 
 /// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
 pub const STRUCTURED_SECTIONS: [SectionKind; 4] =
@@ -30,7 +30,7 @@ pub fn artifact_of_parts(bytes: &[u8]) -> Vec<u8> {
 
 /// The inverse of [`artifact_of_parts`] for artifacts with one weight section.
 pub fn parts_of_artifact(artifact: &[u8]) -> Vec<u8> {
-    let sections = artifacts::header::decode_header(artifact).expect("the artifact is sound");
+    let sections = unicorn_artifact::header::decode_header(artifact).expect("the artifact is sound");
     let body = |kind: SectionKind| {
         let section = sections.iter().find(|section| section.kind == kind as u32).expect("every section is there");
         &artifact[section.offset_bytes as usize..][..section.len_bytes as usize]
@@ -212,9 +212,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.json"), smallest_config().to_string()).unwrap();
         std::fs::write(folder.path().join("model.safetensors"), smallest_safetensors()).unwrap();
-        let from_folder = compiler::import::Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+        let from_folder =
+            unicorn_compiler::import::Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(from_folder.tensors.len(), SMALLEST_TENSORS.len());
-        let parsed = compiler::import::parse_gguf(Path::new("smallest.gguf"), &smallest_gguf());
+        let parsed = unicorn_compiler::import::parse_gguf(Path::new("smallest.gguf"), &smallest_gguf());
         assert!(parsed.is_ok_and(|gguf| gguf.config.layers.len() == 1));
     }
 
@@ -222,7 +223,7 @@ mod tests {
     fn parts_of_an_artifact_come_together_again() {
         let parts = artifact_of_parts(b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x01\0\0\0MPPTweights");
         assert_eq!(parts_of_artifact(&parts), b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x01\0\0\0MPPTweights");
-        assert!(artifacts::header::decode_header(&artifact_of_parts(b"")).is_ok());
-        assert!(artifacts::header::decode_header(&with_valid_preamble(b"")).is_ok());
+        assert!(unicorn_artifact::header::decode_header(&artifact_of_parts(b"")).is_ok());
+        assert!(unicorn_artifact::header::decode_header(&with_valid_preamble(b"")).is_ok());
     }
 }

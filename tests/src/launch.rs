@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use artifacts::plan::BUFFER_ALIGN;
-use artifacts::{
+use unicorn_artifact::plan::BUFFER_ALIGN;
+use unicorn_artifact::{
     ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
     Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
-use kernels::checksum::ChecksumSpec;
-use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
-use kernels::flash::FlashTile;
-use kernels::gemm::GemmTile;
-use kernels::register_gemm::RegisterTile;
-use kernels::{KernelSpec, chain};
-use runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
-use shaders_gen::Target;
-use shaders_gen::target::{GemmTuning, LeastRows, MatrixTuning, RegisterTuning, TimedTile};
+use unicorn_kernels::checksum::ChecksumSpec;
+use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::gemm::GemmTile;
+use unicorn_kernels::register_gemm::RegisterTile;
+use unicorn_kernels::{KernelSpec, chain};
+use unicorn_runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
+use unicorn_spirv::Target;
+use unicorn_spirv::target::{GemmTuning, LeastRows, MatrixTuning, RegisterTuning, TimedTile};
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
 pub const POISON: f32 = -7.5e33;
@@ -63,8 +63,8 @@ pub struct Launch {
 /// Without a Vulkan loader, or such a device.
 pub fn device() -> DeviceFacts {
     let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let devices = runtime::devices().expect("a Vulkan loader");
-    runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
+    let devices = unicorn_runtime::devices().expect("a Vulkan loader");
+    unicorn_runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
 }
 
 /// Takes from a target what kernels tell each other by, where the device lacks it.
@@ -226,7 +226,7 @@ impl Launch {
         let mut dispatches = Vec::new();
         let mut is_chained = false;
         let mut add = |spec: &KernelSpec, operands: &[Operand], bindings: Vec<Binding>| {
-            let binary = shaders_gen::emit(spec, &self.target).expect("the kernel compiles");
+            let binary = unicorn_spirv::emit(spec, &self.target).expect("the kernel compiles");
             kernels.modules.push(binary.words);
             let number = pipelines.len() as u32;
             let alternatives = Vec::new();
@@ -263,7 +263,7 @@ impl Launch {
         );
         let outputs = self.outputs();
         for (slot, (spec, operands)) in (0..).zip(&self.steps) {
-            let bind = |(operand, binding): (&Operand, kernels::BindingSpec)| match operand {
+            let bind = |(operand, binding): (&Operand, unicorn_kernels::BindingSpec)| match operand {
                 Operand::Step => whole(BufferRef::Step, binding.writes),
                 Operand::Bytes(bytes) => put(bytes),
                 Operand::Out { id, .. } => {
@@ -287,7 +287,7 @@ impl Launch {
             let bindings = operands.iter().zip(spec.bindings()).map(bind).collect();
             add(spec, operands, bindings);
         }
-        let checksum = shaders_gen::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
+        let checksum = unicorn_spirv::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
         let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
         kernels.modules.push(checksum.words);
         pipelines.push(Pipeline {
@@ -300,7 +300,7 @@ impl Launch {
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, from_tokens: 0, dispatches }];
         kernels.targets.push(TargetKernels {
             name: self.target.name.into(),
-            matches: artifacts::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
+            matches: unicorn_artifact::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
             pipelines,
             programs,
             checksum: Some(number),

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use artifacts::{Account, ArtifactView, Budget, BufferRef, codec};
-use compiler::import::{Checkpoint, parse_gguf};
-use compiler::machine::Machine;
-use compiler::place::replace::replace;
-use runtime::cli::SamplingArgs;
-use runtime::cli::serve::request::{Kind, MOST_CHOICES, Request};
+use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, codec};
+use unicorn_cli::SamplingArgs;
+use unicorn_cli::serve::request::{Kind, MOST_CHOICES, Request};
+use unicorn_compiler::import::{Checkpoint, parse_gguf};
+use unicorn_compiler::machine::Machine;
+use unicorn_compiler::place::replace::replace;
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
 
@@ -45,7 +45,7 @@ pub fn artifact(bytes: &[u8]) {
     }
 }
 
-fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a artifacts::Binding> {
+fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_artifact::Binding> {
     let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
     programs.flat_map(|program| &program.dispatches).flat_map(|dispatch| &dispatch.bindings)
 }

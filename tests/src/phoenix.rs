@@ -18,14 +18,14 @@ pub mod table;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use artifacts::{Alternative, Pipeline, Program, TargetKernels};
-use compiler::alternatives::alternatives;
-use compiler::kernel_set::KernelSet;
-use compiler::{CompileError, CompileOptions, Source, plan};
-use kernels::KernelSpec;
-use runtime::kernel_statistics::Executable;
-use runtime::{DeviceFacts, LoadError, kernel_statistics};
-use shaders_gen::Target;
+use unicorn_artifact::{Alternative, Pipeline, Program, TargetKernels};
+use unicorn_compiler::alternatives::alternatives;
+use unicorn_compiler::kernel_set::KernelSet;
+use unicorn_compiler::{CompileError, CompileOptions, Source, plan};
+use unicorn_kernels::KernelSpec;
+use unicorn_runtime::probe::kernel_statistics::Executable;
+use unicorn_runtime::{DeviceFacts, LoadError, kernel_statistics};
+use unicorn_spirv::Target;
 
 use crate::compiled::{Silent, options};
 use instructions::{Class, Words};

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 /// If the program was not built beside the tests.
 pub fn program(name: &str) -> Command {
     let path = program_path(name);
-    let how = "cargo xtask test builds it; by hand: cargo build -p compiler -p runtime";
+    let how = "cargo xtask test builds it; by hand: cargo build -p unicorn-compiler -p unicorn-run";
     assert!(path.is_file(), "program {} is missing: {how}", path.display());
     let mut command = Command::new(path);
     command.env_remove("UNICORN_DEVICE").env_remove("UNICORN_VALIDATE").env_remove("RUST_BACKTRACE");

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use shaders_gen::target;
 use tests::compiled::{Compiled, options};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_spirv::target;
 
 fn model() -> TinyModel {
     TinyModel { family: Family::Gemma3, layers: 2, sliding_window: Some(16), ..Default::default() }

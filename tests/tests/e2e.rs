@@ -5,22 +5,22 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use artifacts::{ArtifactView, MappedFile, Program};
-use compiler::export::export;
-use compiler::import::Checkpoint;
-use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileOptions, Source, compile};
-use kernels::KvFormat;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use unicorn_artifact::{ArtifactView, MappedFile, Program};
+use unicorn_compiler::export::export;
+use unicorn_compiler::import::Checkpoint;
+use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::{CompileOptions, Source, compile};
+use unicorn_kernels::KvFormat;
 
-use runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Session};
-use shaders_gen::target::{self, GemmTuning, MatrixTuning, RegisterTuning};
 use tests::compiled::{Silent, options};
 use tests::launch::{device, device_matrices, device_register_matrices, without_what_the_device_lacks};
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
+use unicorn_runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Session};
+use unicorn_spirv::target::{self, GemmTuning, MatrixTuning, RegisterTuning};
 
 /// f16 weights and KV cache, everything else f32: three decimal digits of each factor, over a few layers.
 const F16_TOLERANCE: f64 = 5e-3;

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use compiler::{Source, compile};
-use runtime::{
+use tests::compiled::{Silent, eight_layers, options};
+use unicorn_compiler::{Source, compile};
+use unicorn_runtime::{
     BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way,
 };
-use runtime::{inject, injected, limit_reads};
-use shaders_gen::target;
-use tests::compiled::{Silent, eight_layers, options};
+use unicorn_runtime::{inject, injected, limit_reads};
+use unicorn_spirv::target;
 
 /// How many of the calls after loading are failed, one a run.
 const FAULTS: u64 = 12;

@@ -3,19 +3,21 @@
 use std::io::Write;
 use std::process::Command;
 
-use artifacts::ArtifactView;
-use compiler::alternatives::alternatives;
-use kernels::flash::FlashSpec;
-use kernels::fragments::FragmentsSpec;
-use kernels::gemm::{GemmSpec, Product};
-use kernels::register_gemm::RegisterGemmSpec;
-use kernels::spec::Number;
-use kernels::{Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout};
 use rspirv::spirv::Capability;
-use shaders_gen::target::{self, GemmTuning};
 use tests::compiled::{Compiled, options};
 use tests::filetest::{Mode, run};
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::alternatives::alternatives;
+use unicorn_kernels::flash::FlashSpec;
+use unicorn_kernels::fragments::FragmentsSpec;
+use unicorn_kernels::gemm::{GemmSpec, Product};
+use unicorn_kernels::register_gemm::RegisterGemmSpec;
+use unicorn_kernels::spec::Number;
+use unicorn_kernels::{
+    Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout,
+};
+use unicorn_spirv::target::{self, GemmTuning};
 
 #[test]
 fn filetests() {
@@ -63,7 +65,7 @@ fn every_gemm_module_is_valid_for_vulkan_1_2() {
                 continue;
             }
             let spec = GemmSpec { product: product(format), tile, subgroup_size: target.subgroup_size };
-            let binary = shaders_gen::emit(&KernelSpec::Gemm(spec.clone()), &target).unwrap();
+            let binary = unicorn_spirv::emit(&KernelSpec::Gemm(spec.clone()), &target).unwrap();
             assert!(uses_matrices(&binary.words));
             validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
         }
@@ -78,7 +80,7 @@ fn every_fragments_module_is_valid_for_vulkan_1_2() {
     }
     let with_lanes = target::presets().into_iter().filter_map(|target| Some((target.fragments()?, target)));
     for (fragment, target) in with_lanes {
-        let binary = shaders_gen::emit(&KernelSpec::Fragments(FragmentsSpec { fragment }), &target).unwrap();
+        let binary = unicorn_spirv::emit(&KernelSpec::Fragments(FragmentsSpec { fragment }), &target).unwrap();
         validate(&binary.words).unwrap_or_else(|error| panic!("{fragment:?} for {}: {error}", target.name));
     }
 }
@@ -105,7 +107,7 @@ fn every_register_gemm_module_is_valid_for_vulkan_1_2() {
                 };
                 let spec = KernelSpec::RegisterGemm(spec);
                 for spec in alternatives(&spec, &target).into_iter().chain([spec]) {
-                    let binary = shaders_gen::emit(&spec, &target).unwrap();
+                    let binary = unicorn_spirv::emit(&spec, &target).unwrap();
                     assert!(uses_matrices(&binary.words));
                     validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
                 }
@@ -153,7 +155,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 tile,
                 subgroup_size: target.subgroup_size,
             };
-            let binary = shaders_gen::emit(&KernelSpec::Flash(spec.clone()), &target).unwrap();
+            let binary = unicorn_spirv::emit(&KernelSpec::Flash(spec.clone()), &target).unwrap();
             assert!(uses_matrices(&binary.words));
             validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
         }
@@ -162,7 +164,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
 
 fn uses_matrices(words: &[u32]) -> bool {
     let module = rspirv::dr::load_words(words).unwrap();
-    shaders_gen::check::capabilities(&module).contains(&Capability::CooperativeMatrixKHR)
+    unicorn_spirv::check::capabilities(&module).contains(&Capability::CooperativeMatrixKHR)
 }
 
 /// Whether spirv-val knows SPV_KHR_cooperative_matrix; Debian 12's does not.

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use artifacts::codec::encode;
-use artifacts::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
-use artifacts::{ArtifactView, MappedFile};
-use compiler::machine::Machine;
-use compiler::weights::{FormatPolicy, WeightsOption};
-use compiler::{CompileOptions, Source, plan};
 use serde_json::Value;
-use shaders_gen::target;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, Silent, options};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::codec::encode;
+use unicorn_artifact::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
+use unicorn_artifact::{ArtifactView, MappedFile};
+use unicorn_compiler::machine::Machine;
+use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::{CompileOptions, Source, plan};
+use unicorn_spirv::target;
 
 fn model() -> TinyModel {
     TinyModel { family: Family::Gemma3, layers: 2, sliding_window: Some(64), ..Default::default() }

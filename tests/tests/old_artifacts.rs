@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use artifacts::header::{VERSION_MAJOR, VERSION_MINOR};
-use artifacts::{ArtifactView, ArtifactWriter, Kernels, LogitsRows, ParseError, Pipeline, TargetKernels};
-use shaders_gen::target;
 use tests::compiled::{Compiled, options};
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
+use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LogitsRows, ParseError, Pipeline, TargetKernels};
+use unicorn_spirv::target;
 
 /// Its INT4 words held their codes in another order, and its kernels came without batches.
 #[test]

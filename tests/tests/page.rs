@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use artifacts::ArtifactView;
-use compiler::CompileOptions;
-use compiler::machine::Machine;
-use shaders_gen::target;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::CompileOptions;
+use unicorn_compiler::machine::Machine;
+use unicorn_spirv::target;
 
 /// The page of a small Gemma 3, planned for a phoenix-32gb.
 struct Page {

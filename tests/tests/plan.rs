@@ -5,21 +5,21 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use artifacts::header::MAX_SLICE_BYTES;
-use artifacts::plan::BUFFER_ALIGN;
-use artifacts::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
-use compiler::machine::Machine;
-use compiler::place::replace::replace;
-use compiler::select::{Operand, PROGRAMS, SelectOptions, Step, select};
-use compiler::weights::{PackedWeight, Precedence};
-use compiler::{CompileError, CompileOptions, Planned, Source, plan};
-use kernels::KvFormat;
 use proptest::prelude::*;
 use serde_json::Value;
-use shaders_gen::target;
 use tests::compiled::{Silent, options};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::header::MAX_SLICE_BYTES;
+use unicorn_artifact::plan::BUFFER_ALIGN;
+use unicorn_artifact::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
+use unicorn_compiler::machine::Machine;
+use unicorn_compiler::place::replace::replace;
+use unicorn_compiler::select::{Operand, PROGRAMS, SelectOptions, Step, select};
+use unicorn_compiler::weights::{PackedWeight, Precedence};
+use unicorn_compiler::{CompileError, CompileOptions, Planned, Source, plan};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::target;
 
 const GIB: u64 = 1 << 30;
 

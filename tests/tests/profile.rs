@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use runtime::{DeviceChoice, LoadOptions, Model};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 #[test]
 fn every_matrix_says_how_much_work_it_is() {
@@ -79,7 +79,7 @@ fn artifact() -> Option<(TempDir, PathBuf)> {
         return None;
     }
     let model = TinyModel { layers: 2, max_position_embeddings: 128, ..Default::default() };
-    let compiled = Compiled::of(&model, &options(shaders_gen::target::presets(), vec![]));
+    let compiled = Compiled::of(&model, &options(unicorn_spirv::target::presets(), vec![]));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, compiled.artifact()).unwrap();

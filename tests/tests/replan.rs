@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use artifacts::header::{Section, SectionKind, decode_header};
-use artifacts::{ArtifactView, Tier};
-use shaders_gen::target;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::header::{Section, SectionKind, decode_header};
+use unicorn_artifact::{ArtifactView, Tier};
+use unicorn_spirv::target;
 
 struct Artifact {
     folder: TempDir,

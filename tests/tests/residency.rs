@@ -8,19 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use artifacts::hash::HashedRange;
-use artifacts::{ArtifactView, MappedFile};
-use compiler::{Source, compile};
-use kernels::KernelSpec;
-use kernels::checksum::{self, ChecksumSpec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use runtime::{DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way, measure_transfers};
-use shaders_gen::target;
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::launch::{Launch, Operand};
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::hash::HashedRange;
+use unicorn_artifact::{ArtifactView, MappedFile};
+use unicorn_compiler::{Source, compile};
+use unicorn_kernels::KernelSpec;
+use unicorn_kernels::checksum::{self, ChecksumSpec};
+use unicorn_runtime::{
+    DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way, measure_transfers,
+};
+use unicorn_spirv::target;
 
 const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
 
@@ -39,7 +41,7 @@ fn every_way_is_verified_on_the_device() {
 /// What loading is held against: a rate for every memory that there is, and none for what there is not.
 #[test]
 fn transfers_to_every_memory_are_measured() {
-    let devices = runtime::devices().expect("there is a Vulkan driver");
+    let devices = unicorn_runtime::devices().expect("there is a Vulkan driver");
     assert!(!devices.is_empty());
     for facts in devices {
         let found = measure_transfers(&facts).unwrap_or_else(|error| panic!("{}: {error}", facts.name));
@@ -134,7 +136,7 @@ fn a_lazy_load_draws_what_an_eager_one_draws() {
             assert_eq!(text(&model), expected, "{way}, everything there");
         }
     }
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }
 
 /// `unicorn-run` says the same of a damaged file however it loads, and fails.

@@ -4,18 +4,18 @@ use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use compiler::{Source, compile};
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::http::{begin_post, get, post};
 use tests::models::models;
 use tests::programs::{Watched, program};
+use unicorn_compiler::{Source, compile};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
 static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(shaders_gen::target::by_name).collect();
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
     Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
 });
 
@@ -212,7 +212,7 @@ fn synthetic_weights_are_not_served() {
     compile(
         Source::Synthetic(&config),
         &artifact,
-        &options(vec![shaders_gen::target::by_name("generic").unwrap()], vec![]),
+        &options(vec![unicorn_spirv::target::by_name("generic").unwrap()], vec![]),
         &mut Silent,
     )
     .unwrap();

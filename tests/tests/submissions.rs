@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use artifacts::{ArtifactView, MappedFile};
-use compiler::{Source, compile};
-use runtime::{BatchRow, DeviceChoice, LoadOptions, Model, RunError, Sampling};
-use shaders_gen::target;
 use tests::compiled::{Silent, options};
+use unicorn_artifact::{ArtifactView, MappedFile};
+use unicorn_compiler::{Source, compile};
+use unicorn_runtime::{BatchRow, DeviceChoice, LoadOptions, Model, RunError, Sampling};
+use unicorn_spirv::target;
 
 /// Bounds in microseconds, of which the first is taken that cuts dispatches on the device at hand: the validation layer takes its
 /// time for every submission.
@@ -87,5 +87,5 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
         let [step] = model.take_profiles().try_into().expect("one step");
         assert_eq!(step.seconds.len(), step.dispatches.len());
     }
-    assert_eq!(runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
 }

@@ -131,7 +131,7 @@ fn format_md_describes_the_format_of_today() {
 fn the_runtime_core_depends_on_what_is_listed() {
     let golden = root().join("tests/golden/runtime-tree.txt");
     let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "-p", "runtime", "--no-default-features", "-e", "normal", "--prefix", "none", "--offline"]);
+    command.args(["tree", "-p", "unicorn-runtime", "-e", "normal", "--prefix", "none", "--offline"]);
     let output = command.current_dir(root()).output().expect("cargo starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let listed = String::from_utf8(output.stdout).expect("cargo prints text");

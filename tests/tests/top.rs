@@ -25,7 +25,7 @@ fn metrics_are_the_figures_of_the_lines() {
     // Slow enough to be watched.
     let model =
         TinyModel { hidden: 256, intermediate: 1024, layers: 8, max_position_embeddings: 4096, ..Default::default() };
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(shaders_gen::target::by_name).collect();
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
     let compiled = Compiled::of(&model, &options(targets, vec![]));
     let machine = tempfile::tempdir().unwrap();
     write_machine(machine.path());

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use artifacts::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
-use compiler::CompileOptions;
-use runtime::{BatchRow, Choice, Effort, LoadOptions, Model, Sampling, StepShape, Tuning};
 use serde_json::Value;
-use shaders_gen::{Target, target};
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
 use tests::launch::{device, device_matrices};
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
+use unicorn_compiler::CompileOptions;
+use unicorn_runtime::{BatchRow, Choice, Effort, LoadOptions, Model, Sampling, StepShape, Tuning};
+use unicorn_spirv::{Target, target};
 
 /// Only the order of sums differs; with integer activations a code may move to its neighbour for that.
 const SAME_TOLERANCE: f64 = 1e-3;

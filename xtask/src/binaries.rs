@@ -19,7 +19,15 @@ impl Binaries {
     /// When they do not build.
     pub fn build() -> Result<Binaries> {
         let target = target_folder()?;
-        run(cargo().args(["build", "--release", "--package", "compiler", "--package", "runtime", "--bins"]))?;
+        run(cargo().args([
+            "build",
+            "--release",
+            "--package",
+            "unicorn-compiler",
+            "--package",
+            "unicorn-run",
+            "--bins",
+        ]))?;
         Ok(Binaries { target })
     }
 

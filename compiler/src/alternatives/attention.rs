@@ -1,12 +1,12 @@
 //! Other ways to share attention's work out among workgroups, and lanes of what puts it together again.
 
-use artifacts::step::MAX_SAMPLERS;
-use kernels::arrive::ARRIVALS;
-use kernels::attention::AttentionSpec;
-use kernels::combine::CombineSpec;
-use kernels::decode_attention::DecodeAttentionSpec;
-use kernels::split::Split;
-use shaders_gen::Target;
+use unicorn_artifact::step::MAX_SAMPLERS;
+use unicorn_kernels::arrive::ARRIVALS;
+use unicorn_kernels::attention::AttentionSpec;
+use unicorn_kernels::combine::CombineSpec;
+use unicorn_kernels::decode_attention::DecodeAttentionSpec;
+use unicorn_kernels::split::Split;
+use unicorn_spirv::Target;
 
 use super::has_lanes;
 

@@ -1,9 +1,9 @@
 //! Other tiles of matmuls without matrix units, for one row of a step and for a few.
 
-use kernels::ActivationFormat;
-use kernels::activations::ACTIVATION_GROUP;
-use kernels::matmul::{MatMulSpec, MatMulTile, Sharing};
-use shaders_gen::Target;
+use unicorn_kernels::ActivationFormat;
+use unicorn_kernels::activations::ACTIVATION_GROUP;
+use unicorn_kernels::matmul::{MatMulSpec, MatMulTile, Sharing};
+use unicorn_spirv::Target;
 
 use super::has_lanes;
 

@@ -1,10 +1,10 @@
 //! Other tiles of the kernels on matrix units.
 
-use kernels::arrive::ARRIVALS;
-use kernels::flash::{FlashSpec, FlashTile};
-use kernels::gemm::{GemmSpec, GemmTile};
-use kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
-use shaders_gen::Target;
+use unicorn_kernels::arrive::ARRIVALS;
+use unicorn_kernels::flash::{FlashSpec, FlashTile};
+use unicorn_kernels::gemm::{GemmSpec, GemmTile};
+use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
+use unicorn_spirv::Target;
 
 use super::has_lanes;
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use artifacts::{MappedFile, TokenizerSection};
 use half::{bf16, f16};
+use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
 use super::{gguf, huggingface};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use artifacts::{MappedFile, TokenizerSection};
+use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use self::config::Architecture;
 use self::reader::Gguf;

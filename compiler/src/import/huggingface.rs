@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use artifacts::TokenizerSection;
 use serde_json::Value;
+use unicorn_artifact::TokenizerSection;
 
 use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourcePart, Tensor};
 use super::config::ModelConfig;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use artifacts::MappedFile;
 use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
+use unicorn_artifact::MappedFile;
 
 use super::checkpoint::SourceDType;
 use crate::error::{CompileError, Result};

@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use artifacts::TokenizerSection;
 use serde_json::Value;
 use tokenizers::Tokenizer;
+use unicorn_artifact::TokenizerSection;
 
 use super::config::ModelConfig;
 use super::huggingface::SourceFiles;

@@ -1,6 +1,6 @@
 //! `--budget vram=8GiB,gtt=20GiB`: sizes of one compile that take the place of the machine's.
 
-use artifacts::{Budget, MachinePlan};
+use unicorn_artifact::{Budget, MachinePlan};
 
 use crate::error::CompileError;
 

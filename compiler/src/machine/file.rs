@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use artifacts::account::size;
-use artifacts::{Reader, Tier, amount};
+use unicorn_artifact::account::size;
+use unicorn_artifact::{Reader, Tier, amount};
 
 use super::{Machine, MachineTier};
 use crate::error::{CompileError, Result};

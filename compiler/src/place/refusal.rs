@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use artifacts::MachinePlan;
-use artifacts::account::size;
-use kernels::KvFormat;
+use unicorn_artifact::MachinePlan;
+use unicorn_artifact::account::size;
+use unicorn_kernels::KvFormat;
 
 use super::PlaceRequest;
 use super::tiers::Demand;

@@ -1,7 +1,7 @@
 //! Other tiers for a plan that exists: slices stay as they were cut, and each goes as a whole where there is room.
 
-use artifacts::account::size;
-use artifacts::{KvGroupPlan, MachinePlan, Plan, SlicePlan, Tier, WeightPlan};
+use unicorn_artifact::account::size;
+use unicorn_artifact::{KvGroupPlan, MachinePlan, Plan, SlicePlan, Tier, WeightPlan};
 
 use super::refusal::{budgets, longest_context};
 use super::tiers::{Item, Seat, Wants, fill, wants};

@@ -1,7 +1,7 @@
 //! Tiers filled by traffic: what a token reads most of, byte for byte, comes first to the fastest memory that has room.
 
-use artifacts::plan::BUFFER_ALIGN;
-use artifacts::{KvGroupPlan, MachinePlan, Reader, Tier, TierPlan};
+use unicorn_artifact::plan::BUFFER_ALIGN;
+use unicorn_artifact::{KvGroupPlan, MachinePlan, Reader, Tier, TierPlan};
 
 use crate::weights::{PackedId, PackedWeight, PackedWeights, Precedence};
 

@@ -15,7 +15,7 @@
 //! So the candidate with the largest A²/B wins. Its scale is refitted once, cut to what the format stores, and compared
 //! with the plain window by their true errors, so that the search can only gain.
 
-use artifacts::int4::{INT4_MAX, Int4Params};
+use unicorn_artifact::int4::{INT4_MAX, Int4Params};
 
 use super::ErrorSum;
 use super::lanes::{LANES, fold, larger, nearest_integer, smaller, sum};

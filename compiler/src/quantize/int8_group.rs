@@ -1,8 +1,8 @@
 //! One INT8 group. The largest weight becomes ±127 or a little less: how the others happen to fall between two levels varies
 //! from scale to scale, and of a few scales close above the tightest the luckiest is taken.
 
-use artifacts::int4::{INT8_GROUP, INT8_MAX};
 use half::f16;
+use unicorn_artifact::int4::{INT8_GROUP, INT8_MAX};
 
 use super::ErrorSum;
 use super::lanes::{LANES, fold, larger, nearest_integer, smaller, sum};

@@ -1,6 +1,6 @@
-//! Which dispatches of a step follow one another without a barrier (`kernels::chain`).
+//! Which dispatches of a step follow one another without a barrier (`unicorn_kernels::chain`).
 
-use kernels::{KernelSpec, chain};
+use unicorn_kernels::{KernelSpec, chain};
 
 use super::{Operand, Step};
 

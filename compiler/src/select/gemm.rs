@@ -1,10 +1,10 @@
 //! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
 
-use kernels::arrive::ARRIVALS;
-use kernels::gemm::{GemmSpec, Product};
-use kernels::register_gemm::RegisterGemmSpec;
-use kernels::{ActivationFormat, KernelSpec, Precision, Role};
-use shaders_gen::target::{GemmTuning, RegisterTuning, TimedTile};
+use unicorn_kernels::arrive::ARRIVALS;
+use unicorn_kernels::gemm::{GemmSpec, Product};
+use unicorn_kernels::register_gemm::RegisterGemmSpec;
+use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use unicorn_spirv::target::{GemmTuning, RegisterTuning, TimedTile};
 
 use super::{Operand, Selector};
 use crate::fuse::{FusedNode, FusedOp};

@@ -1,13 +1,13 @@
 //! Norms, matmuls and what lies between them: which norm a matmul takes over, in which format activations pass from one
 //! kernel to the next. How a matmul is cut is told in `tile`.
 
-use artifacts::LogitsRows;
-use kernels::matmul::{MatMulSpec, MatMulTile};
-use kernels::norm::NormSpec;
-use kernels::quantize::QuantizeSpec;
-use kernels::spec::Number;
-use kernels::{ActivationFormat, KernelSpec, Precision, Role};
-use shaders_gen::target::{GemmTuning, MatrixTuning};
+use unicorn_artifact::LogitsRows;
+use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
+use unicorn_kernels::norm::NormSpec;
+use unicorn_kernels::quantize::QuantizeSpec;
+use unicorn_kernels::spec::Number;
+use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use unicorn_spirv::target::{GemmTuning, MatrixTuning};
 
 use super::tile::tile;
 use super::{Operand, Selector, operands, stride};

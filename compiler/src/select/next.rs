@@ -1,4 +1,4 @@
-//! Which kernels of a decode step do the matmul behind them, too (`kernels::next`).
+//! Which kernels of a decode step do the matmul behind them, too (`unicorn_kernels::next`).
 //!
 //! ```text
 //! before: zeroes the sums     maker + its next matmul: add to them     …     reader: a norm that begins with them
@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use kernels::next::NextSpec;
-use kernels::{ActivationFormat, KernelSpec, Precision, Role};
-use shaders_gen::Target;
-use shaders_gen::target::NextTuning;
+use unicorn_kernels::next::NextSpec;
+use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
+use unicorn_spirv::Target;
+use unicorn_spirv::target::NextTuning;
 
 use super::{Operand, Step};
 use crate::graph::ValueId;

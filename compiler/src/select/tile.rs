@@ -1,10 +1,10 @@
 //! How a matmul is cut: the target's tuning fitted to a shape.
 
-use kernels::ActivationFormat;
-use kernels::activations::ACTIVATION_GROUP;
-use kernels::layout::TILE_ROWS;
-use kernels::matmul::{MatMulSpec, MatMulTile};
-use shaders_gen::Target;
+use unicorn_kernels::ActivationFormat;
+use unicorn_kernels::activations::ACTIVATION_GROUP;
+use unicorn_kernels::layout::TILE_ROWS;
+use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
+use unicorn_spirv::Target;
 
 /// The tile of a matmul in a program of `rows` rows.
 pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {

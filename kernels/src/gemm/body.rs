@@ -35,7 +35,7 @@ pub(super) fn body(spec: &GemmSpec) -> String {
         + &indented("    ", results(spec))
 }
 
-/// A type of cooperative matrices. Their elements are what `shaders_gen::matrices` makes of the memory they come from.
+/// A type of cooperative matrices. Their elements are what `unicorn_spirv::matrices` makes of the memory they come from.
 fn kind(spec: &GemmSpec, role: &str) -> String {
     format!("coop_mat{0}x{0}<f32, {role}>", spec.tile.fragment)
 }
@@ -80,7 +80,7 @@ fn multiply(spec: &GemmSpec, buffer: &str) -> Vec<String> {
 }
 
 /// The same of integers: each group of 32 columns by itself, and then scaled. A difference of matrices means their product
-/// element by element, and sums of integers are f32 as soon as they are complete, both by `shaders_gen::matrices`.
+/// element by element, and sums of integers are f32 as soon as they are complete, both by `unicorn_spirv::matrices`.
 fn multiply_integers(spec: &GemmSpec, depth: usize, buffer: &str) -> Vec<String> {
     let (step_fragments, matrix_fragments) = fragments(spec);
     let (fragment, c) = (spec.tile.fragment, kind(spec, "C"));

@@ -44,7 +44,7 @@ impl RegisterGemmSpec {
         (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)))
     }
 
-    /// A type of cooperative matrices. Their elements are what `shaders_gen::matrices` makes of the memory they come from.
+    /// A type of cooperative matrices. Their elements are what `unicorn_spirv::matrices` makes of the memory they come from.
     fn kind(&self, role: &str) -> String {
         format!("coop_mat{0}x{0}<f32, {role}>", self.tile.fragment)
     }

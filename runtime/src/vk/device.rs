@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ash::vk;
 
-use crate::device_plan::{DeviceFacts, Heap};
+use crate::device::plan::{DeviceFacts, Heap};
 use crate::error::LoadError;
 use crate::vk::features::{FeatureChain, extension_names};
 use crate::vk::import::HostImport;

@@ -2,7 +2,7 @@
 
 use ash::{ext, khr, vk};
 
-use crate::device_plan::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
+use crate::device::plan::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 use crate::error::LoadError;
 use crate::vk::features::{Extensions, FeatureChain};
 use crate::vk::instance::Instance;

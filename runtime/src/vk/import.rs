@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use artifacts::MappedFile;
 use ash::{ext, vk};
 use memmap2::{Advice, MmapMut};
+use unicorn_artifact::MappedFile;
 
 use crate::vk::instance::Instance;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ash::{ext, vk};
 
-use crate::device_plan::DeviceFacts;
+use crate::device::plan::DeviceFacts;
 use crate::error::LoadError;
 use crate::vk::{Failure, Named, facts, faults};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use crate::residency::{Role, rank_memory_types};
+use crate::memory::residency::{Role, rank_memory_types};
 use crate::vk::device::Device;
 use crate::vk::import::{HostImport, HostMemory};
 use crate::vk::{Failure, Named, faults};
@@ -163,7 +163,7 @@ impl Buffer {
         self.kind().device_local
     }
 
-    fn kind(&self) -> crate::device_plan::MemoryType {
+    fn kind(&self) -> crate::device::plan::MemoryType {
         self.device.facts().memory_types[self.memory_type]
     }
 }

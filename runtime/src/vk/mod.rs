@@ -14,7 +14,6 @@
 //! be using it.
 
 pub mod cache;
-#[cfg(feature = "cli")]
 pub mod crash;
 pub mod device;
 pub mod facts;

@@ -9,7 +9,7 @@ use crate::vk::cache::PipelineCache;
 use crate::vk::device::Device;
 use crate::vk::memory::BufferRange;
 use crate::vk::{Failure, Named};
-use artifacts::step::Link;
+use unicorn_artifact::step::Link;
 
 /// Storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with as many.
 pub struct SetLayout {

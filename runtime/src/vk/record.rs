@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use crate::bands::Band;
+use crate::program::dispatch_range::Band;
 use crate::vk::device::{Device, Work};
 use crate::vk::memory::BufferRange;
 use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::stamps::Stamps;
 use crate::vk::{Failure, Named};
-use artifacts::step::Link;
+use unicorn_artifact::step::Link;
 
 #[derive(Clone)]
 pub enum Command {

@@ -2,7 +2,7 @@
 
 use ash::{khr, vk};
 
-use crate::kernel_statistics::{Executable, Representation};
+use crate::probe::kernel_statistics::{Executable, Representation};
 use crate::vk::pipeline::{Capture, Pipeline};
 use crate::vk::{Failure, Named};
 

@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use artifacts::{
+use unicorn_artifact::{
     ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
     ModelMeta, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier,
     TokenizerSection, WeightPlan, step,
 };
-use runtime::{DeviceChoice, LoadOptions};
+use unicorn_runtime::{DeviceChoice, LoadOptions};
 
 pub const VOCAB: u32 = 97;
 pub const CONTEXT: u32 = 200;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use artifacts::header::VERSION_MAJOR;
 use tests::generators::{fullest_request, parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
+use unicorn_artifact::header::VERSION_MAJOR;
 
 fn main() {
     let golden = format!("../artifacts/golden/v{VERSION_MAJOR}-tiny.unicorn");

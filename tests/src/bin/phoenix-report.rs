@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use runtime::DeviceFacts;
 use tests::phoenix::estimate::{METHOD, estimates};
 use tests::phoenix::golden::{self, Comparison};
 use tests::phoenix::rules::broken;
 use tests::phoenix::table::{LEGEND, alternatives_table, table};
 use tests::phoenix::{CompiledModel, Kernel, second_start};
+use unicorn_runtime::DeviceFacts;
 
 const TARGET: &str = "phoenix";
 const MODELS: [&str; 2] = ["gemma-3-27b", "llama-3-8b"];
@@ -36,7 +36,7 @@ struct Arguments {
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     let device = device()?;
-    let mut target = shaders_gen::target::by_name(TARGET).expect("a preset");
+    let mut target = unicorn_spirv::target::by_name(TARGET).expect("a preset");
     target.subgroup_size = arguments.subgroup_size.unwrap_or(target.subgroup_size);
     let models = MODELS.map(|name| {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("benches/shapes/{name}.json"));
@@ -87,7 +87,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
 
 /// RADV's device for the 780M, with or without its hardware.
 fn device() -> Result<DeviceFacts, String> {
-    let devices = runtime::devices().map_err(|error| error.to_string())?;
+    let devices = unicorn_runtime::devices().map_err(|error| error.to_string())?;
     let names: Vec<String> = devices.iter().map(|device| format!("{} ({})", device.name, device.driver)).collect();
     let is_phoenix = |device: &DeviceFacts| device.driver.starts_with("radv") && device.name.contains("PHOENIX");
     devices.into_iter().find(is_phoenix).ok_or(format!(

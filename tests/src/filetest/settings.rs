@@ -1,10 +1,10 @@
 //! The settings of a filetest: `;! key = value` lines, strictly.
 
-use compiler::weights::{FormatPolicy, WeightsOption};
-use kernels::KernelSpec;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use shaders_gen::{Target, target};
+use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_kernels::KernelSpec;
+use unicorn_spirv::{Target, target};
 
 use crate::tiny_model::{Family, TinyModel};
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use artifacts::{ArtifactView, Order};
-use compiler::emit::Form;
-use compiler::import::{Checkpoint, ModelConfig};
-use compiler::{CompileOptions, fuse, graph};
 use rspirv::binary::Disassemble;
-use shaders_gen::check::capabilities;
+use unicorn_artifact::{ArtifactView, Order};
+use unicorn_compiler::emit::Form;
+use unicorn_compiler::import::{Checkpoint, ModelConfig};
+use unicorn_compiler::{CompileOptions, fuse, graph};
+use unicorn_spirv::check::capabilities;
 
 use super::settings::{KernelSettings, ModelSettings, Settings};
 use crate::compiled::{Compiled, options};
@@ -72,7 +72,7 @@ fn dispatches(artifact: &[u8], sequences: u32) -> String {
 }
 
 fn disassembly(settings: &KernelSettings) -> Result<String, String> {
-    let binary = shaders_gen::emit(&settings.kernel, &settings.target()?).map_err(|error| error.to_string())?;
+    let binary = unicorn_spirv::emit(&settings.kernel, &settings.target()?).map_err(|error| error.to_string())?;
     let module = rspirv::dr::load_words(&binary.words).map_err(|error| error.to_string())?;
     let declared: BTreeSet<String> = capabilities(&module).into_iter().map(|one| format!("{one:?}")).collect();
     if let Some(missing) = settings.require.iter().find(|one| !declared.contains(*one)) {

@@ -1,9 +1,9 @@
 //! How long a step would take on a 780M, worked out from bytes, multiply-adds and occupancy: an estimate, not a measurement.
 
-use artifacts::{Dispatch, LogitsRows};
-use kernels::gemm::GemmSpec;
-use kernels::register_gemm::RegisterGemmSpec;
-use kernels::{CacheLayout, KernelSpec};
+use unicorn_artifact::{Dispatch, LogitsRows};
+use unicorn_kernels::gemm::GemmSpec;
+use unicorn_kernels::register_gemm::RegisterGemmSpec;
+use unicorn_kernels::{CacheLayout, KernelSpec};
 
 use super::instructions::Class;
 use super::{CompiledModel, Kernel};

@@ -54,7 +54,7 @@ impl Words {
     pub fn of(words: &[u32]) -> Words {
         let module = rspirv::dr::load_words(words).expect("the compiler writes SPIR-V");
         let promised =
-            shaders_gen::check::capabilities(&module).into_iter().filter_map(|capability| match capability {
+            unicorn_spirv::check::capabilities(&module).into_iter().filter_map(|capability| match capability {
                 Capability::DotProduct
                 | Capability::DotProductInput4x8Bit
                 | Capability::DotProductInput4x8BitPacked

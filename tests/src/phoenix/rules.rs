@@ -70,9 +70,9 @@ impl Expectation {
 mod tests {
     use std::collections::BTreeSet;
 
-    use kernels::KernelSpec;
-    use kernels::sample::SampleSpec;
-    use runtime::kernel_statistics::{Executable, Representation};
+    use unicorn_kernels::KernelSpec;
+    use unicorn_kernels::sample::SampleSpec;
+    use unicorn_runtime::probe::kernel_statistics::{Executable, Representation};
 
     use super::*;
     use crate::phoenix::instructions::Words;

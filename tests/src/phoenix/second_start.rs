@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use runtime::{DeviceFacts, PipelineReport, warm_pipeline_cache};
+use unicorn_runtime::{DeviceFacts, PipelineReport, warm_pipeline_cache};
 
 use super::CompiledModel;
 

@@ -1,20 +1,20 @@
 //! Every alternative of the kernels that a model is compiled to, against its twin: other lanes, tiles and splits, one result.
 
-use compiler::alternatives::alternatives;
-use compiler::{CompileOptions, Source, plan};
-use kernels::KernelSpec;
-use kernels::attention::{AttentionSpec, TILE};
-use kernels::flash::FlashSpec;
-use kernels::heads::HeadsSpec;
-use kernels::matmul::Sharing;
-use kernels::split::Split;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shaders_gen::target::{GemmTuning, MatrixTuning};
-use shaders_gen::{Target, target};
 use tests::compiled::{Silent, options};
 use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices, without_what_the_device_lacks};
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_compiler::alternatives::alternatives;
+use unicorn_compiler::{CompileOptions, Source, plan};
+use unicorn_kernels::KernelSpec;
+use unicorn_kernels::attention::{AttentionSpec, TILE};
+use unicorn_kernels::flash::FlashSpec;
+use unicorn_kernels::heads::HeadsSpec;
+use unicorn_kernels::matmul::Sharing;
+use unicorn_kernels::split::Split;
+use unicorn_spirv::target::{GemmTuning, MatrixTuning};
+use unicorn_spirv::{Target, target};
 
 use crate::attention::Case;
 use crate::gemm::{check_gemm, check_register_gemm};

@@ -2,14 +2,14 @@
 //! against the twins in turn. On devices with matrix units (`cargo xtask matrices` brings one) also attention of prefill on
 //! those.
 
-use artifacts::KvGroupPlan;
-use kernels::attention::{self, AttentionInputs, AttentionSpec, TILE};
-use kernels::combine::{self, CombineSpec, partials_len};
-use kernels::decode_attention::DecodeAttentionSpec;
-use kernels::flash::{self, FlashSpec, FlashTile};
-use kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
-use kernels::split::Split;
-use kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
+use unicorn_artifact::KvGroupPlan;
+use unicorn_kernels::attention::{self, AttentionInputs, AttentionSpec, TILE};
+use unicorn_kernels::combine::{self, CombineSpec, partials_len};
+use unicorn_kernels::decode_attention::DecodeAttentionSpec;
+use unicorn_kernels::flash::{self, FlashSpec, FlashTile};
+use unicorn_kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
+use unicorn_kernels::split::Split;
+use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
 
 use super::*;
 
@@ -325,7 +325,7 @@ impl Case {
                 n_layers: 1,
                 page_tokens: cache.page_tokens as u32,
                 page_bytes: cache.page_bytes() as u64,
-                tier: artifacts::Tier::Vram,
+                tier: unicorn_artifact::Tier::Vram,
                 reason: String::new(),
             }),
             rows: self.rows,
@@ -412,7 +412,7 @@ impl Case {
                 assert_eq!(found, twin, "{what}: written where nothing belongs, row {row}");
                 continue;
             }
-            let values = |words| kernels::activations::decode_row(format, words, width);
+            let values = |words| unicorn_kernels::activations::decode_row(format, words, width);
             assert_same(&format!("row {row} of {what}"), &values(found), &values(twin), tolerance);
         }
     }

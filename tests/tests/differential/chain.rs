@@ -1,9 +1,9 @@
 //! A dispatch that waits in vain for the one before it: it gives up, the sampler says so, and the step runs again with
 //! barriers. That dispatches which do count each other give the same results is tested with each kernel.
 
-use kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
-use kernels::matmul::{MatMulSpec, MatMulTile};
-use kernels::sample::SampleSpec;
+use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
+use unicorn_kernels::sample::SampleSpec;
 
 use super::*;
 

@@ -1,14 +1,14 @@
 //! The GEMM on matrix units, on devices that have some: `cargo xtask matrices` brings one.
 
-use kernels::activations::{decode_row, encode_row};
-use kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
-use kernels::register_gemm::{self, RegisterGemmSpec};
-use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shaders_gen::target::GemmTuning;
-use shaders_gen::{Target, target};
 use tests::launch::{Operand, POISON, device, device_register_matrices};
+use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
+use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
+use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
+use unicorn_spirv::target::GemmTuning;
+use unicorn_spirv::{Target, target};
 
 use crate::{TOLERANCE, assert_same, floats, launch, matrix_target, normals, packed};
 

@@ -6,26 +6,26 @@ mod attention;
 mod chain;
 mod gemm;
 
-use artifacts::step::Sampler;
-use kernels::activations::{decode_row, encode_row};
-use kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
-use kernels::embed::{self, EmbedSpec};
-use kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
-use kernels::next::NextSpec;
-use kernels::norm::{NormSpec, norm_row};
-use kernels::quantize::QuantizeSpec;
-use kernels::reads::{self, ReadsSpec};
-use kernels::sample::{self, SampleSpec};
-use kernels::spec::Number;
-use kernels::sums;
-use kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use runtime::Sampling;
-use shaders_gen::Target;
-use shaders_gen::target::{self, NextTuning};
 use tests::launch::{Launch, Operand, POISON, device, device_matrices, without_what_the_device_lacks};
 use tests::reference::relative_error;
+use unicorn_artifact::step::Sampler;
+use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
+use unicorn_kernels::embed::{self, EmbedSpec};
+use unicorn_kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
+use unicorn_kernels::next::NextSpec;
+use unicorn_kernels::norm::{NormSpec, norm_row};
+use unicorn_kernels::quantize::QuantizeSpec;
+use unicorn_kernels::reads::{self, ReadsSpec};
+use unicorn_kernels::sample::{self, SampleSpec};
+use unicorn_kernels::spec::Number;
+use unicorn_kernels::sums;
+use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
+use unicorn_runtime::Sampling;
+use unicorn_spirv::Target;
+use unicorn_spirv::target::{self, NextTuning};
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
 /// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
@@ -87,7 +87,7 @@ fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
                     WeightFormat::Int8 => Some(scale(rng).to_bits()),
                     WeightFormat::Int4 { .. } => {
                         let zero = rng.random_range(0..16u8);
-                        Some(artifacts::int4::Int4Params::new(scale(rng).to_f32(), zero).0)
+                        Some(unicorn_artifact::int4::Int4Params::new(scale(rng).to_f32(), zero).0)
                     }
                 };
                 if let Some(param) = param {
@@ -564,7 +564,7 @@ fn quantize_to_every_format() {
 #[test]
 fn reads_of_every_block() {
     let mut rng = StdRng::seed_from_u64(15);
-    let block_words = artifacts::kernels::READ_BLOCK_BYTES as usize / 4;
+    let block_words = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / 4;
     for (words, workgroups) in [(block_words, 1), (9 * block_words, 4), (3 * block_words + 8, 2), (2 * block_words, 5)]
     {
         let source: Vec<u32> = (0..words).map(|_| rng.random()).collect();

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use artifacts::ArtifactView;
-use artifacts::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, SectionKind, VERSION_MAJOR, decode_header};
 use tempfile::TempDir;
 use tests::generators::rehash_table;
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::ArtifactView;
+use unicorn_artifact::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, SectionKind, VERSION_MAJOR, decode_header};
 
 use crate::refusal::{assert_refused, compile_command};
 

@@ -42,7 +42,7 @@ fn parts() -> &'static [u8] {
 proptest! {
     #[test]
     fn artifacts(damage in Damage::any()) {
-        drop(artifacts::ArtifactView::parse(&damage.apply(sound_artifact())));
+        drop(unicorn_artifact::ArtifactView::parse(&damage.apply(sound_artifact())));
     }
 
     #[test]
@@ -70,7 +70,10 @@ proptest! {
 fn every_cut_of_a_gguf_file_is_an_error() {
     let whole = smallest_gguf();
     for len in 0..whole.len() {
-        assert!(compiler::import::parse_gguf(Path::new("cut.gguf"), &whole[..len]).is_err(), "cut to {len} bytes");
+        assert!(
+            unicorn_compiler::import::parse_gguf(Path::new("cut.gguf"), &whole[..len]).is_err(),
+            "cut to {len} bytes"
+        );
     }
 }
 
@@ -78,6 +81,6 @@ fn every_cut_of_a_gguf_file_is_an_error() {
 fn every_cut_of_an_artifact_is_an_error() {
     let whole = sound_artifact();
     for len in (0..whole.len()).step_by(997).chain(0..1024) {
-        assert!(artifacts::ArtifactView::parse(&whole[..len]).is_err(), "cut to {len} bytes");
+        assert!(unicorn_artifact::ArtifactView::parse(&whole[..len]).is_err(), "cut to {len} bytes");
     }
 }

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use artifacts::header::SectionKind;
-use runtime::DeviceKind;
 use safetensors::tensor::{Dtype, TensorView};
 use tests::programs::program;
+use unicorn_artifact::header::SectionKind;
+use unicorn_runtime::DeviceKind;
 
 use crate::artifact_files::{changed_artifact, section_of};
 use crate::refusal::assert_refused;
@@ -25,7 +25,7 @@ pub fn device_name() -> String {
 }
 
 pub fn has_device() -> bool {
-    let found = runtime::devices().is_ok_and(|devices| !devices.is_empty());
+    let found = unicorn_runtime::devices().is_ok_and(|devices| !devices.is_empty());
     if !found {
         println!("not run: there is no Vulkan device");
     }
@@ -94,7 +94,7 @@ fn no_vulkan_device_at_all() {
 
 #[test]
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
-    let Some(first) = runtime::devices().ok().and_then(|devices| devices.into_iter().next()) else {
+    let Some(first) = unicorn_runtime::devices().ok().and_then(|devices| devices.into_iter().next()) else {
         println!("not run: there is no Vulkan device");
         return;
     };
@@ -108,7 +108,7 @@ fn a_device_that_is_not_there_is_named_beside_those_that_are() {
 
 #[test]
 fn a_software_device_is_not_taken_unasked() {
-    let devices = runtime::devices().unwrap_or_default();
+    let devices = unicorn_runtime::devices().unwrap_or_default();
     if devices.is_empty() || devices.iter().any(|device| device.kind != DeviceKind::Cpu) {
         println!("not run: this needs a machine with software devices only");
         return;

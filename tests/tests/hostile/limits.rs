@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use artifacts::ArtifactView;
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::ArtifactView;
 
 use crate::artifact_files::changed_artifact;
 use crate::devices::{device_name, has_device};

@@ -3,8 +3,8 @@
 //! The JSON serves twice: the importer reads its `ModelConfig` from it by the code that reads Hugging Face folders, and
 //! `--export-dequantized` writes it beside the weights, where transformers loads it.
 
-use artifacts::TokenizerSection;
 use serde_json::{Map, Value as Json, json};
+use unicorn_artifact::TokenizerSection;
 
 use super::reader::Gguf;
 use super::rope::{self, RopeShape};

@@ -1,7 +1,7 @@
 //! The tokenizer in a GGUF file's metadata as a tokenizer.json and what goes with it.
 
-use artifacts::TokenizerSection;
 use serde_json::{Value as Json, json};
+use unicorn_artifact::TokenizerSection;
 
 use self::vocabulary::{TokenKind, Vocabulary};
 use super::reader::Gguf;

@@ -1,0 +1,179 @@
+//! Timed runs on a loaded model: warm, by the host's clock and the device's, medians of several.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::cases::Case;
+use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
+
+/// Steps of a run without the clock: first ones pay for caches that later ones find warm.
+pub const WARM_UP_STEPS: u32 = 4;
+/// Runs without the clock go on for so long: a device that had nothing to do, be it for a second while kernels were compiled,
+/// takes its time to raise its frequency.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+pub struct Bench<'m> {
+    pub model: &'m Model,
+    /// Steps of a run of decode.
+    pub n_gen: u32,
+    pub repetitions: u32,
+}
+
+/// The middle of a case's runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Of all sequences in one run.
+    pub tokens: u64,
+    pub wall: Duration,
+    /// `None`: the device keeps no time.
+    pub gpu_seconds: Option<f64>,
+    /// In a sequence's cache during a step, on average of all runs.
+    pub cached_tokens: u32,
+}
+
+/// One run.
+struct Run {
+    tokens: u64,
+    wall: Duration,
+    gpu_seconds: Option<f64>,
+    cached_tokens: u32,
+}
+
+impl Bench<'_> {
+    pub fn measure(&self, case: Case) -> Result<Measured, RunError> {
+        match case {
+            Case::Prefill { tokens } => self.prefill(tokens),
+            Case::Decode { depth } => self.decode(depth),
+            Case::Batch { sequences } => self.batch(sequences),
+        }
+    }
+
+    fn prefill(&self, tokens: u32) -> Result<Measured, RunError> {
+        let mut session = self.model.session()?;
+        let prompt = self.tokens(tokens);
+        let mut run = || {
+            session.clear();
+            let timed = Timed::begin(&mut session);
+            session.feed_and_sample(&prompt, &Sampling::default())?;
+            Ok(timed.end(&mut session, u64::from(tokens), 0))
+        };
+        warm_up(&mut run)?;
+        self.repeat(run)
+    }
+
+    /// A run begins at `depth` where the cache can go back to it, else (a window forgets) where the one before ended.
+    fn decode(&self, depth: u32) -> Result<Measured, RunError> {
+        let mut session = self.model.session()?;
+        session.feed(&self.tokens(depth))?;
+        let [first] = self.tokens(1)[..] else { unreachable!("one token was asked for") };
+        let mut run = |steps: u32| {
+            match session.truncate(depth) {
+                Ok(()) | Err(RunError::Forgotten { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            let cached_tokens = session.len_tokens() + steps.div_ceil(2);
+            let timed = Timed::begin(&mut session);
+            session.generate(first, &Sampling::default(), steps, &mut |_| ControlFlow::Continue(()))?;
+            Ok(timed.end(&mut session, u64::from(steps), cached_tokens))
+        };
+        // The tokens before were warm-up enough, where a cache cannot go back.
+        if depth == 0 {
+            warm_up(|| run(WARM_UP_STEPS))?
+        } else {
+            run(WARM_UP_STEPS).map(|_| ())?
+        }
+        self.repeat(|| run(self.n_gen))
+    }
+
+    fn batch(&self, sequences: u32) -> Result<Measured, RunError> {
+        let mut sessions = (0..sequences).map(|_| self.model.session()).collect::<Result<Vec<_>, _>>()?;
+        let firsts = self.tokens(sequences);
+        let sampling = Sampling::default();
+        let mut run = |steps: u32| {
+            sessions.iter_mut().for_each(Session::clear);
+            let timed = Timed::begin(&mut sessions[0]);
+            let rows = sessions.iter_mut().zip(&firsts);
+            let mut rows: Vec<BatchRow> =
+                rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
+            self.model.generate_batch(&mut rows, steps, &mut |_| ControlFlow::Continue(()))?;
+            Ok(timed.end(&mut sessions[0], u64::from(steps) * u64::from(sequences), steps.div_ceil(2)))
+        };
+        warm_up(|| run(WARM_UP_STEPS))?;
+        self.repeat(|| run(self.n_gen))
+    }
+
+    fn repeat(&self, mut run: impl FnMut() -> Result<Run, RunError>) -> Result<Measured, RunError> {
+        let runs = (0..self.repetitions).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
+        let walls: Vec<f64> = runs.iter().map(|run| run.wall.as_secs_f64()).collect();
+        let by_device: Option<Vec<f64>> = runs.iter().map(|run| run.gpu_seconds).collect();
+        let cached_tokens: u64 = runs.iter().map(|run| u64::from(run.cached_tokens)).sum();
+        Ok(Measured {
+            tokens: runs[0].tokens,
+            wall: Duration::from_secs_f64(median(walls)),
+            gpu_seconds: by_device.map(median),
+            cached_tokens: (cached_tokens / runs.len() as u64) as u32,
+        })
+    }
+
+    fn tokens(&self, count: u32) -> Vec<u32> {
+        made_up_tokens(count as usize, self.model.meta().model.vocab_size)
+    }
+}
+
+fn warm_up(mut run: impl FnMut() -> Result<Run, RunError>) -> Result<(), RunError> {
+    let begin = Instant::now();
+    run()?;
+    while begin.elapsed() < WARM_UP {
+        run()?;
+    }
+    Ok(())
+}
+
+/// Both clocks of a run under way.
+struct Timed {
+    begin: Instant,
+}
+
+impl Timed {
+    fn begin(session: &mut Session<'_>) -> Timed {
+        // What it spent before is not this run's.
+        let _ = session.take_gpu_seconds();
+        Timed { begin: Instant::now() }
+    }
+
+    fn end(self, session: &mut Session<'_>, tokens: u64, cached_tokens: u32) -> Run {
+        Run { tokens, wall: self.begin.elapsed(), gpu_seconds: session.take_gpu_seconds(), cached_tokens }
+    }
+}
+
+/// The same ids each time, spread over the vocabulary.
+pub fn made_up_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
+    // A multiplicative hash: neighbouring indices land far apart.
+    (0..count as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % vocab_size).collect()
+}
+
+/// The middle one, or the mean of both middle ones. At least one.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 2.0, 9.0, 1.0]), 3.0);
+    }
+
+    #[test]
+    fn made_up_tokens_stay_in_the_vocabulary() {
+        let tokens = made_up_tokens(1000, 300);
+        assert!(tokens.iter().all(|&token| token < 300));
+        assert_eq!(tokens, made_up_tokens(1000, 300));
+        assert!(tokens.iter().collect::<std::collections::BTreeSet<_>>().len() > 200);
+    }
+}

@@ -1,0 +1,330 @@
+//! The rows of an inspection's tables: one struct a table, made from the artifact's records.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use unicorn_artifact::header::{Section, SectionKind, hex};
+use unicorn_artifact::{Dispatch, LogitsRows, Order, Plan, Program, TargetKernels, TensorReport};
+
+#[derive(Serialize)]
+pub struct Provenance<'a> {
+    pub compiler_version: &'a str,
+    /// In the artifact's order.
+    pub options: Map<String, Value>,
+    pub source_blake3: String,
+}
+
+impl<'a> Provenance<'a> {
+    pub fn of(record: &'a unicorn_artifact::Provenance) -> Provenance<'a> {
+        let option = |(name, value): &(String, String)| (name.clone(), Value::from(value.as_str()));
+        Provenance {
+            compiler_version: &record.compiler_version,
+            options: record.options.iter().map(option).collect(),
+            source_blake3: hex(&record.source_hash),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct WeightRow<'a> {
+    pub layer: Option<u32>,
+    pub name: &'a str,
+    pub len_bytes: u64,
+    pub slice: u32,
+    pub offset_bytes: u64,
+    pub tier: &'static str,
+    pub bytes_read_per_token: u64,
+    /// Of all that a token reads, weights and KV: 1 is everything.
+    pub share_of_traffic: f64,
+    pub reason: &'a str,
+}
+
+pub fn weights(plan: &Plan, all_bytes_per_token: u64) -> Vec<WeightRow<'_>> {
+    let rows = plan.weights.iter().map(|weight| WeightRow {
+        layer: weight.layer,
+        name: &weight.name,
+        len_bytes: weight.len_bytes,
+        slice: weight.slice,
+        offset_bytes: weight.offset_bytes,
+        // The reader has checked that the slice exists.
+        tier: plan.slices[weight.slice as usize].tier.name(),
+        bytes_read_per_token: weight.bytes_read_per_token,
+        share_of_traffic: share(weight.bytes_read_per_token, all_bytes_per_token),
+        reason: &weight.reason,
+    });
+    rows.collect()
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    part as f64 / all.max(1) as f64
+}
+
+/// The weights of one layer together; `None`: those outside of layers.
+#[derive(Serialize)]
+pub struct LayerRow {
+    pub layer: Option<u32>,
+    pub weights: usize,
+    pub len_bytes: u64,
+    pub bytes_read_per_token: u64,
+    pub share_of_traffic: f64,
+    /// Tiers that they lie in, by name.
+    pub tiers: Vec<&'static str>,
+}
+
+/// In order, those outside of layers first.
+pub fn layers(weights: &[WeightRow]) -> Vec<LayerRow> {
+    let mut layers: Vec<Option<u32>> = weights.iter().map(|weight| weight.layer).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    let row = |layer: Option<u32>| {
+        let of = || weights.iter().filter(move |weight| weight.layer == layer);
+        let mut tiers: Vec<&str> = of().map(|weight| weight.tier).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        LayerRow {
+            layer,
+            weights: of().count(),
+            len_bytes: of().map(|weight| weight.len_bytes).sum(),
+            bytes_read_per_token: of().map(|weight| weight.bytes_read_per_token).sum(),
+            share_of_traffic: of().map(|weight| weight.share_of_traffic).sum(),
+            tiers,
+        }
+    };
+    layers.into_iter().map(row).collect()
+}
+
+#[derive(Serialize)]
+pub struct KvRow<'a> {
+    /// `None`: all tokens are kept.
+    pub window_tokens: Option<u32>,
+    pub n_layers: u32,
+    pub page_tokens: u32,
+    pub page_bytes: u64,
+    pub pages_per_sequence: u32,
+    pub bytes_per_sequence: u64,
+    pub bytes_read_per_token: u64,
+    pub share_of_traffic: f64,
+    pub tier: &'static str,
+    pub reason: &'a str,
+}
+
+pub fn kv_groups(plan: &Plan, all_bytes_per_token: u64) -> Vec<KvRow<'_>> {
+    let rows = plan.kv_groups.iter().map(|group| {
+        let pages = group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens);
+        let bytes_read_per_token = group.bytes_read_per_token(plan.planned_context_tokens);
+        KvRow {
+            window_tokens: group.window_tokens,
+            n_layers: group.n_layers,
+            page_tokens: group.page_tokens,
+            page_bytes: group.page_bytes,
+            pages_per_sequence: pages,
+            bytes_per_sequence: group.bytes(pages),
+            bytes_read_per_token,
+            share_of_traffic: share(bytes_read_per_token, all_bytes_per_token),
+            tier: group.tier.name(),
+            reason: &group.reason,
+        }
+    });
+    rows.collect()
+}
+
+#[derive(Serialize)]
+pub struct ActivationRow<'a> {
+    pub name: &'a str,
+    pub offset_bytes: u64,
+    pub len_bytes: u64,
+    pub first_use: u32,
+    pub last_use: u32,
+    pub tier: &'static str,
+    pub reason: &'a str,
+}
+
+pub fn activations(plan: &Plan) -> Vec<ActivationRow<'_>> {
+    let rows = plan.activations.iter().map(|activation| ActivationRow {
+        name: &activation.name,
+        offset_bytes: activation.offset_bytes,
+        len_bytes: activation.len_bytes,
+        first_use: activation.first_use,
+        last_use: activation.last_use,
+        tier: plan.arena_tier.name(),
+        reason: &activation.reason,
+    });
+    rows.collect()
+}
+
+/// What the runtime makes besides.
+#[derive(Serialize)]
+pub struct BufferRow<'a> {
+    pub name: &'a str,
+    pub bytes: u64,
+    pub tier: &'static str,
+    pub reason: &'a str,
+}
+
+pub fn buffers(plan: &Plan) -> Vec<BufferRow<'_>> {
+    let rows = plan.buffers.iter().map(|buffer| BufferRow {
+        name: &buffer.name,
+        bytes: buffer.bytes,
+        tier: buffer.tier.name(),
+        reason: &buffer.reason,
+    });
+    rows.collect()
+}
+
+#[derive(Serialize)]
+pub struct TargetRow<'a> {
+    pub name: &'a str,
+    pub vendor_id: Option<u32>,
+    pub name_contains: &'a [String],
+    pub subgroup_size: u32,
+    pub shared_memory_bytes: u32,
+    pub workgroup_invocations: u32,
+    pub pipelines: Vec<&'a str>,
+    pub programs: Vec<ProgramRow>,
+    /// The dispatches of one decode step that draws a token.
+    pub decode: Vec<DispatchRow<'a>>,
+}
+
+#[derive(Serialize)]
+pub struct ProgramRow {
+    pub rows: u32,
+    pub logits: &'static str,
+    pub samples: bool,
+    /// Cached tokens from which on it runs instead of the one that is otherwise the same.
+    pub from_tokens: u32,
+    pub dispatches: usize,
+    pub barriers: usize,
+    pub weight_bytes: u64,
+}
+
+#[derive(Serialize)]
+pub struct DispatchRow<'a> {
+    pub label: &'a str,
+    pub kernel: &'a str,
+    pub workgroups: [u32; 3],
+    pub weight_bytes: u64,
+    /// `free`, `barrier` or `counted`.
+    pub order: &'static str,
+}
+
+impl<'a> TargetRow<'a> {
+    pub fn of(target: &'a TargetKernels) -> TargetRow<'a> {
+        let decode = target.programs.iter().find(|program| program.rows == 1 && program.samples);
+        let dispatches = decode.map_or([].as_slice(), |program| &program.dispatches);
+        TargetRow {
+            name: &target.name,
+            vendor_id: target.matches.vendor_id,
+            name_contains: &target.matches.name_contains,
+            subgroup_size: target.matches.subgroup_size,
+            shared_memory_bytes: target.matches.shared_memory_bytes,
+            workgroup_invocations: target.matches.workgroup_invocations,
+            pipelines: target.pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect(),
+            programs: target.programs.iter().map(ProgramRow::of).collect(),
+            decode: dispatches.iter().map(|dispatch| DispatchRow::of(dispatch, target)).collect(),
+        }
+    }
+}
+
+impl ProgramRow {
+    fn of(program: &Program) -> ProgramRow {
+        ProgramRow {
+            rows: program.rows,
+            logits: match program.logits {
+                LogitsRows::None => "none",
+                LogitsRows::One => "one",
+                LogitsRows::All => "all",
+            },
+            samples: program.samples,
+            from_tokens: program.from_tokens,
+            dispatches: program.dispatches.len(),
+            barriers: program.dispatches.iter().filter(|dispatch| dispatch.order == Order::Barrier).count(),
+            weight_bytes: program.dispatches.iter().map(|dispatch| dispatch.weight_bytes).sum(),
+        }
+    }
+}
+
+impl<'a> DispatchRow<'a> {
+    fn of(dispatch: &'a Dispatch, target: &'a TargetKernels) -> DispatchRow<'a> {
+        DispatchRow {
+            label: &dispatch.label,
+            // The reader has checked that the pipeline exists.
+            kernel: &target.pipelines[dispatch.pipeline as usize].name,
+            workgroups: dispatch.workgroups,
+            weight_bytes: dispatch.weight_bytes,
+            order: match dispatch.order {
+                Order::Free => "free",
+                Order::Barrier => "barrier",
+                Order::Counted => "counted",
+            },
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct SectionRow {
+    pub kind: String,
+    pub index: u32,
+    pub offset_bytes: u64,
+    pub len_bytes: u64,
+    pub blake3: String,
+}
+
+impl SectionRow {
+    pub fn of(section: &Section) -> SectionRow {
+        let kind = SectionKind::from_u32(section.kind);
+        SectionRow {
+            kind: kind.map_or(format!("unknown {}", section.kind), |kind| kind.name().into()),
+            index: section.index,
+            offset_bytes: section.offset_bytes,
+            len_bytes: section.len_bytes,
+            blake3: hex(&section.hash),
+        }
+    }
+}
+
+/// `None` without tensors.
+pub fn mean_bits_per_weight(tensors: &[TensorReport]) -> Option<f64> {
+    let weights = |tensor: &TensorReport| tensor.rows as f64 * tensor.cols as f64;
+    let total: f64 = tensors.iter().map(weights).sum();
+    let bits: f64 = tensors.iter().map(|tensor| weights(tensor) * f64::from(tensor.bits_per_weight)).sum();
+    (total > 0.0).then(|| bits / total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_weighed_by_the_number_of_weights() {
+        let tensor = |rows, bits_per_weight| TensorReport {
+            name: "t".into(),
+            rows,
+            cols: 2,
+            format: "f16".into(),
+            bits_per_weight,
+            relative_error: 0.0,
+        };
+        assert_eq!(mean_bits_per_weight(&[tensor(3, 4.0), tensor(1, 16.0)]), Some(7.0));
+        assert_eq!(mean_bits_per_weight(&[]), None);
+    }
+
+    #[test]
+    fn layers_add_up_their_weights() {
+        let weight = |layer, tier, bytes_read_per_token| WeightRow {
+            layer,
+            name: "w",
+            len_bytes: 10,
+            slice: 0,
+            offset_bytes: 0,
+            tier,
+            bytes_read_per_token,
+            share_of_traffic: share(bytes_read_per_token, 40),
+            reason: "",
+        };
+        let rows = [weight(Some(1), "vram", 10), weight(None, "gtt", 0), weight(Some(1), "gtt", 10)];
+        let layers = layers(&rows);
+        assert_eq!(layers.iter().map(|row| row.layer).collect::<Vec<_>>(), [None, Some(1)]);
+        let last = &layers[1];
+        assert_eq!((last.weights, last.len_bytes, last.share_of_traffic), (2, 20, 0.5));
+        assert_eq!(last.tiers, ["gtt", "vram"]);
+    }
+}

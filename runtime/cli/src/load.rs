@@ -1,0 +1,143 @@
+//! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use unicorn_artifact::{ArtifactView, MappedFile};
+
+use super::args::LoadArgs;
+use super::error::CliError;
+use super::output::note;
+use super::tuning_file;
+use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
+
+/// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
+pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
+}
+
+/// The same for text, which may begin before all weights are there.
+pub fn load_to_generate(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    lazy: bool,
+) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, lazy, ..LoadOptions::default() })
+}
+
+/// The same, for `slots` sequences at a time.
+pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
+}
+
+/// For one sequence, so that the time of every dispatch is written down.
+pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
+    let context_tokens = Some(context_tokens);
+    let options = LoadOptions { context_tokens, slots, profile: true, ..LoadOptions::default() };
+    load_with(artifact, args, options)
+}
+
+/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: there is no room for as many.
+pub fn load_candidates(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: u32,
+    slots: u32,
+) -> Result<Option<Model>, CliError> {
+    let context_tokens = Some(context_tokens);
+    match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
+        Err(LoadError::Context { .. } | LoadError::NoRoom(_) | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
+        loaded => Ok(Some(loaded?)),
+    }
+}
+
+/// The same for `slots` sequences that come and go, of `context_tokens` at most (`None`: the core's choice).
+pub fn load_to_serve(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    slots: u32,
+) -> Result<Model, CliError> {
+    load_with(artifact, args, LoadOptions { context_tokens, slots, ..LoadOptions::default() })
+}
+
+/// The longest context that the model was made for, which says how deep a case can be before anything is loaded.
+pub fn max_positions(artifact: &Path) -> Result<u32, CliError> {
+    read(artifact, |view| view.meta.model.max_positions)
+}
+
+/// What an artifact says of itself before it is loaded.
+pub fn read<T>(artifact: &Path, say: impl FnOnce(&ArtifactView<'_>) -> T) -> Result<T, CliError> {
+    let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
+    let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
+    Ok(say(&view))
+}
+
+fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
+    Ok(try_load(artifact, args, options)?)
+}
+
+fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, LoadError> {
+    let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
+    let options = LoadOptions {
+        device,
+        target: args.target.clone(),
+        budget: args.budget.clone().unwrap_or_default(),
+        residency: args.residency,
+        barriers: args.barriers,
+        load_alone: args.load_alone,
+        verify_weights: !args.no_verify,
+        tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
+        submission: args.submission_ms.map(|bound| Duration::from_millis(bound.into())),
+        cache_folder: if args.no_cache { None } else { user_cache_folder() },
+        ..options
+    };
+    let bar = ProgressBar::no_length().with_style(
+        ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
+            .expect("the template is a constant"),
+    );
+    let loaded = Model::load(artifact, &options, &mut |done_bytes, total_bytes| {
+        bar.set_length(total_bytes);
+        bar.set_position(done_bytes);
+    });
+    bar.finish_and_clear();
+    let model = loaded?;
+    if is_software(&model) {
+        note(format_args!("software device: {}: every figure is that of a CPU", model.device().name));
+    }
+    if let Some(why) = &model.report().pipelines.note {
+        note(format_args!("pipeline cache: {why}"));
+    }
+    if let Some(why) = &model.report().tuning.note {
+        note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
+    }
+    if model.meta().model.synthetic {
+        note(format_args!("synthetic weights: {} is good for timing, not for text", model.meta().model.name));
+    }
+    Ok(model)
+}
+
+/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. Neither counts unless it is absolute, as the XDG specification says.
+fn user_cache_folder() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("unicorn"))
+}
+
+/// A word on stderr for each time that the device was lost and had back since this was last said.
+pub fn tell_recoveries(model: &Model) {
+    for recovery in model.take_recoveries() {
+        let Recovery { cause, seconds, barriers } = recovery;
+        let barriers = if barriers { ", with barriers between all dispatches" } else { "" };
+        note(format_args!(
+            "device was lost ({cause}); the model was made resident again in {seconds:.2} s{barriers}, and the text went on"
+        ));
+    }
+}
+
+/// Whether the model runs on a CPU that plays a Vulkan device.
+pub fn is_software(model: &Model) -> bool {
+    model.device().kind == DeviceKind::Cpu
+}

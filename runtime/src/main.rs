@@ -1,7 +1,0 @@
-//! `unicorn-run`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    runtime::cli::main()
-}

@@ -1,0 +1,80 @@
+//! The bandwidth at which the device reads its memory, measured: what a decode step, which reads every weight once, is held
+//! against.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use unicorn_artifact::Tier;
+use unicorn_artifact::kernels::READ_BLOCK_BYTES;
+
+use crate::device::plan::DeviceKind;
+use crate::error::LoadError;
+use crate::memory::residency::Role;
+use crate::program::dispatch_range::Band;
+use crate::vk::device::Device;
+use crate::vk::memory::Buffer;
+use crate::vk::pipeline::{BoundSet, Pipeline};
+use crate::vk::record::{Command, CommandList};
+use crate::vk::stamps::Stamps;
+use crate::vk::submit::Lane;
+use unicorn_artifact::step::Link;
+
+/// Far beyond the caches of any device, and long enough for one dispatch to say something, where memory has room ...
+const MOST_BYTES: u64 = 1 << 30;
+/// ... and beyond those of a CPU, which reads slower.
+const MOST_SOFTWARE_BYTES: u64 = 128 << 20;
+/// So little that its lack is worth an error.
+const LEAST_BYTES: u64 = 1 << 20;
+/// More than any device runs at a time, so that none of it is idle at the end.
+const MOST_WORKGROUPS: u64 = 8192;
+/// Submissions that count, after one that does not; the median is the answer.
+const ROUNDS: usize = 5;
+
+/// Bytes read per second from device-local memory by `kernel`, the artifact's [`unicorn_artifact::TargetKernels::reads`]; by the
+/// device's own clock where it keeps one, so that the submission does not count.
+///
+/// # Errors
+/// When there is no room for what is read, or the device fails.
+pub fn measure(device: &Arc<Device>, lane: &mut Lane, kernel: &Arc<Pipeline>) -> Result<f64, LoadError> {
+    let len_bytes =
+        scratch_bytes(device)?.min(device.facts().storage_range_bytes) / READ_BLOCK_BYTES * READ_BLOCK_BYTES;
+    let role = Role::Resident { tier: Tier::Vram, total_bytes: len_bytes };
+    let source = Buffer::create(device, len_bytes, role)?.buffer;
+    let workgroups = (len_bytes / READ_BLOCK_BYTES).min(MOST_WORKGROUPS);
+    let folded = Buffer::create(device, 4 * workgroups, role)?.buffer;
+    // Memory that nobody wrote may not be there, and zeros that a system has not given out yet are all in one page.
+    lane.run(&[CommandList::record(device, vec![Command::Fill(source.whole())])?])?;
+
+    let bindings = vec![source.whole(), folded.whole()];
+    let set = BoundSet::create_all(device, &[(kernel.layout().clone(), bindings)])?.remove(0);
+    let band = Band::whole([workgroups as u32, 1, 1]);
+    let read = Command::Dispatch { pipeline: kernel.clone(), set, band, link: Link::default() };
+    let timer = Stamps::create(device, 2)?;
+    let commands = match &timer {
+        Some(timer) => {
+            let stamp = |number| Command::Stamp(timer.clone(), number);
+            vec![Command::ResetStamps(timer.clone()), stamp(0), read, stamp(1)]
+        }
+        None => vec![read],
+    };
+    let list = [CommandList::record(device, commands)?];
+    let mut round = || {
+        let begin = Instant::now();
+        lane.run(&list)?;
+        let by_host = begin.elapsed().as_secs_f64();
+        let by_device = timer.as_ref().and_then(|timer| timer.seconds_between(0, 1)).filter(|&seconds| seconds > 0.0);
+        Ok(by_device.unwrap_or(by_host))
+    };
+    round()?;
+    let mut seconds = (0..ROUNDS).map(|_| round()).collect::<Result<Vec<f64>, LoadError>>()?;
+    seconds.sort_by(f64::total_cmp);
+    Ok(len_bytes as f64 / seconds[ROUNDS / 2])
+}
+
+/// What a measurement may take, which is no more than half of what is free: others may want memory at the same time.
+pub fn scratch_bytes(device: &Device) -> Result<u64, LoadError> {
+    let most_bytes = if device.facts().kind == DeviceKind::Cpu { MOST_SOFTWARE_BYTES } else { MOST_BYTES };
+    let heaps = device.heaps()?;
+    let free_bytes = heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.available_bytes()).max();
+    Ok(most_bytes.min(free_bytes.unwrap_or(0) / 2).max(LEAST_BYTES))
+}

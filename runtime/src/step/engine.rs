@@ -1,0 +1,203 @@
+//! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use unicorn_artifact::step::{HISTORY_AT, KEPT_DRAWS, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
+use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
+
+use crate::error::LoadError;
+use crate::load::streaming::Loading;
+use crate::memory::buffers::HostViews;
+use crate::memory::pages::{BlockTable, PagePool};
+use crate::probe::profile::StepProfile;
+use crate::program::pace::Piece;
+use crate::program::programs::Programs;
+use crate::session::recovery::Stop;
+use crate::session::session::Sampled;
+use crate::vk::Failure;
+use crate::vk::pipeline::Pipeline;
+use crate::vk::submit::Lane;
+
+/// What all sessions of a model share on its device.
+pub struct Engine {
+    /// Dropped first: it waits for what is under way.
+    pub lane: Lane,
+    /// `None`: everything was there before the first step.
+    pub loading: Option<Loading>,
+    /// Steps since they were last taken, where programs were recorded to be profiled.
+    pub profiles: Vec<StepProfile>,
+    pub views: HostViews,
+    pub programs: Programs,
+    /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
+    pub reads: Option<Arc<Pipeline>>,
+    /// One a KV group.
+    pub pools: Vec<PagePool>,
+    pub slots: u32,
+    /// Block table entries of one slot.
+    pub table_stride: u32,
+    /// Sequences longer than this take LongRoPE's long frequencies.
+    pub long_rope_above: u32,
+    /// f32 elements from one row of logits to the next.
+    pub logits_stride: u32,
+}
+
+/// Consecutive tokens that a step appends to one sequence.
+#[derive(Clone, Copy)]
+pub struct Rows<'s> {
+    pub slot: u32,
+    /// Of the first token.
+    pub position: u32,
+    pub tokens: &'s [u32],
+    /// 0, or 1 for LongRoPE's long frequencies.
+    pub rope_variant: u32,
+}
+
+/// How one token is drawn, and the tokens that the repeat penalty looks at.
+#[derive(Clone, Copy)]
+pub struct Drawing<'s> {
+    pub sampler: Sampler,
+    pub history: &'s [u32],
+}
+
+/// What a program is to do.
+pub struct Step<'s> {
+    /// Index into the programs.
+    pub program: usize,
+    pub rows: &'s [Rows<'s>],
+    pub drawings: &'s [Drawing<'s>],
+}
+
+impl Engine {
+    /// Runs one step to its end. Its rows have their pages.
+    pub fn run(&mut self, step: &Step<'_>) -> Result<(), Stop> {
+        self.write(step)?;
+        let begin = Instant::now();
+        self.begin(step.program, 0)?;
+        self.end(0)?;
+        if let Some(stamps) = &self.programs.recorded[step.program].stamps {
+            let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
+            self.profiles.extend(stamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
+        }
+        Ok(())
+    }
+
+    /// Lets a program run on what the step buffer holds, behind the other turn's steps. While weights are on their way, each
+    /// submission waits for what it reads.
+    pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
+        match &self.loading {
+            Some(loading) if !loading.arrival.is_complete()? => {
+                let waiting = &loading.programs[program];
+                let ready = |list: usize| Ok(loading.arrival.wait_for(waiting.needs[list])?);
+                self.lane.begin_when(turn, &waiting.turns[turn], ready)
+            }
+            _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].turns[turn].lists)?),
+        }
+    }
+
+    /// Whether one submission can have several steps of a program: not while weights are on their way.
+    pub fn has_steps_together(&self, program: usize) -> Result<bool, Stop> {
+        let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.arrival.is_complete())?;
+        Ok(are_there && !self.programs.recorded[program].turns_together.is_empty())
+    }
+
+    /// As [`Engine::begin`], for several steps in one submission. The program has them.
+    pub fn begin_together(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
+        Ok(self.lane.begin(turn, &self.programs.recorded[program].turns_together[turn].lists)?)
+    }
+
+    /// Returns when these pieces of a program have the weights that they read.
+    pub fn wait_for_weights(&self, program: usize, pieces: &[Piece]) -> Result<(), LoadError> {
+        let Some(loading) = &self.loading else { return Ok(()) };
+        let needed = pieces.iter().map(|piece| loading.needs[program][piece.dispatch]).max();
+        Ok(loading.arrival.wait_for(needed.unwrap_or(0))?)
+    }
+
+    /// Waits for the turn's steps.
+    pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
+        self.lane.end(turn)
+    }
+
+    /// Seconds that the device spent in the turn's last submissions; `None`: it keeps no time.
+    pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
+        self.programs.recorded[program].turns[turn].timer.as_ref()?.seconds_between(0, 1)
+    }
+
+    /// The token that sampler `sampler` of a step that ended drew, as draw number `draw`.
+    pub fn sampled(&self, sampler: usize, draw: u32) -> Result<Sampled, Failure> {
+        self.views.output.invalidate()?;
+        let mut words = [0; Output::WORDS];
+        let at = (draw as usize % KEPT_DRAWS) * MAX_SAMPLERS + sampler;
+        self.views.output.read_words(at * Output::WORDS, &mut words);
+        let [token, logit, candidates, stalled] = words;
+        if stalled != 0 {
+            return Err(Failure::stalled());
+        }
+        Ok(Sampled { token, logit: f32::from_bits(logit), candidates })
+    }
+
+    /// Appends the logits of the last step's `n_rows` rows to `logits`, `vocab_size` a row.
+    pub fn read_logits(
+        &mut self,
+        program: usize,
+        n_rows: u32,
+        vocab_size: u32,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), Failure> {
+        self.lane.run(&self.programs.recorded[program].read_logits)?;
+        self.views.readback.invalidate()?;
+        let rows = self.views.readback.bytes().chunks_exact(4 * self.logits_stride as usize);
+        for row in rows.take(n_rows as usize) {
+            let (values, _) = row.as_chunks::<4>();
+            logits.extend(values[..vocab_size as usize].iter().map(|&bytes| f32::from_le_bytes(bytes)));
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps under way may have rows of the
+    /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
+    /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step under way may
+    /// still read it, but whoever writes it runs behind a barrier after that step.
+    pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
+        for (group, (table, pool)) in tables.iter_mut().zip(&mut self.pools).enumerate() {
+            let begin = TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize;
+            let view = &mut self.views.step;
+            table.advance(pool, rows.clone(), |logical, physical| {
+                view.write_words(begin + logical as usize, &[physical]);
+            });
+        }
+    }
+
+    /// Writes header, rows, samplers and histories. Nothing is under way.
+    pub fn write(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+        let n_rows: usize = step.rows.iter().map(|rows| rows.tokens.len()).sum();
+        let header = StepHeader {
+            n_rows: n_rows as u32,
+            logits_row: n_rows as u32 - 1,
+            long_rope_above: self.long_rope_above,
+            table_stride: self.table_stride,
+            table_slots: self.slots,
+            n_samplers: step.drawings.len() as u32,
+            ..StepHeader::default()
+        };
+        let view = &mut self.views.step;
+        view.write_words(0, &header.to_words());
+        let mut at = ROWS_AT;
+        for rows in step.rows {
+            for (&token, position) in rows.tokens.iter().zip(rows.position..) {
+                let row = Row { token, position, sequence: rows.slot, rope_variant: rows.rope_variant };
+                view.write_words(at, &row.to_words());
+                at += Row::WORDS;
+            }
+        }
+        for (index, drawing) in step.drawings.iter().enumerate() {
+            let n_history = drawing.history.len() as u32;
+            let capacity = drawing.sampler.history_capacity;
+            let history_next = if capacity == 0 { 0 } else { n_history % capacity };
+            let sampler = Sampler { n_history, history_next, ..drawing.sampler };
+            view.write_words(SAMPLERS_AT + index * Sampler::WORDS, &sampler.to_words());
+            view.write_words(HISTORY_AT + index * MAX_HISTORY, drawing.history);
+        }
+        view.flush()
+    }
+}

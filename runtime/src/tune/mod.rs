@@ -1,0 +1,4 @@
+//! Measuring alternatives, and the tuning that is applied at load.
+
+pub mod measure;
+pub mod tuning;
