@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use unicorn_artifact::{ActivationPlan, Alternative, Kernels, LogitsRows, Pipeline, TargetKernels};
+use unicorn_kernels::bandwidth_probe::BandwidthProbeSpec;
 use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_kernels::next::NextSpec;
-use unicorn_kernels::reads::ReadsSpec;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{KernelSpec, WeightLayout};
 use unicorn_spirv::Target;
@@ -72,7 +72,7 @@ pub fn build(
             });
         }
         let checksum = specs.len() as u32;
-        specs.extend([KernelSpec::Checksum(ChecksumSpec {}), KernelSpec::Reads(ReadsSpec {})]);
+        specs.extend([KernelSpec::Checksum(ChecksumSpec {}), KernelSpec::BandwidthProbe(BandwidthProbeSpec {})]);
         let fragments = target.fragments().map(|fragment| {
             specs.push(KernelSpec::Fragments(FragmentsSpec { fragment }));
             specs.len() as u32 - 1

@@ -20,6 +20,7 @@ pub mod sums;
 pub mod template;
 
 pub mod attention;
+pub mod bandwidth_probe;
 pub mod checksum;
 pub mod combine;
 pub mod decode_attention;
@@ -32,7 +33,6 @@ pub mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod quantize;
-pub mod reads;
 pub mod register_gemm;
 pub mod sample;
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
 use crate::attention::AttentionSpec;
+use crate::bandwidth_probe::BandwidthProbeSpec;
 use crate::checksum::ChecksumSpec;
 use crate::combine::CombineSpec;
 use crate::decode_attention::DecodeAttentionSpec;
@@ -17,7 +18,6 @@ use crate::matmul::MatMulSpec;
 use crate::next::NextSpec;
 use crate::norm::NormSpec;
 use crate::quantize::QuantizeSpec;
-use crate::reads::ReadsSpec;
 use crate::register_gemm::RegisterGemmSpec;
 use crate::sample::SampleSpec;
 
@@ -38,7 +38,7 @@ pub enum KernelSpec {
     Elementwise(ElementwiseSpec),
     Sample(SampleSpec),
     Checksum(ChecksumSpec),
-    Reads(ReadsSpec),
+    BandwidthProbe(BandwidthProbeSpec),
     Fragments(FragmentsSpec),
 }
 
@@ -198,14 +198,14 @@ impl KernelSpec {
             KernelSpec::Elementwise(_) => "elementwise",
             KernelSpec::Sample(_) => "sample",
             KernelSpec::Checksum(_) => "checksum",
-            KernelSpec::Reads(_) => "reads",
+            KernelSpec::BandwidthProbe(_) => "bandwidth probe",
             KernelSpec::Fragments(_) => "fragments",
         }
     }
 
     /// Whether the runtime starts it by itself, in no program.
     pub fn is_of_runtime(&self) -> bool {
-        matches!(self, KernelSpec::Checksum(_) | KernelSpec::Reads(_) | KernelSpec::Fragments(_))
+        matches!(self, KernelSpec::Checksum(_) | KernelSpec::BandwidthProbe(_) | KernelSpec::Fragments(_))
     }
 
     /// The buffers of descriptor set 0, in order.
@@ -225,7 +225,7 @@ impl KernelSpec {
             KernelSpec::Elementwise(spec) => spec.bindings(),
             KernelSpec::Sample(spec) => spec.bindings(),
             KernelSpec::Checksum(spec) => spec.bindings(),
-            KernelSpec::Reads(spec) => spec.bindings(),
+            KernelSpec::BandwidthProbe(spec) => spec.bindings(),
             KernelSpec::Fragments(spec) => spec.bindings(),
         }
     }
@@ -308,13 +308,13 @@ impl KernelSpec {
             KernelSpec::Elementwise(spec) => spec.wgsl(),
             KernelSpec::Sample(spec) => spec.wgsl(),
             KernelSpec::Checksum(spec) => spec.wgsl(),
-            KernelSpec::Reads(spec) => spec.wgsl(),
+            KernelSpec::BandwidthProbe(spec) => spec.wgsl(),
             KernelSpec::Fragments(spec) => spec.wgsl(),
         }
     }
 
     /// Workgroups for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees, and of
-    /// [`KernelSpec::Reads`] just as many.
+    /// [`KernelSpec::BandwidthProbe`] just as many.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         match self {
             KernelSpec::Embed(spec) => spec.workgroups(rows),
@@ -329,7 +329,7 @@ impl KernelSpec {
             KernelSpec::Combine(spec) => spec.workgroups(rows),
             KernelSpec::Elementwise(spec) => spec.workgroups(rows),
             KernelSpec::Sample(_) => [rows, 1, 1],
-            KernelSpec::Checksum(_) | KernelSpec::Reads(_) => [rows, 1, 1],
+            KernelSpec::Checksum(_) | KernelSpec::BandwidthProbe(_) => [rows, 1, 1],
             KernelSpec::Fragments(_) => [1, 1, 1],
         }
     }

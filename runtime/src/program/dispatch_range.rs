@@ -10,7 +10,7 @@
 //!
 //! That the result is the same bit for bit is a property of the kernels. Workgroups of one dispatch never wait for each
 //! other, since Vulkan promises no order among them. What one of them writes no other reads, but for the last one to
-//! arrive, which puts together what the others left before they counted themselves (`kernels/src/decode_attention.rs`):
+//! arrive, which puts together what the others left before they counted themselves (`kernels/src/decode_attention/`):
 //! whichever it is, it adds in the same order. None asks how many there are (`shaders-gen/src/check.rs` refuses
 //! `NumWorkgroups`, which a band would change); in a chain they are told the number of all bands together (`links.rs`).
 

@@ -114,7 +114,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Elementwise(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_)
-        | KernelSpec::Reads(_)
+        | KernelSpec::BandwidthProbe(_)
         | KernelSpec::Fragments(_) => (0, 0),
     }
 }

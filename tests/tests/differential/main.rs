@@ -12,13 +12,13 @@ use tests::launch::{Launch, Operand, POISON, device, device_matrices, without_wh
 use tests::reference::relative_error;
 use unicorn_artifact::step::Sampler;
 use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::bandwidth_probe::{self, BandwidthProbeSpec};
 use unicorn_kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::embed::{self, EmbedSpec};
 use unicorn_kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharing};
 use unicorn_kernels::next::NextSpec;
 use unicorn_kernels::norm::{NormSpec, norm_row};
 use unicorn_kernels::quantize::QuantizeSpec;
-use unicorn_kernels::reads::{self, ReadsSpec};
 use unicorn_kernels::sample::{self, SampleSpec};
 use unicorn_kernels::spec::Number;
 use unicorn_kernels::sums;
@@ -570,8 +570,8 @@ fn reads_of_every_block() {
         let source: Vec<u32> = (0..words).map(|_| rng.random()).collect();
         let operands = vec![Operand::words(&source), Operand::Out { id: 0, words: workgroups }];
         let target = target::by_name("generic").expect("a preset");
-        let folded = launch(&target, KernelSpec::Reads(ReadsSpec {}), operands, workgroups).run();
-        assert_eq!(folded[&0], reads::folded(&source, workgroups), "{words} words, {workgroups} workgroups");
+        let folded = launch(&target, KernelSpec::BandwidthProbe(BandwidthProbeSpec {}), operands, workgroups).run();
+        assert_eq!(folded[&0], bandwidth_probe::folded(&source, workgroups), "{words} words, {workgroups} workgroups");
     }
 }
 

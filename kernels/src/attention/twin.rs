@@ -1,0 +1,83 @@
+//! The kernel in plain loops, to check it by.
+
+use super::AttentionSpec;
+use crate::activations::{MIXED_FACTOR, encode_divided_row};
+use crate::cache::{Cell, Side};
+use crate::combine::{MASKED, partial_quads};
+
+/// Buffers of the twin; caches as `heads` writes them.
+pub struct AttentionInputs<'a> {
+    /// As `heads` leaves them, in rows of `query_stride`.
+    pub queries: &'a [f32],
+    pub query_stride: usize,
+    pub keys: &'a [u32],
+    pub values: &'a [u32],
+    pub positions: &'a [u32],
+    pub block_table: &'a [u32],
+}
+
+/// The kernel in plain loops, all rows of one sequence, behind its prologue: two passes over the tokens of each split, no
+/// online rescaling. `output` is in words: the partial results, or rows of the spec's format.
+pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) {
+    let dim = spec.cache.head_dim;
+    let partial_len = 4 * partial_quads(dim);
+    for (row, &position) in inputs.positions.iter().enumerate() {
+        let position = position as usize;
+        let group = row / spec.split.rows_per_group * spec.split.rows_per_group;
+        let group_rows = &inputs.positions[group..inputs.positions.len().min(group + spec.split.rows_per_group)];
+        let parts = spec.split.parts(group_rows);
+        let mut result = Vec::new();
+        for head in 0..spec.n_heads() {
+            let query = &inputs.queries[row * inputs.query_stride + head * dim..][..dim];
+            for (split, part) in parts.iter().enumerate() {
+                let newest = (split == 0 && spec.split.newest_apart).then_some(position);
+                let seen = |token: &usize| {
+                    *token <= position && spec.split.window.is_none_or(|window| token + window > position)
+                };
+                let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
+                let (mixed, greatest, total) = mix(spec, inputs, query, head / spec.gqa, &tokens);
+                if spec.split.is_partial() {
+                    let at = ((row * spec.n_heads() + head) * spec.split.room + split) * partial_len;
+                    let mut partial = mixed;
+                    partial.resize(partial_len - 4, 0.0);
+                    partial.extend([greatest, total, parts.len() as f32, 0.0]);
+                    output[at..at + partial_len]
+                        .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
+                } else {
+                    result.extend(mixed.iter().map(|x| x / total));
+                }
+            }
+        }
+        if !spec.split.is_partial() {
+            let words = encode_divided_row(spec.output, &result, MIXED_FACTOR);
+            output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
+        }
+    }
+}
+
+/// Σ e^(score - greatest) · v over `tokens`, the greatest score, and Σ e^(score - greatest).
+fn mix(
+    spec: &AttentionSpec,
+    inputs: &AttentionInputs,
+    query: &[f32],
+    kv_head: usize,
+    tokens: &[usize],
+) -> (Vec<f32>, f32, f32) {
+    let page_tokens = spec.cache.page_tokens;
+    let cell = |token: usize| Cell {
+        page: inputs.block_table[token / page_tokens] as usize,
+        kv_head,
+        slot: token % page_tokens,
+    };
+    let score = |token: &usize| {
+        let key = |i: usize| spec.cache.get(Side::Keys, inputs.keys, cell(*token), i);
+        let score: f32 = query.iter().enumerate().map(|(i, x)| x * key(i)).sum();
+        spec.softcap.map_or(score, |cap| cap.get() * (score / cap.get()).tanh())
+    };
+    let scores: Vec<f32> = tokens.iter().map(score).collect();
+    let greatest = scores.iter().copied().fold(MASKED, f32::max);
+    let weights: Vec<f32> = scores.iter().map(|score| (score - greatest).exp()).collect();
+    let value = |token: usize, i: usize| spec.cache.get(Side::Values, inputs.values, cell(token), i);
+    let mixed = |i: usize| weights.iter().zip(tokens).map(|(weight, &token)| weight * value(token, i)).sum();
+    ((0..query.len()).map(mixed).collect(), greatest, weights.iter().sum())
+}

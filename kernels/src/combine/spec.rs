@@ -1,0 +1,81 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::activations::{ActivationFormat, MIXED_FACTOR};
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one combine pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CombineSpec {
+    pub n_heads: usize,
+    pub head_dim: usize,
+    /// As attention's `split.room`.
+    pub room: usize,
+    pub output_stride: usize,
+    pub output: ActivationFormat,
+    /// Of a workgroup, as many as a head has vectors of four at least; those that its width leaves share its splits.
+    pub lanes: usize,
+    pub subgroup_size: u32,
+}
+
+/// Of a score that does not count: exp(MASKED - m) is 0 for every m that occurs.
+pub(crate) const MASKED: f32 = -1e30;
+
+/// Vectors of four of what one split leaves for one head.
+pub(crate) fn partial_quads(head_dim: usize) -> usize {
+    head_dim.div_ceil(4) + 1
+}
+
+/// f32 elements of the partial results of `rows` rows, with room for so many splits.
+pub fn partials_len(rows: usize, n_heads: usize, head_dim: usize, room: usize) -> usize {
+    4 * rows * n_heads * room * partial_quads(head_dim)
+}
+
+/// Where a result goes: the role of its binding.
+pub(crate) fn result_role(format: ActivationFormat) -> Role {
+    if format == ActivationFormat::F32 { Role::Output } else { Role::Encoded }
+}
+
+/// What pieces that include `result` want to know.
+pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
+    assert!(format.lies_in_heads(n_heads, head_dim), "groups lie within heads, found {format:?}");
+    let values = format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)));
+    if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", MIXED_FACTOR) } else { values }
+}
+
+impl CombineSpec {
+    fn shares(&self) -> usize {
+        self.lanes / self.head_dim.div_ceil(4)
+    }
+
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let mut list = bindings([Role::Step, Role::Partials, result_role(self.output)]);
+        list[1].writes = false;
+        list
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.n_heads, rows, 1]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        assert!(self.shares() > 0, "a lane takes four dimensions of a head");
+        let values = Values::default()
+            .size("N_HEADS", self.n_heads)
+            .size("HEAD_DIM", self.head_dim)
+            .size("PARTIAL_QUADS", partial_quads(self.head_dim))
+            .size("SHARES", self.shares())
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("ROOM", self.room)
+            .size("WORKGROUP", self.lanes)
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .number("MASKED", MASKED)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("WORKGROUP_SIZE", self.lanes)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        let values = result_values(self.output, self.n_heads, self.head_dim, values);
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}

@@ -1,0 +1,233 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
+use crate::cache::CacheLayout;
+use crate::chain;
+use crate::combine::{MASKED, partial_quads, result_role, result_values};
+use crate::heads::{HeadsSpec, NormOf};
+use crate::layout::{WeightFormat, unpacking};
+use crate::next::{self, NextSpec};
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::split::Split;
+use crate::sums;
+use crate::template::{Values, render};
+
+/// Parameters of one pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DecodeAttentionSpec {
+    /// Query heads of one KV head.
+    pub gqa: usize,
+    /// A subgroup has a lane for each chunk of a head.
+    pub cache: CacheLayout,
+    pub kv_group: usize,
+    /// Of one row; its tile is the workgroup's lanes.
+    pub split: Split,
+    /// Query heads of one KV head that a workgroup takes; divides `gqa`.
+    pub heads_per_group: usize,
+    /// Words of K, and of V, that a lane has under way while something else is waited for.
+    pub words_ahead: usize,
+    /// q, k and v, one part each.
+    pub heads: HeadsSpec,
+    pub softcap: Option<Number>,
+    pub output_stride: usize,
+    pub output: ActivationFormat,
+    /// The matmul that the result of one row is for: each split has its weights, and the last of a head to arrive does it.
+    pub next: Option<NextSpec>,
+    /// As `MatMulSpec::clears`.
+    pub clears: usize,
+    /// Divides a page's tokens.
+    pub subgroup_size: u32,
+    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
+    pub chained: bool,
+}
+
+/// Parts that a lane has under way while it puts them together.
+const GATHERED: usize = 8;
+
+impl DecodeAttentionSpec {
+    /// Whether a subgroup of this size holds a head by itself: a lane for each chunk, and all its tokens in one page.
+    pub fn takes(cache: &CacheLayout, subgroup_size: u32) -> bool {
+        let lanes = subgroup_size as usize;
+        lanes > 0
+            && cache.chunks() <= lanes
+            && cache.page_tokens.is_multiple_of(lanes)
+            && cache.head_dim.is_multiple_of(2)
+    }
+
+    /// Groups of 32 elements that a workgroup makes.
+    pub fn result_groups(&self) -> usize {
+        self.heads_per_group * self.cache.head_dim / ACTIVATION_GROUP
+    }
+
+    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    pub fn next_groups_per_lane(&self) -> usize {
+        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
+    }
+
+    fn n_heads(&self) -> usize {
+        self.cache.n_kv_heads * self.gqa
+    }
+
+    fn lanes(&self) -> usize {
+        self.split.tile
+    }
+
+    fn subgroups(&self) -> usize {
+        self.lanes() / self.subgroup_size as usize
+    }
+
+    /// Lanes of a subgroup that share a chunk of dimensions, each with every so-many-th token.
+    pub(super) fn shares(&self) -> usize {
+        self.subgroup_size as usize / self.cache.chunks()
+    }
+
+    /// Tokens that a lane mixes of a piece.
+    pub(super) fn steps(&self) -> usize {
+        (self.subgroup_size as usize).div_ceil(self.shares())
+    }
+
+    pub(super) fn chunk_quads(&self) -> usize {
+        self.cache.format.chunk() / 4
+    }
+
+    /// Quads of the result that are put together at a time, and lanes that share the splits of each.
+    fn pass(&self) -> (usize, usize) {
+        let lanes = (self.heads_per_group * self.cache.head_dim.div_ceil(4)).min(self.lanes());
+        (lanes, self.lanes() / lanes)
+    }
+
+    /// Vectors that subgroups leave for the workgroup's sum, and later the shares of a pass.
+    fn mixed_len(&self) -> usize {
+        (self.heads_per_group * self.chunk_quads() * self.lanes()).max(self.lanes())
+    }
+
+    /// A pair of numbers for each query and subgroup, and later for each query and split.
+    fn reports_len(&self) -> usize {
+        let of_splits = if self.split.is_partial() { self.split.splits } else { 0 };
+        self.heads_per_group * self.subgroups().max(of_splits)
+    }
+
+    /// Workgroup memory.
+    pub fn shared_bytes(&self) -> usize {
+        let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
+        let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
+        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
+    }
+
+    /// Counters that a program of so many rows needs.
+    pub fn arrivals_len(&self, rows: usize) -> usize {
+        rows * self.n_heads() / self.heads_per_group
+    }
+
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let parts = self.split.is_partial().then_some([Role::Exchange, Role::Arrivals]);
+        let mut roles = vec![Role::Step, Role::Input];
+        match self.next {
+            Some(_) => roles.extend(NextSpec::roles()),
+            None => roles.push(result_role(self.output)),
+        }
+        roles.extend([Role::Keys, Role::Values]);
+        roles.extend(self.heads.factors());
+        roles.extend(parts.into_iter().flatten());
+        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
+        roles.extend(self.chained.then_some(Role::Chain));
+        bindings(roles)
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.n_heads() / self.heads_per_group, rows, self.split.splits]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
+        assert!(self.words_ahead > 0, "a lane has something under way");
+        assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
+        assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
+        assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
+        assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
+        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        if let Some(next) = &self.next {
+            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
+            assert!(NextSpec::takes(&next.layout), "the next matrix is of integers");
+            assert_eq!(next.layout.cols, self.n_heads() * self.cache.head_dim, "the next matrix takes the result");
+        }
+        let (pass, pass_shares) = self.pass();
+        let pairs = self.cache.head_dim / 2;
+        let groups = if self.next.is_some() { self.result_groups() } else { 0 };
+        let first_group = format!("group.x * {groups}u");
+        let workgroup = next::Workgroup { lane: "index", lanes: self.lanes(), groups, first_group: &first_group };
+        let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
+        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
+        let values = next::values(self.next.as_ref(), workgroup, unpacking(&formats, values))
+            .size("N_HEADS", self.n_heads())
+            .size("GQA", self.gqa)
+            .size("HEADS", self.heads_per_group)
+            .size("KV_GROUP", self.kv_group)
+            .size("INPUT_STRIDE", self.heads.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", self.lanes())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .size("SUBGROUPS", self.subgroups())
+            .size("SHARES", self.shares())
+            .size("CHUNK_QUADS", self.chunk_quads())
+            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
+            .size("PAIRS", pairs)
+            .size("PAIR_SLOTS", pairs.div_ceil(self.subgroup_size as usize))
+            .size("MIXED", self.mixed_len())
+            .size("REPORTS", self.reports_len())
+            .size("PASS", pass)
+            .size("PASS_SHARES", pass_shares)
+            .number("CAP", self.softcap.map_or(0.0, Number::get))
+            .number("MASKED", MASKED)
+            .number("QUERY_SCALE", self.heads.parts[0].scale.get())
+            .flag("SUBGROUPS", true)
+            .flag("SOFTCAP", self.softcap.is_some())
+            .flag("PARTIAL", self.split.is_partial())
+            .text("WORKGROUP_SIZE", self.lanes())
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
+        let values = self.heads.values(self.cache.values(self.split.values(values)));
+        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
+        render(include_str!("kernel.wgsl"), &self.texts(values))
+    }
+
+    fn texts(&self, values: Values) -> Values {
+        self.loops(values).text("LOADERS", self.loaders_wgsl()).text("GATHERED", GATHERED).text("GATHER", gather_wgsl())
+    }
+
+    /// How a lane's pairs come from each buffer that vectors lie in.
+    fn loaders_wgsl(&self) -> String {
+        let norm = |of, name| self.heads.norms(of).then(|| loader_wgsl(name, "", &format!("{name}[")));
+        let input = loader_wgsl("input", "at: u32, ", "input[at + ");
+        [Some(input), norm(NormOf::Query, "query_norm"), norm(NormOf::Key, "key_norm")].into_iter().flatten().collect()
+    }
+}
+
+fn loader_wgsl(name: &str, parameter: &str, from: &str) -> String {
+    format!(
+        "fn pairs_of_{name}({parameter}lane: u32) -> Pairs {{\n    var pairs: Pairs;\n    \
+         for (var slot = 0u; slot < PAIR_SLOTS; slot++) {{\n        let pair = lane + slot * SUBGROUP;\n        \
+         if (pair < PAIRS) {{\n            \
+         pairs[slot] = vec2<f32>({from}first_of(pair)], {from}second_of(pair)]);\n        }}\n    }}\n    \
+         return pairs;\n}}\n"
+    )
+}
+
+/// The parts of several splits, all under way before the first is weighed.
+fn gather_wgsl() -> String {
+    let load = |u: usize| {
+        format!(
+            "                let split_{u} = i + {u}u * PASS_SHARES;\n                \
+             let place_{u} = min(split_{u}, splits - 1u);\n                \
+             let part_{u} = partials[at + place_{u} * PARTIAL_QUADS];\n"
+        )
+    };
+    let weigh = |u: usize| {
+        format!(
+            "                sum += select(0.0, exp(reports[query * splits + place_{u}].x - greatest), \
+             split_{u} < splits) * part_{u};\n"
+        )
+    };
+    (0..GATHERED).map(load).chain((0..GATHERED).map(weigh)).collect()
+}

@@ -1,0 +1,67 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one elementwise kernel over rows of `width`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ElementwiseSpec {
+    pub op: ElementwiseOp,
+    pub width: usize,
+    pub input_stride: usize,
+    pub output_stride: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ElementwiseOp {
+    /// `input + second`
+    Add,
+    /// `input + bias`
+    Bias,
+    /// `activation(input) * second`
+    ActMul(Activation),
+    /// `cap * tanh(input / cap)`
+    SoftCap(Number),
+}
+
+const WORKGROUP: usize = 64;
+
+impl ElementwiseSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let second = match self.op {
+            ElementwiseOp::Add | ElementwiseOp::ActMul(_) => Some(Role::Second),
+            ElementwiseOp::Bias => Some(Role::Bias),
+            ElementwiseOp::SoftCap(_) => None,
+        };
+        bindings([Role::Step, Role::Input, Role::Output].into_iter().chain(second))
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.width.div_ceil(WORKGROUP), rows, 1]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let (expression, activation) = match self.op {
+            ElementwiseOp::Add => ("input[at] + second[at]", None),
+            ElementwiseOp::Bias => ("input[at] + bias[column]", None),
+            ElementwiseOp::ActMul(activation) => ("activate(input[at]) * second[at]", Some(activation)),
+            ElementwiseOp::SoftCap(_) => ("CAP * bounded_tanh(input[at] / CAP)", None),
+        };
+        let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
+        let values = Values::default()
+            .size("WIDTH", self.width)
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", WORKGROUP)
+            .number("CAP", cap)
+            .flag("ACTIVATION", activation.is_some())
+            .flag("SOFTCAP", matches!(self.op, ElementwiseOp::SoftCap(_)))
+            .flag("SILU", activation == Some(Activation::Silu))
+            .text("EXPRESSION", expression)
+            .text("WORKGROUP_SIZE", WORKGROUP)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}

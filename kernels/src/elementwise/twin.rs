@@ -1,0 +1,13 @@
+//! The kernel in plain loops, to check it by.
+
+use super::{ElementwiseOp, ElementwiseSpec};
+
+/// One row in plain loops; `second` may also be the bias; it is empty for a soft cap.
+pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {
+    let apply = |(column, &x): (usize, &f32)| match spec.op {
+        ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],
+        ElementwiseOp::ActMul(activation) => activation.apply(x) * second[column],
+        ElementwiseOp::SoftCap(cap) => cap.get() * (x / cap.get()).tanh(),
+    };
+    input[..spec.width].iter().enumerate().map(apply).collect()
+}

@@ -1,0 +1,52 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{WeightLayout, unpacking};
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one lookup.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EmbedSpec {
+    pub layout: WeightLayout,
+    /// Token of the layout's first row.
+    pub first_token: usize,
+    pub output_stride: usize,
+    pub scale: Number,
+}
+
+const WORKGROUP: usize = 64;
+
+impl EmbedSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::Weights, Role::Output])
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.chunks().div_ceil(WORKGROUP), rows, 1]
+    }
+
+    fn chunks(&self) -> usize {
+        self.layout.cols.div_ceil(self.layout.format.chunk_cols())
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let layout = &self.layout;
+        let values = unpacking(&[layout.format], Values::default())
+            .size("COLS", layout.cols)
+            .size("ROWS", layout.rows)
+            .size("BLOCKS", layout.blocks_per_tile())
+            .size("BLOCK_WORDS", layout.format.block_words())
+            .size("CHUNKS", self.chunks())
+            .size("CHUNKS_PER_BLOCK", layout.format.chunks_per_block())
+            .size("CHUNK_COLS", layout.format.chunk_cols())
+            .size("FIRST_TOKEN", self.first_token)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", WORKGROUP)
+            .number("SCALE", self.scale.get())
+            .text("WORKGROUP_SIZE", WORKGROUP)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}

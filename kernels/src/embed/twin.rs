@@ -1,0 +1,18 @@
+//! The kernel in plain loops, to check it by.
+
+use super::EmbedSpec;
+
+/// The kernel in plain loops: `output` is (tokens, output_stride); rows of tokens outside the table stay as they are.
+pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], output: &mut [f32]) {
+    let mut weights = vec![0f32; spec.layout.cols];
+    for (row, &token) in tokens.iter().enumerate() {
+        let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows)
+        else {
+            continue;
+        };
+        spec.layout.decode_row(packed, table_row, &mut weights);
+        for (out, weight) in output[row * spec.output_stride..].iter_mut().zip(&weights) {
+            *out = weight * spec.scale.get();
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The kernel in plain loops, to check it by.
+
+use super::FlashSpec;
+use crate::attention::{self, AttentionInputs, AttentionSpec};
+use crate::split::Split;
+
+/// The kernel in plain loops, all rows of one sequence: attention's, whole. `output` in words of the spec's format.
+pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
+    let rows_per_group = spec.rows_per_group();
+    let attention = AttentionSpec {
+        gqa: spec.gqa,
+        cache: spec.cache,
+        kv_group: spec.kv_group,
+        split: Split {
+            rows_per_group,
+            tile: spec.cache.page_tokens,
+            window: spec.window,
+            splits: 1,
+            room: 1,
+            newest_apart: false,
+        },
+        heads_per_group: spec.heads_per_group,
+        words_ahead: 1,
+        input_stride: spec.input_stride,
+        prologue: None,
+        softcap: spec.softcap,
+        output_stride: spec.output_stride,
+        output: spec.output,
+        subgroup_size: spec.subgroup_size,
+    };
+    attention::twin(&attention, inputs, output);
+}

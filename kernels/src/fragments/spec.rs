@@ -1,0 +1,87 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::gemm::EXTENSIONS;
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Lanes that share a row of a fragment.
+pub(crate) const ROW_LANES: usize = 4;
+
+/// A cooperative matrix on the right of a product, spread over the lanes of a subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Fragment {
+    /// Rows and columns.
+    pub side: usize,
+    /// Lanes of the subgroup: a multiple of 4.
+    pub subgroup_size: u32,
+}
+
+impl Fragment {
+    /// Rows that a lane has a part of.
+    pub(crate) fn rows(&self) -> usize {
+        self.side / self.rows_apart()
+    }
+
+    /// From one of them to the next.
+    pub(crate) fn rows_apart(&self) -> usize {
+        self.subgroup_size as usize / ROW_LANES
+    }
+
+    /// Words of two columns that a lane has of each.
+    pub(crate) fn words(&self) -> usize {
+        self.side / ROW_LANES / 2
+    }
+
+    /// Words of a whole row.
+    pub(crate) fn row_words(&self) -> usize {
+        self.side / 2
+    }
+
+    /// Where a lane's word lies in `lane_words`, in the terms of a kernel that knows `lane_row`, `place` and `fragment_at`.
+    pub(crate) fn word_at(&self, row: usize, word: usize) -> String {
+        let (first, words) = (row * self.rows_apart(), self.row_words());
+        format!("fragment_at + (lane_row + {first}u) * {words}u + {}u + place", word * ROW_LANES)
+    }
+
+    /// The matrix of these words. `kind` is its type.
+    pub(crate) fn load(&self, kind: &str) -> String {
+        format!("coopLoad<{kind}>(&lane_words[fragment_at], {}u)", self.row_words())
+    }
+}
+
+/// Parameters of the kernel that looks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FragmentsSpec {
+    pub fragment: Fragment,
+}
+
+impl FragmentsSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Folded])
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let Fragment { side, subgroup_size } = self.fragment;
+        let mut stores = String::new();
+        for (row, word) in
+            (0..self.fragment.rows()).flat_map(|row| (0..self.fragment.words()).map(move |word| (row, word)))
+        {
+            let first = row * self.fragment.rows_apart();
+            let number = format!("(lane_row + {first}u) * SIDE + {}u + 2u * place", 2 * word * ROW_LANES);
+            stores += &format!("    lane_words[{}] = numbers_from({number});\n", self.fragment.word_at(row, word));
+        }
+        let kind = |role: &str| format!("coop_mat{side}x{side}<f32, {role}>");
+        let values = Values::default()
+            .size("SIDE", side)
+            .size("SUBGROUP", subgroup_size as usize)
+            .text("A", kind("A"))
+            .text("C", kind("C"))
+            .text("STORES", stores)
+            .text("LOAD", self.fragment.load(&kind("B")))
+            .text("WORKGROUP_SIZE", subgroup_size)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+    }
+}

@@ -1,0 +1,14 @@
+//! The kernel in plain loops, to check it by.
+
+use super::{GemmInputs, GemmSpec};
+use crate::activations::ActivationFormat;
+
+/// The kernel in plain loops: writes `output` (n_rows, output_stride).
+pub fn twin(spec: &GemmSpec, inputs: &GemmInputs, output: &mut [f32]) {
+    spec.product.twin(
+        ActivationFormat::Factored(spec.product.input),
+        spec.tile.integer_depth.is_none(),
+        inputs,
+        output,
+    );
+}

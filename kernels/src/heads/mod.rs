@@ -1,0 +1,18 @@
+//! Work on the heads of q, k and v between projection and attention: QK norm, RoPE, query scale, KV write.
+//!
+//! Formulas, per head `h` of `head_dim` elements: norm as in `norm`; RoPE (Su et al. 2021) in the half-split form of
+//! transformers: pair `(i, i + d/2)` of the first `d = rotary_dim` elements turns by `position · inv_freq[i]`. Cos and sin come
+//! from two short tables by the addition theorem, so that no GPU's own sine of a large angle matters.
+//!
+//! ```text
+//! rope table   vec2(cos, sin)   variant 0: [position / 256][pair], then [position % 256][pair]; variant 1 the same
+//! ```
+//!
+//! Pages of the cache are drawn in `cache`. Where each row of a step is the only row of its sequence, attention does all
+//! this itself, as its prologue.
+
+mod spec;
+mod twin;
+
+pub use spec::{Destination, HeadsPart, HeadsSpec, NormOf, ROPE_FINE, rope_coarse, rope_table};
+pub use twin::{HeadsInputs, twin};

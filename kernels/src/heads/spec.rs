@@ -1,0 +1,185 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::CacheLayout;
+use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Positions that share one coarse entry of the RoPE table.
+pub const ROPE_FINE: usize = 256;
+
+/// Parameters of one heads kernel: the parts of one source row, in the order in which they lie there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HeadsSpec {
+    pub parts: Vec<HeadsPart>,
+    pub cache: CacheLayout,
+    pub input_stride: usize,
+    pub output_stride: usize,
+    pub eps: Number,
+    /// Elements of a head that RoPE turns; 0 when no part is turned.
+    pub rotary_dim: usize,
+    /// Coarse entries of one variant of the RoPE table.
+    pub rope_coarse: usize,
+    pub kv_group: usize,
+    pub subgroup_size: u32,
+}
+
+/// Consecutive heads that are treated alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HeadsPart {
+    pub n_heads: usize,
+    /// RMS norm with the weight of this role (`QueryNorm` or `KeyNorm`).
+    pub norm: Option<NormOf>,
+    pub rope: bool,
+    pub scale: Number,
+    pub to: Destination,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NormOf {
+    Query,
+    Key,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Destination {
+    /// f32 rows of `output_stride`, heads from 0.
+    Output,
+    Keys,
+    Values,
+}
+
+impl HeadsSpec {
+    fn workgroup(&self) -> usize {
+        // Half a head's pairs at least, whole subgroups at any size.
+        (self.cache.head_dim / 2).next_multiple_of(32).min(128)
+    }
+
+    fn has(&self, test: impl Fn(&HeadsPart) -> bool) -> bool {
+        self.parts.iter().any(test)
+    }
+
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let output = self.has(|part| part.to == Destination::Output).then_some(Role::Output);
+        let cache = [
+            (Role::Keys, self.has(|part| part.to == Destination::Keys)),
+            (Role::Values, self.has(|part| part.to == Destination::Values)),
+        ];
+        let cache = cache.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
+        bindings([Role::Step, Role::Input].into_iter().chain(output).chain(self.factors()).chain(cache))
+    }
+
+    /// What vectors are normed and turned by.
+    pub(crate) fn factors(&self) -> impl Iterator<Item = Role> {
+        let candidates = [
+            (Role::QueryNorm, self.norms(NormOf::Query)),
+            (Role::KeyNorm, self.norms(NormOf::Key)),
+            (Role::RopeTable, self.has(|part| part.rope)),
+        ];
+        candidates.into_iter().filter(|(_, used)| *used).map(|(role, _)| role)
+    }
+
+    /// Whether the parts are q, k and v, as attention's prologue takes them.
+    pub fn is_qkv(&self) -> bool {
+        let to: Vec<Destination> = self.parts.iter().map(|part| part.to).collect();
+        let rope: Vec<bool> = self.parts.iter().map(|part| part.rope).collect();
+        to == [Destination::Output, Destination::Keys, Destination::Values] && rope[0] == rope[1] && !rope[2]
+    }
+
+    pub(crate) fn norms(&self, of: NormOf) -> bool {
+        self.has(|part| part.norm == Some(of))
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.parts.iter().map(|part| part.n_heads).sum(), rows, 1]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("VECTORS", 1)
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("KV_GROUP", self.kv_group)
+            .size("WORKGROUP", self.workgroup())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("WORKGROUP_SIZE", self.workgroup())
+            .text("DECLARATIONS", declarations(&self.bindings()))
+            .text("PARTS", self.parts_wgsl());
+        render(include_str!("kernel.wgsl"), &self.values(self.cache.values(values)))
+    }
+
+    /// What pieces that include `vectors` want to know, besides the cache's.
+    pub(crate) fn values(&self, values: Values) -> Values {
+        values
+            .size("ROTARY_PAIRS", self.rotary_dim / 2)
+            .size("ROPE_COARSE", self.rope_coarse)
+            .size("ROPE_FINE", ROPE_FINE)
+            .number("EPS", self.eps.get())
+            .flag("ROPE", self.has(|part| part.rope))
+            .flag("NORM", self.has(|part| part.norm.is_some()))
+            .flag("QUERY_NORM", self.norms(NormOf::Query))
+            .flag("KEY_NORM", self.norms(NormOf::Key))
+            .flag("CACHE", self.has(|part| part.to != Destination::Output))
+            .flag("PUT_KEYS", self.has(|part| part.to == Destination::Keys))
+            .flag("PUT_VALUES", self.has(|part| part.to == Destination::Values))
+    }
+
+    /// One branch a part; a workgroup handles one head and takes one of them.
+    fn parts_wgsl(&self) -> String {
+        let mut text = String::new();
+        let mut first_head = 0;
+        for part in &self.parts {
+            let end = first_head + part.n_heads;
+            text += &format!("    if (head >= {first_head}u && head < {end}u) {{\n");
+            text += &format!("        let part_head = head - {first_head}u;\n");
+            text += match part.norm {
+                Some(NormOf::Query) => "        norm_query(0u, lane);\n",
+                Some(NormOf::Key) => "        norm_key(0u, lane);\n",
+                None => "",
+            };
+            if part.rope {
+                text += "        rope_vectors(0u, 1u, lane);\n";
+            }
+            let page = "head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane";
+            text += &match part.to {
+                Destination::Output => format!(
+                    "        for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {{\n            \
+                     output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vectors[i] * {:?}f;\n        }}\n",
+                    part.scale.get()
+                ),
+                Destination::Keys => format!("        put_key(packed(0u, lane), {page});\n"),
+                Destination::Values => format!("        put_value(packed(0u, lane), {page});\n"),
+            };
+            text += "    }\n";
+            first_head = end;
+        }
+        text
+    }
+}
+
+/// The table that a kernel reads, for positions below `max_positions`: one variant for each list of frequencies, cos and
+/// sin times `attention_factor` in the coarse entries.
+pub fn rope_table(variants: &[&[f64]], attention_factor: f64, max_positions: usize) -> Vec<[f32; 2]> {
+    let coarse = rope_coarse(max_positions);
+    let mut table = Vec::new();
+    for inv_freq in variants {
+        for position in (0..coarse).map(|index| index * ROPE_FINE) {
+            table.extend(inv_freq.iter().map(|freq| cos_sin(position as f64 * freq, attention_factor)));
+        }
+        for position in 0..ROPE_FINE {
+            table.extend(inv_freq.iter().map(|freq| cos_sin(position as f64 * freq, 1.0)));
+        }
+    }
+    table
+}
+
+/// Coarse entries of one variant for positions below `max_positions`.
+pub fn rope_coarse(max_positions: usize) -> usize {
+    max_positions.div_ceil(ROPE_FINE)
+}
+
+fn cos_sin(angle: f64, factor: f64) -> [f32; 2] {
+    [(angle.cos() * factor) as f32, (angle.sin() * factor) as f32]
+}

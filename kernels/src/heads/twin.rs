@@ -1,0 +1,84 @@
+//! The kernel in plain loops, to check it by.
+
+use super::{Destination, HeadsSpec, NormOf, ROPE_FINE};
+use crate::activations::ActivationFormat;
+use crate::cache::{Cell, Side};
+use crate::norm::{NormSpec, norm_row};
+
+/// Buffers of the twin; caches in 32-bit words.
+pub struct HeadsInputs<'a> {
+    pub input: &'a [f32],
+    pub query_norm: &'a [f32],
+    pub key_norm: &'a [f32],
+    pub rope_table: &'a [[f32; 2]],
+    pub positions: &'a [u32],
+    /// Of one sequence and this KV group: page of the pool for each page of the sequence.
+    pub block_table: &'a [u32],
+    pub rope_variant: usize,
+}
+
+/// The kernel in plain loops, all rows of one sequence.
+pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &mut [u32], values: &mut [u32]) {
+    let dim = spec.cache.head_dim;
+    let page_tokens = spec.cache.page_tokens;
+    for (row, &position) in inputs.positions.iter().enumerate() {
+        let page = inputs.block_table.get(position as usize / page_tokens).map_or(0, |&page| page as usize);
+        let slot = position as usize % page_tokens;
+        let mut first_head = 0;
+        for part in &spec.parts {
+            for part_head in 0..part.n_heads {
+                let at = row * spec.input_stride + (first_head + part_head) * dim;
+                let mut vector = inputs.input[at..at + dim].to_vec();
+                if let Some(of) = part.norm {
+                    let weight = if of == NormOf::Query { inputs.query_norm } else { inputs.key_norm };
+                    vector = norm_row(&spec.head_norm(), &vector, &[], &[], weight).1;
+                }
+                if part.rope {
+                    rope(spec, inputs, position as usize, &mut vector);
+                }
+                let cell = Cell { page, kv_head: part_head, slot };
+                match part.to {
+                    Destination::Output => {
+                        for (i, value) in vector.iter().enumerate() {
+                            output[row * spec.output_stride + part_head * dim + i] = value * part.scale.get();
+                        }
+                    }
+                    Destination::Keys => spec.cache.put(Side::Keys, keys, cell, &vector),
+                    Destination::Values => spec.cache.put(Side::Values, values, cell, &vector),
+                }
+            }
+            first_head += part.n_heads;
+        }
+    }
+}
+
+impl HeadsSpec {
+    fn head_norm(&self) -> NormSpec {
+        NormSpec {
+            width: self.cache.head_dim,
+            stride: self.cache.head_dim,
+            eps: self.eps,
+            add: false,
+            post_norm: false,
+            sums: false,
+            format: ActivationFormat::F32,
+            lanes: 0,
+            subgroup_size: 0,
+            chained: false,
+        }
+    }
+}
+
+fn rope(spec: &HeadsSpec, inputs: &HeadsInputs, position: usize, vector: &mut [f32]) {
+    let pairs = spec.rotary_dim / 2;
+    let variant = inputs.rope_variant * (spec.rope_coarse + ROPE_FINE) * pairs;
+    for i in 0..pairs {
+        let [coarse_cos, coarse_sin] = inputs.rope_table[variant + position / ROPE_FINE * pairs + i];
+        let [fine_cos, fine_sin] = inputs.rope_table[variant + (spec.rope_coarse + position % ROPE_FINE) * pairs + i];
+        let cos = coarse_cos * fine_cos - coarse_sin * fine_sin;
+        let sin = coarse_sin * fine_cos + coarse_cos * fine_sin;
+        let (low, high) = (vector[i], vector[i + pairs]);
+        vector[i] = low * cos - high * sin;
+        vector[i + pairs] = high * cos + low * sin;
+    }
+}

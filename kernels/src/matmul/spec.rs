@@ -1,0 +1,272 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use super::body;
+use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
+use crate::chain;
+use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
+use crate::next::{self, NextSpec};
+use crate::norm::NormSpec;
+use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::sums;
+use crate::template::{Values, render};
+
+/// Parameters of one matmul pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MatMulSpec {
+    pub layout: WeightLayout,
+    /// Elements between rows of the input and of the output.
+    pub input_stride: usize,
+    pub output_stride: usize,
+    /// First column of the output that this matrix writes (a large head is cut into several matrices).
+    pub output_first: usize,
+    /// F32, or Codes with INT4 and INT8 weights.
+    pub input: ActivationFormat,
+    /// The norm that makes the input; needs `tile.columns` of 1.
+    pub prologue: Option<NormSpec>,
+    /// F32, or Codes: then a workgroup makes whole groups of them.
+    pub output: ActivationFormat,
+    pub bias: bool,
+    /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
+    pub act_mul: Option<Activation>,
+    /// The matmul that this one's result, codes of one row, is for; workgroups do it, too.
+    pub next: Option<NextSpec>,
+    /// Elements of the sums that the dispatch behind this one adds to, zeroed here; a multiple of 4, or 0.
+    pub clears: usize,
+    pub softcap: Option<Number>,
+    /// Reads row `StepHeader::logits_row` only and writes row 0.
+    pub row_from_step: bool,
+    pub tile: MatMulTile,
+    pub subgroup_size: u32,
+    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`. Not of f32
+    /// activations.
+    pub chained: bool,
+}
+
+/// How lanes share the work; chosen per device and shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MatMulTile {
+    /// Rows of the step that one lane handles: each weight is unpacked once for all of them.
+    pub columns: usize,
+    /// Tiles of 8 matrix rows that one lane handles: each activation is loaded once for all of them.
+    pub tiles_per_lane: usize,
+    /// Lanes that share a matrix row, each with every `k_slices`-th block.
+    pub k_slices: usize,
+    /// Lane groups of 8 · k_slices in a workgroup.
+    pub group_tiles: usize,
+    /// Groups of 32 columns that a lane has under way at a time, where the input is integers.
+    pub unroll: usize,
+    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
+    pub passes: usize,
+    /// A chained kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
+    /// saves their registers.
+    pub early: bool,
+    pub sharing: Sharing,
+}
+
+/// How the lanes of a subgroup share what they load, where activations are f32. All but `Own` need subgroups of 8 lanes and
+/// `k_slices` of 1, and are for devices that are a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Sharing {
+    /// Not at all.
+    #[default]
+    Own,
+    /// A lane loads one of every eight activations and gets the others from its neighbours: where each lane pays for its load.
+    Broadcast,
+    /// Lanes take eight columns of a row, the rows of a tile follow one another: where what is the same for all lanes is
+    /// loaded once, and other loads are dear. Needs `columns` of 1.
+    Across,
+}
+
+impl MatMulTile {
+    pub fn workgroup_size(&self) -> usize {
+        TILE_ROWS * self.k_slices * self.group_tiles
+    }
+}
+
+impl MatMulSpec {
+    /// Rows of the result.
+    pub fn output_rows(&self) -> usize {
+        if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
+    }
+
+    /// Rows of the result that one workgroup makes in a pass.
+    pub fn group_rows(&self) -> usize {
+        let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
+        if self.act_mul.is_some() { rows / 2 } else { rows }
+    }
+
+    /// Bytes of workgroup memory.
+    pub fn shared_bytes(&self) -> usize {
+        let normed = match (&self.prologue, self.input.precision()) {
+            (None, _) => 0,
+            (Some(_), None) => 4 * self.layout.padded_cols(),
+            (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
+        };
+        let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
+        let next = if self.next.is_some() { NextSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP) } else { 0 };
+        // Partial sums, and the parts of a norm's and a group's reduction.
+        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
+    }
+
+    /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
+    pub(super) fn parts_per_row(&self) -> usize {
+        (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
+    }
+
+    fn partials(&self) -> usize {
+        let parts = self.parts_per_row();
+        let of_one = self.tile.group_tiles * parts * TILE_ROWS;
+        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.columns } else { 0 }
+    }
+
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let mut roles = vec![Role::Step, Role::Weights];
+        match (&self.next, self.output) {
+            (Some(_), _) => roles.extend(NextSpec::roles()),
+            (None, ActivationFormat::F32) => roles.push(Role::Output),
+            (None, _) => roles.push(Role::Encoded),
+        }
+        match (&self.prologue, self.input) {
+            (Some(norm), _) => roles.extend(norm.data_roles()),
+            (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
+            (None, _) => roles.push(Role::Codes),
+        }
+        roles.extend(self.bias.then_some(Role::Bias));
+        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
+        roles.extend(self.chained.then_some(Role::Chain));
+        bindings(roles)
+    }
+
+    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+        let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
+        let rows = if self.row_from_step { 1 } else { rows };
+        // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
+        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        self.check();
+        let layout = &self.layout;
+        let norm = self.prologue.as_ref();
+        // What a workgroup quantises: its normed input, its output, or both.
+        let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
+        let groups = if self.next.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
+        let first_group = format!("group.y * {groups}u");
+        let lanes = self.tile.workgroup_size();
+        let workgroup = next::Workgroup { lane: "lane", lanes, groups, first_group: &first_group };
+        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
+        let values = next::values(self.next.as_ref(), workgroup, values);
+        let values = unpacking(&self.formats(), values)
+            .size("COLS", layout.cols)
+            .size("PADDED_COLS", layout.padded_cols())
+            .size("BLOCKS", layout.blocks_per_tile())
+            .size("BLOCK_WORDS", layout.format.block_words())
+            .size("TILES", layout.tiles())
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("OUTPUT_FIRST", self.output_first)
+            .size("OUTPUT_ROWS", self.output_rows())
+            .size("INPUT_GROUPS", activations::groups(layout.cols))
+            .size("INPUT_GROUP_WORDS_AT", self.input_group_words_at())
+            .size("INPUT_PLANES", self.input.precision().map_or(1, Precision::planes))
+            .size("GROUP_ROWS", self.group_rows())
+            .size("COLUMNS", self.tile.columns)
+            .size("TILES_PER_LANE", self.tile.tiles_per_lane)
+            .size("K_SLICES", self.tile.k_slices)
+            .size("PASSES", self.tile.passes)
+            .size("GROUP_TILES", self.tile.group_tiles)
+            .size("PARTS", self.parts_per_row())
+            .size("PARTIALS", self.partials())
+            .size("WORKGROUP", self.tile.workgroup_size())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .number("EPS", norm.map_or(0.0, |norm| norm.eps.get()))
+            .number("CAP", self.softcap.map_or(0.0, Number::get))
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("PROLOGUE", norm.is_some())
+            .flag("CODES", self.input != ActivationFormat::F32)
+            .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
+            .flag("TAIL", layout.cols != layout.padded_cols())
+            .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
+            .flag("SPLIT", self.tile.k_slices > 1)
+            .flag("MANY_PASSES", self.tile.passes > 1)
+            .flag("MANY_PARTS", self.parts_per_row() > 1)
+            .flag("ACT_MUL", self.act_mul.is_some())
+            .flag("SILU", self.act_mul == Some(Activation::Silu))
+            .flag("SOFTCAP", self.softcap.is_some())
+            .flag("ROW_FROM_STEP", self.row_from_step)
+            .text("WORKGROUP_SIZE", self.tile.workgroup_size())
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, self.held()))
+            .text("NORM_ROW", norm.map_or(String::new(), |norm| self.prologue_wgsl(norm)))
+            .text("BEFORE_PASSES", body::before_passes(self))
+            .text("PASS", body::pass(self));
+        render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
+    }
+
+    /// What it loads before it waits, and keeps.
+    fn held(&self) -> &[Role] {
+        if self.tile.early { &[Role::Weights, Role::NextWeights] } else { &[Role::NextWeights] }
+    }
+
+    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    pub fn next_groups_per_lane(&self) -> usize {
+        let groups = self.group_rows() / ACTIVATION_GROUP;
+        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.tile.workgroup_size(), groups))
+    }
+
+    /// Of the matrices that it multiplies by.
+    fn formats(&self) -> Vec<WeightFormat> {
+        [Some(&self.layout), self.next.as_ref().map(|next| &next.layout)]
+            .into_iter()
+            .flatten()
+            .map(|one| one.format)
+            .collect()
+    }
+
+    /// What `unicorn_compiler::select` owes.
+    fn check(&self) {
+        let tile = &self.tile;
+        assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
+        assert!(self.prologue.is_some() || tile.passes == 1, "passes share a prologue");
+        assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
+        assert!(tile.sharing == Sharing::Own || tile.k_slices == 1, "neighbours work on the same block");
+        assert!(tile.sharing != Sharing::Across || tile.columns == 1, "lanes across columns have one row of the step");
+        assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
+        assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
+        match self.input {
+            ActivationFormat::F32 => {}
+            ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
+            ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => {
+                panic!("rows with a factor are for matrix units")
+            }
+        }
+        if let Some(next) = &self.next {
+            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
+            assert!(tile.columns * tile.passes == 1, "one row, and one group of its elements a workgroup");
+            assert!(NextSpec::takes(&next.layout) && next.layout.cols == self.output_rows(), "the next matrix fits");
+        }
+        if self.output != ActivationFormat::F32 {
+            assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");
+            assert_eq!(self.output_first, 0, "codes of a matrix that is cut");
+            let both = self.prologue.is_some() && self.input != ActivationFormat::F32;
+            assert!(!both || self.input == self.output, "a kernel quantises in one way");
+        }
+    }
+
+    fn input_group_words_at(&self) -> usize {
+        self.input.precision().map_or(0, |precision| activations::group_words_at(self.layout.cols, precision))
+    }
+
+    /// The norm, and its result in workgroup memory.
+    fn prologue_wgsl(&self, norm: &NormSpec) -> String {
+        let lanes = self.tile.workgroup_size();
+        let elements = match self.input {
+            ActivationFormat::F32 => self.layout.padded_cols(),
+            _ => activations::groups(self.layout.cols) * ACTIVATION_GROUP,
+        };
+        let slots = (elements / 4).div_ceil(lanes);
+        let keep = |i: usize| format!("    keep_quad(quad_{i}, x_{i}, lane);\n");
+        norm.row_wgsl(slots, lanes) + &(0..slots).map(keep).collect::<String>()
+    }
+}

@@ -1,0 +1,74 @@
+//! The kernel in plain loops, to check it by.
+
+use super::MatMulSpec;
+use crate::activations::{ActivationFormat, decode_row, encode_row};
+use crate::layout::TILE_ROWS;
+use crate::norm::norm_row;
+
+/// Buffers of the twin, as the kernel binds them.
+pub struct MatMulInputs<'a> {
+    pub packed: &'a [u8],
+    /// The matrix of the matmul behind; empty where there is none.
+    pub next_packed: &'a [u8],
+    /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
+    pub input: &'a [u32],
+    pub residual: &'a [f32],
+    pub norm_weight: &'a [f32],
+    pub post_norm_weight: &'a [f32],
+    pub bias: &'a [f32],
+    pub n_rows: usize,
+    pub logits_row: usize,
+}
+
+/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or (next rows, 2) of the next matmul's sums, and, with
+/// an adding prologue, `sum`.
+pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
+    let cols = spec.layout.cols;
+    let step_rows = if spec.row_from_step { spec_row(inputs) } else { 0..inputs.n_rows };
+    for (output_row, step_row) in step_rows.enumerate() {
+        let at = step_row * spec.input_stride;
+        let words = &inputs.input[at..at + spec.input_stride];
+        let x = match &spec.prologue {
+            None => decode_row(spec.input, words, cols),
+            Some(norm) => {
+                let x = decode_row(ActivationFormat::F32, words, cols);
+                let residual = if norm.add { &inputs.residual[at..at + cols] } else { &[][..] };
+                let (new_sum, normed) = norm_row(norm, &x, residual, inputs.post_norm_weight, inputs.norm_weight);
+                if norm.add {
+                    sum[at..at + cols].copy_from_slice(&new_sum);
+                }
+                decode_row(spec.input, &encode_row(spec.input, &normed), cols)
+            }
+        };
+        let mut weights = vec![0f32; cols];
+        let mut products = vec![0f32; spec.layout.rows];
+        for (row, product) in products.iter_mut().enumerate() {
+            spec.layout.decode_row(inputs.packed, row, &mut weights);
+            *product = weights.iter().zip(&x).map(|(w, x)| w * x).sum();
+            if spec.bias {
+                *product += inputs.bias[row];
+            }
+        }
+        let finished = |row: usize| {
+            let mut value = products[row];
+            if let Some(activation) = spec.act_mul {
+                let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
+                let gate = products[2 * tile * TILE_ROWS + row_in_tile];
+                let up = products[(2 * tile + 1) * TILE_ROWS + row_in_tile];
+                value = activation.apply(gate) * up;
+            }
+            spec.softcap.map_or(value, |cap| cap.get() * (value / cap.get()).tanh())
+        };
+        let row: Vec<f32> = (0..spec.output_rows()).map(finished).collect();
+        let words = encode_row(spec.output, &row);
+        if let Some(next) = &spec.next {
+            next.twin(inputs.next_packed, &words, output);
+            continue;
+        }
+        output[output_row * spec.output_stride + spec.output_first..][..words.len()].copy_from_slice(&words);
+    }
+}
+
+fn spec_row(inputs: &MatMulInputs) -> std::ops::Range<usize> {
+    inputs.logits_row..inputs.logits_row + 1
+}

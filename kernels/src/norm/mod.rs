@@ -1,0 +1,11 @@
+//! Residual sum and RMS norm: `s = r + [post](x)`, `y = s / rms(s) · w`.
+//!
+//! Formula (Zhang and Sennrich 2019): `rms(s) = sqrt(mean(s²) + eps)`. Gemma norms the block's output once more before
+//! the sum (`post_norm`). As a kernel of its own it runs where a step has many rows; a matmul of one row has it as its
+//! prologue.
+
+mod spec;
+mod twin;
+
+pub use spec::NormSpec;
+pub use twin::norm_row;

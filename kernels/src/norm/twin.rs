@@ -1,0 +1,32 @@
+//! The kernel in plain loops, to check it by.
+
+use super::NormSpec;
+
+/// One row in plain loops: the sum and the normed sum. `residual` and `post_weight` may be empty where unused.
+pub fn norm_row(
+    spec: &NormSpec,
+    input: &[f32],
+    residual: &[f32],
+    post_weight: &[f32],
+    weight: &[f32],
+) -> (Vec<f32>, Vec<f32>) {
+    let inverse_rms = |x: &[f32]| {
+        let squares: f32 = x.iter().map(|x| x * x).sum();
+        1.0 / (squares / spec.width as f32 + spec.eps.get()).sqrt()
+    };
+    let mut sum = input.to_vec();
+    if spec.post_norm {
+        let scale = inverse_rms(input);
+        for (value, weight) in sum.iter_mut().zip(post_weight) {
+            *value *= scale * weight;
+        }
+    }
+    if spec.add {
+        for (value, residual) in sum.iter_mut().zip(residual) {
+            *value += residual;
+        }
+    }
+    let scale = inverse_rms(&sum);
+    let normed = sum.iter().zip(weight).map(|(value, weight)| value * scale * weight).collect();
+    (sum, normed)
+}

@@ -1,0 +1,39 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::activations::ActivationFormat;
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one quantisation of activations; `activations::encode_row` is its twin.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct QuantizeSpec {
+    pub width: usize,
+    /// Elements between rows of the input, and words between rows of the output.
+    pub stride: usize,
+    /// Not `F32`.
+    pub format: ActivationFormat,
+    /// Of a workgroup: a multiple of 8.
+    pub lanes: usize,
+    pub subgroup_size: u32,
+}
+
+impl QuantizeSpec {
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::InputQuads, Role::Encoded])
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        assert!(self.format != ActivationFormat::F32, "f32 rows need no kernel");
+        let values = Values::default()
+            .size("WIDTH", self.width)
+            .size("STRIDE", self.stride)
+            .size("WORKGROUP", self.lanes)
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("WORKGROUP_SIZE", self.lanes)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))
+    }
+}

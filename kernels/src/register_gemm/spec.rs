@@ -1,0 +1,156 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use super::body;
+use crate::activations::{ActivationFormat, HALVES_BLOCK};
+use crate::fragments::{Fragment, ROW_LANES};
+use crate::gemm::{BLOCK, EXTENSIONS, Product};
+use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::template::render;
+
+/// Columns of a stage.
+pub(super) const STAGE: usize = HALVES_BLOCK;
+
+/// Parameters of one GEMM from registers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RegisterGemmSpec {
+    pub product: Product,
+    /// Products of gate and up become `Halves`, whole blocks of them; else results are f32.
+    pub halves_out: bool,
+    pub tile: RegisterTile,
+    /// Most rows of a step.
+    pub rows: usize,
+    /// Workgroups that share the columns of a tile of the result.
+    pub splits: usize,
+    /// Lanes of a subgroup: a multiple of 4.
+    pub subgroup_size: u32,
+    /// The device's cooperative matrices lie in lanes as this kernel has them.
+    pub lanes_hold_fragments: bool,
+}
+
+/// How a workgroup cuts the result; chosen per device and shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RegisterTile {
+    /// Rows of the step of a workgroup.
+    pub step_rows: usize,
+    /// Columns of activations in workgroup memory at a time, 64 or 128.
+    pub panel: usize,
+    /// Rows and columns of one cooperative matrix, 8 or 16.
+    pub fragment: usize,
+    /// Fragments of a subgroup, side by side along the matrix rows.
+    pub fragments: usize,
+    pub subgroups: usize,
+}
+
+impl RegisterTile {
+    /// Matrix rows of a workgroup.
+    pub fn matrix_rows(&self) -> usize {
+        self.fragment * self.fragments * self.subgroups
+    }
+
+    /// 16-byte words from row to row of the activations: one more than they take, so that eight rows lie in different banks.
+    fn row_words(&self) -> usize {
+        self.panel / 8 + 1
+    }
+
+    /// Whether every subgroup owns whole blocks.
+    pub fn is_whole(&self) -> bool {
+        let whole = |rows: usize| rows > 0 && rows.is_multiple_of(BLOCK);
+        self.subgroups > 0 && whole(self.step_rows) && whole(self.fragment * self.fragments)
+    }
+
+    /// Bytes of workgroup memory.
+    pub fn shared_bytes(&self) -> usize {
+        let results = 4 * BLOCK * BLOCK * self.subgroups;
+        let lane_words = 2 * self.fragment * self.fragment * self.subgroups;
+        16 * self.step_rows * self.row_words() + 4 * self.step_rows + results + lane_words + 16
+    }
+}
+
+impl RegisterGemmSpec {
+    pub(super) fn fragment(&self) -> Fragment {
+        Fragment { side: self.tile.fragment, subgroup_size: self.subgroup_size }
+    }
+
+    /// Whether products of gate and up can become `Halves`: a whole row of them, in whole blocks.
+    pub fn makes_halves(product: &Product) -> bool {
+        let whole = product.output_first == 0 && product.output_rows().is_multiple_of(HALVES_BLOCK);
+        whole && product.act_mul.is_some()
+    }
+
+    pub fn lanes(&self) -> usize {
+        self.tile.subgroups * self.subgroup_size as usize
+    }
+
+    /// Stages of the whole matrix.
+    pub fn stages(&self) -> usize {
+        self.product.layout.cols.div_ceil(STAGE)
+    }
+
+    /// Counters that splits need: one a tile of the result.
+    pub fn arrivals_len(&self) -> usize {
+        let [across, down, _] = self.workgroups();
+        if self.splits > 1 { across * down } else { 0 }
+    }
+
+    /// f32 elements that the splits leave.
+    pub fn partials_len(&self) -> usize {
+        self.arrivals_len() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
+    }
+
+    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+        let roles =
+            [Role::Step, Role::Weights, if self.halves_out { Role::Encoded } else { Role::Output }, Role::Codes];
+        let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::Arrivals]);
+        let bias = self.product.bias.then_some(Role::Bias);
+        let factor = self.halves_out.then_some(Role::ProductFactor);
+        bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
+    }
+
+    /// Neighbouring workgroups take the same weights, so that these come from memory once.
+    pub fn workgroups(&self) -> [usize; 3] {
+        let matrix_rows = self.product.layout.rows;
+        [self.rows.div_ceil(self.tile.step_rows), matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
+    }
+
+    pub(crate) fn wgsl(&self) -> String {
+        let tile = &self.tile;
+        assert!(matches!(tile.panel, 64 | 128), "a panel is 64 or 128 columns, found {}", tile.panel);
+        assert!(matches!(tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", tile.fragment);
+        assert!(tile.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {tile:?}");
+        assert!(self.subgroup_size as usize <= ROW_LANES * tile.fragment, "no more lanes than a fragment has places");
+        assert!((1..=self.stages()).contains(&self.splits), "each split has a stage");
+        assert!(!self.halves_out || Self::makes_halves(&self.product), "whole blocks of products: {:?}", self.product);
+        let subgroup_matrix_rows = tile.fragment * tile.fragments;
+        let values = self
+            .product
+            .values(ActivationFormat::Halves(self.product.input))
+            .size("STEP_ROWS", tile.step_rows)
+            .size("MATRIX_ROWS", tile.matrix_rows())
+            .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
+            .size("ROW_WORDS", tile.row_words())
+            .size("STAGES", self.stages())
+            .size("SPLITS", self.splits)
+            .size("STEP_TILES", self.rows.div_ceil(tile.step_rows))
+            .size("WORKGROUP", self.lanes())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .size("SUBGROUPS", tile.subgroups)
+            .size("FRAGMENT_WORDS", tile.fragment * tile.fragment / 2)
+            .size("SUBGROUP_SUMS", tile.step_rows * subgroup_matrix_rows)
+            .flag("SPLIT", self.splits > 1)
+            .text("WORKGROUP_SIZE", self.lanes())
+            .text("DECLARATIONS", declarations(&self.bindings()))
+            .text("MULTIPLY", body::multiply(self))
+            .text("EXCHANGE", body::exchange(self))
+            .text("RESULTS", body::results(self));
+        let values = if self.halves_out {
+            let output = ActivationFormat::Halves(self.product.input);
+            let factor_at = output.factor_at(self.product.output_rows());
+            values.flag("HALVES_OUT", true).size("HALVES_BLOCK", HALVES_BLOCK).size("OUTPUT_FACTOR_AT", factor_at)
+        } else {
+            values
+        };
+        EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+    }
+}

@@ -1,0 +1,10 @@
+//! The kernel in plain loops, to check it by.
+
+use super::RegisterGemmSpec;
+use crate::activations::ActivationFormat;
+use crate::gemm::GemmInputs;
+
+/// The kernel in plain loops: writes `output` (n_rows, output_stride), in f32 whatever the kernel makes of it.
+pub fn twin(spec: &RegisterGemmSpec, inputs: &GemmInputs, output: &mut [f32]) {
+    spec.product.twin(ActivationFormat::Halves(spec.product.input), true, inputs, output);
+}
