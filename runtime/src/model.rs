@@ -28,8 +28,14 @@ use crate::tune::measure::Workbench;
 use crate::tune::tuning::{Tuning, TuningReport};
 use crate::vk::instance::Instance;
 
-/// An artifact, resident on a device and ready to run. Sessions share it.
+/// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
+/// [`Session`] holds one, and the device's memory is freed with the last of them.
+#[derive(Clone)]
 pub struct Model {
+    loaded: Arc<Loaded>,
+}
+
+struct Loaded {
     artifact: Arc<ArtifactFile>,
     begun: Instant,
     decided: Decided,
@@ -147,12 +153,13 @@ impl Model {
             (None, loading) => loading.as_ref().expect("weights are there or on their way").arrival.clone(),
         };
         let shared = Mutex::new(Shared::new(engine, request.slots));
-        Ok(Model { artifact, begun, decided, facts, report, arrival, shared, workbench })
+        let loaded = Loaded { artifact, begun, decided, facts, report, arrival, shared, workbench };
+        Ok(Model { loaded: Arc::new(loaded) })
     }
 
     /// From the next time on that the device is had back, dispatches have barriers.
     pub(crate) fn do_without_chains(&self) {
-        self.decided.barriers.store(true, Ordering::Relaxed);
+        self.loaded.decided.barriers.store(true, Ordering::Relaxed);
     }
 
     /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
@@ -161,59 +168,66 @@ impl Model {
         let devices = instance.devices()?;
         let is_it = |found: &&DeviceFacts| {
             (&found.name, found.vendor_id, found.device_id)
-                == (&self.facts.name, self.facts.vendor_id, self.facts.device_id)
+                == (&self.loaded.facts.name, self.loaded.facts.vendor_id, self.loaded.facts.device_id)
         };
         // Of several alike, the one in the same place.
         let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
-        alike.sort_by_key(|found| found.index != self.facts.index);
+        alike.sort_by_key(|found| found.index != self.loaded.facts.index);
         let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {
-            wanted: format!("{}, which was lost", self.facts.name),
+            wanted: format!("{}, which was lost", self.loaded.facts.name),
             found: devices.iter().map(DeviceFacts::to_string).collect(),
         })?;
-        let Resident { engine, report, .. } =
-            make_resident(&self.artifact, &self.decided, instance, facts, self.begun, false, &mut |_, _| ())?;
-        self.arrival.replace(report.delivered.expect("this load was not lazy"));
+        let Resident { engine, report, .. } = make_resident(
+            &self.loaded.artifact,
+            &self.loaded.decided,
+            instance,
+            facts,
+            self.loaded.begun,
+            false,
+            &mut |_, _| (),
+        )?;
+        self.loaded.arrival.replace(report.delivered.expect("this load was not lazy"));
         Ok(engine)
     }
 
     pub fn meta(&self) -> &Meta {
-        self.artifact.meta()
+        self.loaded.artifact.meta()
     }
 
     pub fn plan(&self) -> &Plan {
-        self.artifact.plan()
+        self.loaded.artifact.plan()
     }
 
     pub fn tokenizer_section(&self) -> &TokenizerSection {
-        self.artifact.tokenizer()
+        self.loaded.artifact.tokenizer()
     }
 
     /// As it was before loading: heaps say what was free then.
     pub fn device(&self) -> &DeviceFacts {
-        &self.facts
+        &self.loaded.facts
     }
 
     /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
-        self.decided.context_tokens
+        self.loaded.decided.context_tokens
     }
 
     /// Pages of the KV cache that sequences hold now, and pages in all. May be asked while a sequence is generating.
     pub fn kv_pages(&self) -> (u32, u32) {
-        let Decided { request, context_tokens, held_pages, .. } = &self.decided;
+        let Decided { request, context_tokens, held_pages, .. } = &self.loaded.decided;
         let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
         (held_pages.count(), pages.sum())
     }
 
     /// Most sequences that one step takes.
     pub fn batch_rows(&self) -> u32 {
-        let programs = &self.artifact.target(self.decided.target).programs;
+        let programs = &self.loaded.artifact.target(self.loaded.decided.target).programs;
         programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
     }
 
     /// As far as it is known: a lazy load may still be under way.
     pub fn report(&self) -> LoadReport {
-        LoadReport { delivered: self.arrival.outcome().and_then(Result::ok), ..self.report.clone() }
+        LoadReport { delivered: self.loaded.arrival.outcome().and_then(Result::ok), ..self.loaded.report.clone() }
     }
 
     /// Waits until all weights are resident and were checked.
@@ -221,7 +235,7 @@ impl Model {
     /// # Errors
     /// Why a lazy load did not end well.
     pub fn wait_for_weights(&self) -> Result<(), RunError> {
-        match self.arrival.wait() {
+        match self.loaded.arrival.wait() {
             Some(Err(source)) => Err(RunError::Loading { source }),
             // Broken off with a device that was lost, and not needed since.
             Some(Ok(_)) | None => Ok(()),
@@ -230,12 +244,12 @@ impl Model {
 
     /// Whether a lazy load has failed, so that no step can run.
     pub fn is_broken(&self) -> bool {
-        matches!(self.arrival.outcome(), Some(Err(_)))
+        matches!(self.loaded.arrival.outcome(), Some(Err(_)))
     }
 
     /// Since its loading began.
     pub fn age(&self) -> Duration {
-        self.begun.elapsed()
+        self.loaded.begun.elapsed()
     }
 
     /// Bytes per second at which the device reads its memory, measured now; `None`: the artifact holds no kernel for that,
@@ -263,16 +277,17 @@ impl Model {
     ///
     /// # Errors
     /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
-    pub fn session(&self) -> Result<Session<'_>, RunError> {
+    pub fn session(&self) -> Result<Session, RunError> {
         let mut shared = self.shared();
         let slot = shared.free_slots.pop().ok_or(RunError::NoFreeSlot { slots: self.slots() })?;
-        Ok(Session::new(self, slot, self.empty_tables(), shared.generation()))
+        Ok(Session::new(self.clone(), slot, self.empty_tables(), shared.generation()))
     }
 
     /// Block tables of an empty sequence, one a KV group.
     pub(crate) fn empty_tables(&self) -> Vec<BlockTable> {
         let table = |group| {
-            let pages = pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..self.decided.request });
+            let pages =
+                pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..self.loaded.decided.request });
             BlockTable::new(group, pages as u32)
         };
         self.plan().kv_groups.iter().map(table).collect()
@@ -280,35 +295,40 @@ impl Model {
 
     /// The target as the artifact holds it, alternatives included.
     pub(crate) fn untuned(&self) -> &TargetKernels {
-        self.artifact.target(self.decided.target)
+        self.loaded.artifact.target(self.loaded.decided.target)
     }
 
     pub(crate) fn kernels(&self) -> &Kernels {
-        self.artifact.kernels()
+        self.loaded.artifact.kernels()
+    }
+
+    /// Whether both are handles of one loaded model.
+    pub(crate) fn is(&self, other: &Model) -> bool {
+        Arc::ptr_eq(&self.loaded, &other.loaded)
     }
 
     /// Sequences that can exist at a time.
     pub(crate) fn slots(&self) -> u32 {
-        self.decided.request.slots
+        self.loaded.decided.request.slots
     }
 
     /// Longest that several steps of decode may take in one submission.
     pub(crate) fn multistep_seconds(&self) -> f64 {
-        self.decided.options.multistep.as_secs_f64()
+        self.loaded.decided.options.multistep.as_secs_f64()
     }
 
     /// Whether dispatches have barriers also where they could wait for each other by themselves.
     pub(crate) fn has_barriers(&self) -> bool {
-        self.decided.barriers.load(Ordering::Relaxed)
+        self.loaded.decided.barriers.load(Ordering::Relaxed)
     }
 
     pub(crate) fn workbench(&self) -> &Workbench {
-        self.workbench.as_ref().expect("loaded with candidates")
+        self.loaded.workbench.as_ref().expect("loaded with candidates")
     }
 
     /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.
     pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.loaded.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -491,7 +491,7 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
             .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
             .to_vec();
         let model = Built::of(&folder, ask).load_with_slots(2 * prompts.len() as u32);
-        let single = |session: &mut Session<'_>, prompt: &[u32]| -> Vec<u32> {
+        let single = |session: &mut Session, prompt: &[u32]| -> Vec<u32> {
             let mut next = prompt.to_vec();
             let mut drawn = Vec::new();
             for _ in 0..20 {

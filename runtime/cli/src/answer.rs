@@ -16,7 +16,7 @@ use unicorn_runtime::{Model, RunError, Sampling, Session};
 pub struct Answerer<'m> {
     pub model: &'m Model,
     pub text: &'m Text,
-    pub session: Session<'m>,
+    pub session: Session,
     /// For whoever watches.
     pub status: StatusWriter,
 }

@@ -126,7 +126,7 @@ fn scored_tokens(chunk_tokens: usize) -> usize {
 
 /// Feeds all but the last token of `chunk` into an empty cache; hands the logits of the second half to `scored`, each
 /// with the token that came next.
-fn score_chunk(session: &mut Session<'_>, chunk: &[u32], scored: &mut dyn FnMut(&[f32], u32)) -> Result<(), CliError> {
+fn score_chunk(session: &mut Session, chunk: &[u32], scored: &mut dyn FnMut(&[f32], u32)) -> Result<(), CliError> {
     let first_scored = chunk.len() / 2;
     let mut successors = chunk[first_scored + 1..].iter();
     session.clear();

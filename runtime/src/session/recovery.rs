@@ -65,10 +65,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// What `work` says to its caller, or that the device cannot be had back. The next call tries again.
-pub fn persist<'m, T>(
+pub fn persist<T>(
     model: &Model,
-    sessions: &mut [&mut Session<'m>],
-    mut work: impl FnMut(&mut Engine, &mut [&mut Session<'m>]) -> Result<T, Stop>,
+    sessions: &mut [&mut Session],
+    mut work: impl FnMut(&mut Engine, &mut [&mut Session]) -> Result<T, Stop>,
 ) -> Result<T, RunError> {
     let mut shared = model.shared();
     let mut failures = 0;

@@ -20,14 +20,14 @@ use crate::session::session::{Sampling, Session};
 use crate::step::batch::BatchRow;
 
 /// Sequences that wait, run and have ended, on one model.
-pub struct Scheduler<'m, L> {
-    model: &'m Model,
+pub struct Scheduler<L> {
+    model: Model,
     waiting: VecDeque<Request<L>>,
     /// In the order in which they came; only the first is fed.
-    prefill: VecDeque<Sequence<'m, L>>,
-    decoding: Vec<Sequence<'m, L>>,
+    prefill: VecDeque<Sequence<L>>,
+    decoding: Vec<Sequence<L>>,
     /// The one that has been idle longest first.
-    idle: VecDeque<Session<'m>>,
+    idle: VecDeque<Session>,
     /// Of the last turn that fed a step's worth.
     prefill_tokens_per_s: Option<f64>,
 }
@@ -65,8 +65,8 @@ pub enum End<'e> {
 /// Hears after each step how many tokens were drawn; breaks off when requests have come.
 pub type Between<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 
-struct Sequence<'m, L> {
-    session: Session<'m>,
+struct Sequence<L> {
+    session: Session,
     /// What is to be appended yet: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
@@ -80,18 +80,18 @@ const LEAST_PREFILL_TOKENS: usize = 64;
 /// How long sequences that decode may wait for a turn's prefill: a pause that a reader hardly sees.
 const PREFILL_PAUSE: Duration = Duration::from_millis(250);
 
-impl<'m, L: Listener> Scheduler<'m, L> {
+impl<L: Listener> Scheduler<L> {
     /// With as many sessions as `model` was loaded for.
     ///
     /// # Errors
     /// [`RunError::NoProgram`] when no step of the artifact takes a token of each, and when the model's sessions are taken.
-    pub fn new(model: &'m Model) -> Result<Scheduler<'m, L>, RunError> {
+    pub fn new(model: &Model) -> Result<Scheduler<L>, RunError> {
         if model.slots() > model.batch_rows() {
             return Err(RunError::NoProgram { wanted: "tokens of so many sequences at once" });
         }
         let idle = (0..model.slots()).map(|_| model.session()).collect::<Result<_, _>>()?;
         let (waiting, prefill, decoding) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Ok(Scheduler { model, waiting, prefill, decoding, idle, prefill_tokens_per_s: None })
+        Ok(Scheduler { model: model.clone(), waiting, prefill, decoding, idle, prefill_tokens_per_s: None })
     }
 
     /// Puts a request at the end of the queue.
@@ -241,7 +241,7 @@ impl<'m, L: Listener> Scheduler<'m, L> {
     }
 
     /// A sequence that a token was drawn for decodes on, or its session is free.
-    fn go_on(&mut self, mut sequence: Sequence<'m, L>, wants_more: bool) {
+    fn go_on(&mut self, mut sequence: Sequence<L>, wants_more: bool) {
         let is_full = sequence.session.len_tokens() >= self.model.context_tokens();
         if wants_more && is_full {
             sequence.listener.end(End::ContextFull);

@@ -15,8 +15,8 @@ use crate::step::engine::{Drawing, Engine, Rows, Step};
 use crate::vk::Failure;
 
 /// One sequence: its tokens and its pages of the KV cache. Dropped, it gives back its slot.
-pub struct Session<'m> {
-    model: &'m Model,
+pub struct Session {
+    model: Model,
     slot: u32,
     /// One a KV group.
     tables: Vec<BlockTable>,
@@ -62,14 +62,14 @@ pub struct Sampled {
 /// Takes each row's position and logits (vocab_size f32) in order.
 pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 
-impl<'m> Session<'m> {
-    pub(crate) fn new(model: &'m Model, slot: u32, tables: Vec<BlockTable>, generation: u64) -> Session<'m> {
+impl Session {
+    pub(crate) fn new(model: Model, slot: u32, tables: Vec<BlockTable>, generation: u64) -> Session {
         Session {
+            journal: Journal::new(model.context_tokens()),
             model,
             slot,
             tables,
             generation,
-            journal: Journal::new(model.context_tokens()),
             chunk_limit: u32::MAX,
             draws: 0,
             gpu_seconds: 0.0,
@@ -224,7 +224,7 @@ impl<'m> Session<'m> {
         most: u32,
         each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
     ) -> Result<(), RunError> {
-        let model = self.model;
+        let model = self.model.clone();
         let row = BatchRow { session: self, token: first, sampling };
         model.generate_batch(&mut [row], most, &mut |sampled| each(sampled[0]))
     }
@@ -239,6 +239,7 @@ impl<'m> Session<'m> {
         mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), Failure>,
     ) -> Result<(), RunError> {
         self.check(tokens)?;
+        let model = self.model.clone();
         // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
         // keys that they got, as in every implementation with a cache.
         let rope_variant = self.model.meta().model.rope_variant(self.len_tokens() + tokens.len() as u32);
@@ -247,7 +248,7 @@ impl<'m> Session<'m> {
             if (self.interrupted)() {
                 return Err(RunError::Interrupted);
             }
-            let n_rows = persist(self.model, &mut [self], |engine, sessions| {
+            let n_rows = persist(&model, &mut [self], |engine, sessions| {
                 let session = &mut *sessions[0];
                 let position = session.len_tokens();
                 let chunk =
@@ -299,7 +300,7 @@ impl<'m> Session<'m> {
     }
 
     pub(crate) fn is_of(&self, model: &Model) -> bool {
-        std::ptr::eq(self.model, model)
+        self.model.is(model)
     }
 
     /// Appends a token whose step is yet to run.
@@ -384,7 +385,7 @@ fn run_entry(
     engine.run(&Step { program, rows: &rows, drawings: &[drawing] })
 }
 
-impl Drop for Session<'_> {
+impl Drop for Session {
     fn drop(&mut self) {
         self.give_back_from(0);
         self.model.shared().free_slots.push(self.slot);

@@ -8,8 +8,8 @@ use crate::session::session::{Sampled, Sampling, Session};
 use crate::step::engine::{Drawing, Engine, Rows, Step};
 
 /// A sequence's next token, and how the one after is drawn.
-pub struct BatchRow<'b, 'm> {
-    pub session: &'b mut Session<'m>,
+pub struct BatchRow<'b> {
+    pub session: &'b mut Session,
     pub token: u32,
     pub sampling: &'b Sampling,
 }
@@ -20,7 +20,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Session::feed_and_sample`], and when there are more rows than [`Model::batch_rows`]. Nothing is appended then.
-    pub fn decode_batch(&self, rows: &mut [BatchRow<'_, '_>]) -> Result<Vec<Sampled>, RunError> {
+    pub fn decode_batch(&self, rows: &mut [BatchRow<'_>]) -> Result<Vec<Sampled>, RunError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -36,8 +36,8 @@ impl Model {
 /// fails, the sequences' newest tokens are those to go on with.
 pub(crate) fn feed<T>(
     model: &Model,
-    rows: &mut [BatchRow<'_, '_>],
-    mut work: impl FnMut(&mut Engine, &mut [&mut Session<'_>], usize, &[&Sampling]) -> Result<T, Stop>,
+    rows: &mut [BatchRow<'_>],
+    mut work: impl FnMut(&mut Engine, &mut [&mut Session], usize, &[&Sampling]) -> Result<T, Stop>,
 ) -> Result<T, RunError> {
     for row in rows.iter() {
         assert!(row.session.is_of(model), "sessions of this model");
@@ -46,7 +46,7 @@ pub(crate) fn feed<T>(
     }
     let mut tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
     let samplings: Vec<&Sampling> = rows.iter().map(|row| row.sampling).collect();
-    let mut sessions: Vec<&mut Session<'_>> = rows.iter_mut().map(|row| &mut *row.session).collect();
+    let mut sessions: Vec<&mut Session> = rows.iter_mut().map(|row| &mut *row.session).collect();
     persist(model, &mut sessions, |engine, sessions| {
         let program = decoder(engine, sessions, 0)?;
         for (session, &token) in sessions.iter_mut().zip(&tokens) {
@@ -61,7 +61,7 @@ pub(crate) fn feed<T>(
 }
 
 /// The program that draws the next token of every session, `ahead` tokens behind its last.
-pub(crate) fn decoder(engine: &Engine, sessions: &[&mut Session<'_>], ahead: u32) -> Result<usize, RunError> {
+pub(crate) fn decoder(engine: &Engine, sessions: &[&mut Session], ahead: u32) -> Result<usize, RunError> {
     let longest = sessions.iter().map(|session| session.len_tokens()).max().unwrap_or(0);
     let program = batch_program(&engine.programs.shapes, sessions.len() as u32, longest + ahead);
     program.ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })
@@ -71,7 +71,7 @@ pub(crate) fn decoder(engine: &Engine, sessions: &[&mut Session<'_>], ahead: u32
 pub(crate) fn with_step<T>(
     engine: &mut Engine,
     program: usize,
-    sessions: &[&mut Session<'_>],
+    sessions: &[&mut Session],
     samplings: &[&Sampling],
     feeds: bool,
     work: impl FnOnce(&mut Engine, &Step<'_>) -> T,
@@ -87,7 +87,7 @@ pub(crate) fn count_gpu_seconds(
     engine: &Engine,
     program: usize,
     turn: usize,
-    sessions: &mut [&mut Session<'_>],
+    sessions: &mut [&mut Session],
 ) -> Option<f64> {
     let gpu_seconds = engine.gpu_seconds(program, turn);
     sessions.iter_mut().for_each(|session| session.count_gpu_seconds(gpu_seconds));
@@ -95,7 +95,7 @@ pub(crate) fn count_gpu_seconds(
 }
 
 /// The tokens of a step that has ended, one a session.
-pub(crate) fn drawn(engine: &Engine, sessions: &mut [&mut Session<'_>]) -> Result<Vec<Sampled>, Stop> {
+pub(crate) fn drawn(engine: &Engine, sessions: &mut [&mut Session]) -> Result<Vec<Sampled>, Stop> {
     let draws = sessions.iter().enumerate();
     let drawn = draws.map(|(index, session)| engine.sampled(index, session.draws())).collect::<Result<_, _>>()?;
     sessions.iter_mut().for_each(|session| session.count_draw());

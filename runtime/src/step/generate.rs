@@ -34,12 +34,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::decode_batch`], of whichever step: what was drawn before stays.
-    pub fn generate_batch(
-        &self,
-        rows: &mut [BatchRow<'_, '_>],
-        most: u32,
-        each: &mut Each<'_>,
-    ) -> Result<(), RunError> {
+    pub fn generate_batch(&self, rows: &mut [BatchRow<'_>], most: u32, each: &mut Each<'_>) -> Result<(), RunError> {
         let rooms = rows.iter().map(|row| self.context_tokens() - row.session.len_tokens());
         let Some(room) = rooms.min().filter(|_| most > 0) else { return Ok(()) };
         let mut draws_left = most.min(room);
@@ -50,14 +45,14 @@ impl Model {
 }
 
 /// Sessions on their way from step to step.
-struct Stream<'s, 'b, 'm> {
+struct Stream<'s, 'b> {
     model: &'s Model,
     engine: &'s mut Engine,
-    sessions: &'s mut [&'b mut Session<'m>],
+    sessions: &'s mut [&'b mut Session],
     draws_left: &'s mut u32,
 }
 
-impl Stream<'_, '_, '_> {
+impl Stream<'_, '_> {
     /// Runs the step of the newest tokens and those that its draws lead to, `draws_left` in all. When it fails, the newest tokens
     /// are those whose draws `each` has not heard of.
     fn run(&mut self, program: usize, samplings: &[&Sampling], each: &mut Each<'_>) -> Result<(), Stop> {

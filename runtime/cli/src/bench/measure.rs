@@ -135,13 +135,13 @@ struct Timed {
 }
 
 impl Timed {
-    fn begin(session: &mut Session<'_>) -> Timed {
+    fn begin(session: &mut Session) -> Timed {
         // What it spent before is not this run's.
         let _ = session.take_gpu_seconds();
         Timed { begin: Instant::now() }
     }
 
-    fn end(self, session: &mut Session<'_>, tokens: u64, cached_tokens: u32) -> Run {
+    fn end(self, session: &mut Session, tokens: u64, cached_tokens: u32) -> Run {
         Run { tokens, wall: self.begin.elapsed(), gpu_seconds: session.take_gpu_seconds(), cached_tokens }
     }
 }

@@ -121,13 +121,13 @@ impl ProfileReport {
 }
 
 /// All tokens into an empty cache, up to the first drawn token.
-fn prefill(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), RunError> {
+fn prefill(session: &mut Session, tokens: &[u32]) -> Result<(), RunError> {
     session.clear();
     session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
 }
 
 /// One token after another, each with a draw, in all sequences.
-fn decode(model: &Model, sessions: &mut [Session<'_>], tokens: &[u32]) -> Result<(), RunError> {
+fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(), RunError> {
     let sampling = Sampling::default();
     tokens.iter().try_for_each(|&token| {
         let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });

@@ -36,7 +36,7 @@ pub struct Job {
 pub struct Worker<'m> {
     pub model: &'m Model,
     pub text: &'m Text,
-    pub scheduler: Scheduler<'m, Choice<'m>>,
+    pub scheduler: Scheduler<Choice<'m>>,
     pub status: StatusWriter,
     pub inbox: Receiver<Order>,
 }
