@@ -230,14 +230,6 @@ impl KernelSpec {
         }
     }
 
-    /// Columns that its cooperative matrices of int8 are deep; `None`: it has no such matrices.
-    pub fn integer_depth(&self) -> Option<usize> {
-        match self {
-            KernelSpec::Gemm(spec) => spec.tile.integer_depth,
-            _ => None,
-        }
-    }
-
     /// Whether it counts on the device's lanes to hold fragments of cooperative matrices as `register_gemm` draws them.
     pub fn lanes_hold_fragments(&self) -> bool {
         match self {

@@ -117,7 +117,6 @@ fn include(name: &str) -> &'static str {
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "halves" => include_str!("wgsl/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/gemm_halves.wgsl"),
-        "gemm_integers" => include_str!("wgsl/gemm_integers.wgsl"),
         "tanh" => include_str!("wgsl/tanh.wgsl"),
         "reduce" => include_str!("wgsl/reduce.wgsl"),
         "int8" => include_str!("wgsl/int8.wgsl"),

@@ -10,7 +10,6 @@ pub mod check;
 pub mod error;
 mod fences;
 mod fragments;
-pub mod integers;
 mod loops;
 pub mod matrices;
 mod memory_model;

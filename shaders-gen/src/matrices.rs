@@ -1,8 +1,7 @@
 //! Cooperative matrices in naga's words, mended.
 //!
 //! - A matrix has the element type of the memory that it is loaded from. Kernels keep f16 in words of 16 bytes, so that
-//!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean. Those of i32
-//!   become int8, see `integers`.
+//!   each is one access, and load matrices of u32; here these become the matrices of f16 that they mean.
 //! - WGSL does not multiply two matrices element by element. Kernels that mean such a product write a difference, which
 //!   none means otherwise; here it becomes the one OpFMul.
 //! - A matrix of zeros as a constant null is garbage to RADV of Mesa 25.0: variables start by a store of zeros instead.
@@ -14,16 +13,13 @@ use rspirv::dr::{Instruction, Module, ModuleHeader, Operand};
 use rspirv::spirv::{Capability, Op, Word};
 
 use crate::mend::instructions;
-use crate::{check, fragments, integers};
+use crate::{check, fragments};
 use unicorn_kernels::KernelSpec;
 
 /// Leaves modules without matrices alone.
 pub fn mend(module: &mut Module, spec: &KernelSpec) {
     if check::capabilities(module).contains(&Capability::CooperativeMatrixKHR) {
         retype_matrices(module);
-        if let Some(depth) = spec.integer_depth() {
-            integers::multiply(module, depth);
-        }
         multiply_elements(module);
         if spec.lanes_hold_fragments() {
             fragments::from_registers(module);

@@ -176,9 +176,6 @@ pub enum GemmTuning {
         /// In programs of more rows than `few` has, and of at most as many.
         many: GemmTile,
         few: GemmTile,
-        /// How deep the device's cooperative matrices of int8 with sums of int32 are, as high and wide as those of f16. GEMMs on
-        /// them are alternatives, for `unicorn-run tune` to choose.
-        integer_depth: Option<usize>,
     },
     /// Weights from registers.
     Registers(RegisterTuning),
@@ -204,18 +201,11 @@ pub struct TimedTile {
 }
 
 impl MatrixTuning {
-    /// Every tile by way of workgroup memory, and the same on int8 matrices where the device has them.
-    pub fn gemm_tiles(&self, subgroup_size: u32) -> Vec<GemmTile> {
-        let GemmTuning::Workgroup { many, few, integer_depth } = self.gemm else { return Vec::new() };
-        let on_integers = |depth| [many, few].map(|tile| tile.on_integers(depth, subgroup_size));
-        [many, few].into_iter().chain(integer_depth.into_iter().flat_map(on_integers)).collect()
-    }
-
-    /// See [`GemmTuning::Workgroup`].
-    pub fn integer_depth(&self) -> Option<usize> {
+    /// Every tile by way of workgroup memory.
+    pub fn gemm_tiles(&self) -> Vec<GemmTile> {
         match self.gemm {
-            GemmTuning::Workgroup { integer_depth, .. } => integer_depth,
-            GemmTuning::Registers(_) => None,
+            GemmTuning::Workgroup { many, few } => vec![many, few],
+            GemmTuning::Registers(_) => Vec::new(),
         }
     }
 }
@@ -242,9 +232,8 @@ impl Target {
         if self.has_memory_model() {
             allowed.insert(Capability::VulkanMemoryModel);
         }
-        if let Some(matrix) = self.matrix {
+        if self.matrix.is_some() {
             allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR]);
-            allowed.extend(matrix.integer_depth().map(|_| Capability::Int8));
         }
         allowed
     }
@@ -351,7 +340,6 @@ pub fn presets() -> Vec<Target> {
                         step_rows: 64,
                         k: 32,
                         fragment: 16,
-                        integer_depth: None,
                         subgroups_across: 2,
                         subgroups_down: 2,
                         double_buffered: false,
@@ -361,12 +349,10 @@ pub fn presets() -> Vec<Target> {
                         step_rows: 32,
                         k: 32,
                         fragment: 16,
-                        integer_depth: None,
                         subgroups_across: 4,
                         subgroups_down: 1,
                         double_buffered: true,
                     },
-                    integer_depth: Some(16),
                 },
                 least_rows: LeastRows::of_all(9),
                 flash: FlashTile { fragment: 16, subgroups: 4 },
@@ -516,7 +502,7 @@ fn llvmpipe() -> Target {
 
 #[cfg(test)]
 mod tests {
-    use unicorn_kernels::{CacheLayout, KvFormat, Precision};
+    use unicorn_kernels::{CacheLayout, KvFormat};
 
     use super::*;
 
@@ -545,9 +531,9 @@ mod tests {
     #[test]
     fn gemm_tiles_fit_into_their_device() {
         for target in presets() {
-            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles(target.subgroup_size));
+            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles());
             for tile in tiles {
-                let bytes = tile.shared_bytes(Precision::Int11);
+                let bytes = tile.shared_bytes();
                 assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
                 let lanes = tile.subgroups() * target.subgroup_size as usize;
                 assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);

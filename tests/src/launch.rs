@@ -84,16 +84,13 @@ pub fn device_matrices() -> Option<MatrixTuning> {
         step_rows: 32,
         k: 32,
         fragment,
-        integer_depth: None,
         subgroups_across: 2,
         subgroups_down: 2,
         double_buffered: true,
     };
-    let has_depth = |&depth: &usize| features.multiplies_int8_matrices(fragment as u32, depth as u32);
-    let integer_depth = [32, 16, 8].into_iter().find(has_depth);
     Some(MatrixTuning {
         fragment,
-        gemm: GemmTuning::Workgroup { many: tile, few: tile, integer_depth },
+        gemm: GemmTuning::Workgroup { many: tile, few: tile },
         least_rows: LeastRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
     })

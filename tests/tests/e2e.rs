@@ -59,9 +59,8 @@ struct Ask {
 /// Which way operands take to the matrix units.
 #[derive(Clone, Copy)]
 enum Gemms {
-    /// By way of workgroup memory, as f16 or as int8.
+    /// By way of workgroup memory.
     Halves,
-    Integers,
     /// Weights from registers, by way of workgroup memory.
     Registers,
     /// Straight from there, on devices whose lanes hold fragments so.
@@ -80,14 +79,6 @@ const F16: Ask = Ask {
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
 const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
-
-/// The same tiles on int8 matrices.
-fn on_integers(matrices: MatrixTuning, subgroup_size: u32) -> MatrixTuning {
-    let GemmTuning::Workgroup { many, few, integer_depth } = matrices.gemm else { unreachable!("not from registers") };
-    let depth = integer_depth.expect("asked for where the device has them");
-    let [many, few] = [many, few].map(|tile| tile.on_integers(depth, subgroup_size));
-    MatrixTuning { gemm: GemmTuning::Workgroup { many, few, integer_depth }, ..matrices }
-}
 
 /// The same without the detour over workgroup memory.
 fn straight_from_lanes(matrices: MatrixTuning) -> MatrixTuning {
@@ -125,7 +116,6 @@ impl Built {
             asked.shared_memory_bytes = asked.shared_memory_bytes.min(device().shared_memory_bytes as usize);
             asked.matrix = match self.ask.gemms {
                 Gemms::Halves => device_matrices(),
-                Gemms::Integers => device_matrices().map(|matrices| on_integers(matrices, asked.subgroup_size)),
                 Gemms::Registers => device_register_matrices(),
                 Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
             };
@@ -280,15 +270,6 @@ fn register_gemms_run_only_where_lanes_hold_fragments_so() {
     let built = Built::of(&tiny_models()[0], ask);
     let error = built.try_load(1, false).err().expect("a device with other lanes").to_string();
     assert!(error.contains("keeps cooperative matrices otherwise than the kernels of target phoenix"), "{error}");
-}
-
-#[test]
-fn integer_gemms_stay_close_to_the_exported_weights() {
-    if device_matrices().and_then(|matrices| matrices.integer_depth()).is_none() {
-        eprintln!("integer GEMMs did not run: {} multiplies no int8 matrices", device().name);
-        return;
-    }
-    assert_close_to_exported("integer GEMMs", Ask { gemms: Gemms::Integers, ..INTEGER }, 6);
 }
 
 /// Of every so-many-th model.

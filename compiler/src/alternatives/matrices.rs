@@ -24,18 +24,12 @@ pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
         GemmTile { subgroups_across: 2 * across, ..tile },
         GemmTile { subgroups_across: 2 * across, subgroups_down: down / 2, ..tile },
     ];
-    let depth =
-        target.matrix.and_then(|matrix| matrix.integer_depth()).filter(|_| spec.product.layout.format.has_params());
-    let on_integers = depth.into_iter().flat_map(|depth| {
-        let integers = tile.on_integers(depth, spec.subgroup_size);
-        [integers, GemmTile { double_buffered: !integers.double_buffered, ..integers }]
-    });
     let fits = |tile: &GemmTile| {
-        tile.shared_bytes(spec.product.input) <= target.shared_memory_bytes
+        tile.shared_bytes() <= target.shared_memory_bytes
             && tile.is_whole()
             && tile.step_rows * tile.matrix_rows <= 32 * SUMS_PER_LANE * tile.subgroups()
     };
-    let specs = tiles.into_iter().chain(on_integers).filter(fits).map(|tile| GemmSpec { tile, ..spec.clone() });
+    let specs = tiles.into_iter().filter(fits).map(|tile| GemmSpec { tile, ..spec.clone() });
     specs.filter(|spec| has_lanes(target, spec.lanes()) && spec.shares_out()).collect()
 }
 
@@ -73,8 +67,7 @@ pub fn register_gemm_particular(spec: &RegisterGemmSpec) -> String {
 pub fn gemm_particular(spec: &GemmSpec) -> String {
     let GemmTile { matrix_rows, step_rows, k, subgroups_across, subgroups_down, double_buffered, .. } = spec.tile;
     let buffers = if double_buffered { "two buffers" } else { "one buffer" };
-    let integers = if spec.tile.integer_depth.is_some() { ", int8 matrices" } else { "" };
-    format!("{matrix_rows} × {step_rows} × {k}, {subgroups_across} × {subgroups_down} subgroups, {buffers}{integers}")
+    format!("{matrix_rows} × {step_rows} × {k}, {subgroups_across} × {subgroups_down} subgroups, {buffers}")
 }
 
 pub fn other_flashes(spec: &FlashSpec, target: &Target) -> Vec<FlashSpec> {

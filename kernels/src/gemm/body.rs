@@ -1,6 +1,7 @@
 //! The text of a GEMM's main function: stages of columns, and what subgroups do with one.
 
 use super::loads::{Load, loads};
+use super::spec::WORD_ELEMENTS;
 use super::{BLOCK, GemmSpec};
 use crate::activations::{ACTIVATION_GROUP, groups};
 
@@ -16,14 +17,10 @@ pub(super) fn body(spec: &GemmSpec) -> String {
     setup.extend(loads.iter().flat_map(|load| load.setup.clone()));
     // The last stage fetches itself again, for nobody.
     let next = vec![format!("let next = min(stage + 1u, {}u);", stages - 1)];
-    let multiply = |buffer: &str| match spec.tile.integer_depth {
-        Some(depth) => multiply_integers(spec, depth, buffer),
-        None => multiply(spec, buffer),
-    };
     let stage = if spec.tile.double_buffered {
-        [next, fetch("next"), multiply("stage % 2u"), put("(stage + 1u) % 2u"), barrier()].concat()
+        [next, fetch("next"), multiply(spec, "stage % 2u"), put("(stage + 1u) % 2u"), barrier()].concat()
     } else {
-        [next, fetch("next"), multiply("0u"), barrier(), put("0u"), barrier()].concat()
+        [next, fetch("next"), multiply(spec, "0u"), barrier(), put("0u"), barrier()].concat()
     };
     let indented = |indent: &str, lines: Vec<String>| -> String {
         lines.into_iter().map(|code| format!("{indent}{code}\n")).collect()
@@ -55,7 +52,7 @@ fn sums(spec: &GemmSpec) -> impl Iterator<Item = (usize, usize)> {
 /// Where a subgroup's operands of a stage begin.
 fn operands_at(buffer: &str) -> Vec<String> {
     vec![
-        format!("let activations_at = (({buffer}) * ACTIVATION_ROWS + subgroup_step_row) * ROW_WORDS;"),
+        format!("let activations_at = (({buffer}) * STEP_ROWS + subgroup_step_row) * ROW_WORDS;"),
         format!("let weights_at = (({buffer}) * MATRIX_ROWS + subgroup_matrix_row) * ROW_WORDS;"),
     ]
 }
@@ -64,9 +61,9 @@ fn operands_at(buffer: &str) -> Vec<String> {
 fn multiply(spec: &GemmSpec, buffer: &str) -> Vec<String> {
     let (step_fragments, matrix_fragments) = fragments(spec);
     let mut lines = operands_at(buffer);
-    for depth in 0..spec.tile.k / spec.tile.depth() {
+    for depth in 0..spec.tile.k / spec.tile.fragment {
         for i in 0..step_fragments {
-            lines.push(format!("let a_{depth}_{i} = {};", activations(spec, depth, 0, i)));
+            lines.push(format!("let a_{depth}_{i} = {};", activations(spec, depth, i)));
         }
         for j in 0..matrix_fragments {
             lines.push(format!("let b_{depth}_{j} = {};", weights(spec, depth, j)));
@@ -79,52 +76,9 @@ fn multiply(spec: &GemmSpec, buffer: &str) -> Vec<String> {
     lines
 }
 
-/// The same of integers: each group of 32 columns by itself, and then scaled. A difference of matrices means their product
-/// element by element, and sums of integers are f32 as soon as they are complete, both by `unicorn_spirv::matrices`.
-fn multiply_integers(spec: &GemmSpec, depth: usize, buffer: &str) -> Vec<String> {
-    let (step_fragments, matrix_fragments) = fragments(spec);
-    let (fragment, c) = (spec.tile.fragment, kind(spec, "C"));
-    let depths = ACTIVATION_GROUP / depth;
-    let planes = spec.product.input.planes();
-    let mut lines = operands_at(buffer);
-    lines.push(format!("let step_scales_at = ({buffer}) * STAGE_GROUPS * STEP_ROWS + subgroup_step_row;"));
-    lines.push(format!("let weight_scales_at = ({buffer}) * STAGE_GROUPS * MATRIX_ROWS + subgroup_matrix_row;"));
-    for group in 0..spec.tile.k / ACTIVATION_GROUP {
-        for i in 0..step_fragments {
-            for (part, plane) in (0..depths).flat_map(|part| (0..planes).map(move |plane| (part, plane))) {
-                let from = activations(spec, group * depths + part, plane, i);
-                lines.push(format!("let a_{group}_{part}_{plane}_{i} = {from};"));
-            }
-            // Every column of it is the same.
-            let at = format!("step_scales_at + {group}u * STEP_ROWS + {}u", fragment * i);
-            lines.push(format!("let step_scale_{group}_{i} = coopLoad<{c}>(&step_scales[{at}], 0u);"));
-        }
-        for j in 0..matrix_fragments {
-            for part in 0..depths {
-                let from = weights(spec, group * depths + part, j);
-                lines.push(format!("let b_{group}_{part}_{j} = {from};"));
-            }
-            // Every row of it is the same.
-            let at = format!("weight_scales_at + {group}u * MATRIX_ROWS + {}u", fragment * j);
-            lines.push(format!("let weight_scale_{group}_{j} = coopLoadT<{c}>(&weight_scales[{at}], 0u);"));
-            for i in 0..step_fragments {
-                let product = |plane: usize| {
-                    (0..depths).fold(format!("{c}()"), |sum, part| {
-                        format!("coopMultiplyAdd(a_{group}_{part}_{plane}_{i}, b_{group}_{part}_{j}, {sum})")
-                    })
-                };
-                let product = if planes == 1 { product(0) } else { format!("{} * 16.0 + {}", product(0), product(1)) };
-                lines.push(format!("sum_{i}_{j} += ({product}) - weight_scale_{group}_{j} - step_scale_{group}_{i};"));
-            }
-        }
-    }
-    lines
-}
-
-/// Fragment `i` of a plane of the activations, the stage's `depth`th along its columns.
-fn activations(spec: &GemmSpec, depth: usize, plane: usize, i: usize) -> String {
-    let row = plane * spec.tile.step_rows + spec.tile.fragment * i;
-    let at = format!("activations_at + {row}u * ROW_WORDS + {}u", depth_words(spec) * depth);
+/// Fragment `i` of the activations, the stage's `depth`th along its columns.
+fn activations(spec: &GemmSpec, depth: usize, i: usize) -> String {
+    let at = format!("activations_at + {}u * ROW_WORDS + {}u", spec.tile.fragment * i, depth_words(spec) * depth);
     format!("coopLoadT<{}>(&activation_tile[{at}], ROW_WORDS)", kind(spec, "A"))
 }
 
@@ -135,7 +89,7 @@ fn weights(spec: &GemmSpec, depth: usize, j: usize) -> String {
 }
 
 fn depth_words(spec: &GemmSpec) -> usize {
-    spec.tile.depth() / spec.tile.word_elements()
+    spec.tile.fragment / WORD_ELEMENTS
 }
 
 fn results(spec: &GemmSpec) -> Vec<String> {

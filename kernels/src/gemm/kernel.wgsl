@@ -1,7 +1,7 @@
 // output[row of the step][matrix row] = dot(matrix row, input row) on matrix units, for programs of many rows.
 //
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results, K columns a stage. In workgroup memory both operands lie row by row along
-// the columns, as f16 or as int8; their words are as wide as lanes store them. Each subgroup owns a rectangle of fragments.
+// the columns, as f16, eight a word. Each subgroup owns a rectangle of fragments.
 ${DECLARATIONS}
 //#include row_param
 
@@ -15,11 +15,7 @@ fn group_scale(group_word: u32) -> f32 {
     return bitcast<f32>(group_word & 0xffff0000u);
 }
 
-//#if INTEGERS
-//#include gemm_integers
-//#else
 //#include gemm_halves
-//#endif
 
 //#include gemm_results
 

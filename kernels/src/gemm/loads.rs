@@ -1,7 +1,8 @@
 //! What each lane of a GEMM brings from memory into workgroup memory in a stage, unpacked on the way.
 
 use super::GemmSpec;
-use crate::activations::{ACTIVATION_GROUP, groups};
+use super::spec::WORD_ELEMENTS;
+use crate::activations::groups;
 use crate::layout::{TILE_ROWS, WeightFormat};
 
 /// Statements that bring a word to its place, by way of registers; `$stage` and `$buffer` stand for what a loop counts.
@@ -40,8 +41,7 @@ pub(super) fn loads(spec: &GemmSpec) -> Vec<Load> {
 pub(super) fn share_out(spec: &GemmSpec) -> Option<(Share, Share)> {
     let (tile, lanes, chunk_cols) = (&spec.tile, spec.lanes(), spec.product.layout.format.chunk_cols());
     let share = |rows: usize, cols: usize| {
-        // Integers go to their place as whole words, with the scale of their group.
-        let parts = if tile.integer_depth.is_some() { 1 } else { cols / tile.word_elements() };
+        let parts = cols / WORD_ELEMENTS;
         Share::of(rows * tile.k / cols, lanes).filter(|share| parts.is_multiple_of(share.parts))
     };
     Some((share(tile.matrix_rows, chunk_cols)?, share(tile.step_rows, CODES_PER_WORD)?))
@@ -69,7 +69,7 @@ fn weight_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
     let (chunks, block_chunks) = (spec.tile.k / format.chunk_cols(), format.chunks_per_block());
     let (block_words, last_chunk) = (format.block_words(), spec.product.layout.blocks_per_tile() * block_chunks - 1);
     let tile_words = spec.product.layout.blocks_per_tile() * block_words;
-    let words = format.chunk_cols() / spec.tile.word_elements();
+    let words = format.chunk_cols() / WORD_ELEMENTS;
     let setup = vec![
         format!("let item_{i} = lane / 8u + {}u;", i * spec.lanes() / TILE_ROWS),
         format!("let part_{i} = item_{i} % {parts}u;"),
@@ -91,27 +91,9 @@ fn weight_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
         fetch.push(format!("param_{i} = row_param({pair}, lane % 8u);"));
     }
     let at = format!("weight_tile[($buffer) * MATRIX_ROWS * ROW_WORDS + put_{i}");
-    let unpacked = match spec.tile.integer_depth {
-        Some(_) => integer_weights(spec, i),
-        None => half_weights(format, i, words / parts, parts),
-    };
-    let mut put: Vec<String> =
-        unpacked.iter().enumerate().map(|(index, word)| format!("{at} + {index}u] = {word};")).collect();
-    if spec.tile.integer_depth.is_some() {
-        let group_chunks = ACTIVATION_GROUP / format.chunk_cols();
-        let group = format!("($buffer) * STAGE_GROUPS + chunk_{i} / {group_chunks}u");
-        put.push(scale(
-            &format!("chunk_{i} % {group_chunks}u == 0u"),
-            &format!("weight_scales[({group}) * MATRIX_ROWS + matrix_row_{i}]"),
-            &format!("weight_scale(param_{i})"),
-        ));
-    }
+    let unpacked = half_weights(format, i, words / parts, parts);
+    let put = unpacked.iter().enumerate().map(|(index, word)| format!("{at} + {index}u] = {word};")).collect();
     Load { setup, fetch, put }
-}
-
-/// A group's scale, put where it belongs by one of the lanes that have it.
-fn scale(condition: &str, place: &str, value: &str) -> String {
-    format!("if ({condition}) {{ {place} = {value}; }}")
 }
 
 /// A part of a chunk of weights as words of eight f16.
@@ -137,31 +119,12 @@ fn pick(name: &str, i: usize, index: usize, parts: usize) -> String {
     }
 }
 
-/// A chunk of weights as words of int8.
-fn integer_weights(spec: &GemmSpec, i: usize) -> Vec<String> {
-    let eights: Vec<String> = match spec.product.layout.format {
-        WeightFormat::Int4 { .. } => {
-            ["x", "y", "z", "w"].map(|part| format!("eight_codes(word_{i}.{part}, param_{i})")).into()
-        }
-        _ => ["xy", "zw"].map(|part| format!("bitcast<vec2<i32>>(word_{i}.{part})")).into(),
-    };
-    integer_words(spec, &eights)
-}
-
-/// Pairs of words of four int8 each, as words of a tile.
-fn integer_words(spec: &GemmSpec, eights: &[String]) -> Vec<String> {
-    if spec.tile.word_bytes() == 8 {
-        return eights.to_vec();
-    }
-    eights.chunks(2).map(|two| format!("vec4<i32>({}, {})", two[0], two[1])).collect()
-}
-
 /// Sixteen codes of a row of the step, in each plane: lanes count parts of them, then sixteens of a stage, then rows.
 fn activation_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
     let planes = spec.product.input.planes();
     let (stage_words, all_words) = (spec.tile.k / CODES_PER_WORD, 2 * groups(spec.product.layout.cols));
     let whole = all_words.is_multiple_of(stage_words);
-    let words = CODES_PER_WORD / spec.tile.word_elements();
+    let words = CODES_PER_WORD / WORD_ELEMENTS;
     let setup = vec![
         format!("let given_{i} = lane + {}u;", i * spec.lanes()),
         format!("let place_{i} = given_{i} / {parts}u % {stage_words}u;"),
@@ -182,19 +145,15 @@ fn activation_load(spec: &GemmSpec, i: usize, parts: usize) -> Load {
     }
     load.setup.push(format!("var group_{i}: u32;"));
     load.fetch.push(format!("group_{i} = code_word(from_{i} + GROUP_WORDS_AT + sixteen_{i} / 2u);"));
-    load.put = if spec.tile.integer_depth.is_some() {
-        integer_activations(spec, i, words)
-    } else {
-        load.setup.push(format!("let given_part_{i} = given_{i} % {parts}u;"));
-        load.setup.push(format!("let inverse_{i} = inverse_factor(from_{i});"));
-        half_activations(spec, i, words / parts, parts)
-    };
+    load.setup.push(format!("let given_part_{i} = given_{i} % {parts}u;"));
+    load.setup.push(format!("let inverse_{i} = inverse_factor(from_{i});"));
+    load.put = half_activations(spec, i, words / parts, parts);
     load
 }
 
 /// A part of sixteen activations as words of eight f16.
 fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Vec<String> {
-    let row = format!("activation_tile[(($buffer) * ACTIVATION_ROWS + row_{i}) * ROW_WORDS");
+    let row = format!("activation_tile[(($buffer) * STEP_ROWS + row_{i}) * ROW_WORDS");
     let at = format!("{row} + (place_{i} * {parts}u + given_part_{i}) * {words}u");
     let two = |plane: usize, index: usize| match parts {
         1 => format!("codes_{plane}_{i}.{}", ["xy", "zw"][index]),
@@ -206,26 +165,5 @@ fn half_activations(spec: &GemmSpec, i: usize, words: usize, parts: usize) -> Ve
         let codes: Vec<String> = planes.iter().map(|&plane| two(plane, index)).collect();
         format!("{at} + {index}u] = eight_activations({}, scale_{i});", codes.join(", "))
     }));
-    put
-}
-
-/// Sixteen activations of each plane as words of int8, and their group's scale.
-fn integer_activations(spec: &GemmSpec, i: usize, words: usize) -> Vec<String> {
-    let mut put = Vec::new();
-    for plane in 0..spec.product.input.planes() {
-        let row = format!("(($buffer) * ACTIVATION_ROWS + {}u + row_{i}) * ROW_WORDS", plane * spec.tile.step_rows);
-        let eights = ["xy", "zw"].map(|part| format!("bitcast<vec2<i32>>(codes_{plane}_{i}.{part})"));
-        put.extend(
-            integer_words(spec, &eights)
-                .iter()
-                .enumerate()
-                .map(|(index, word)| format!("activation_tile[{row} + place_{i} * {words}u + {index}u] = {word};")),
-        );
-    }
-    put.push(scale(
-        &format!("place_{i} % 2u == 0u"),
-        &format!("step_scales[(($buffer) * STAGE_GROUPS + place_{i} / 2u) * STEP_ROWS + row_{i}]"),
-        &format!("group_scale(group_{i})"),
-    ));
     put
 }

@@ -1,6 +1,6 @@
 // Operands of a GEMM as f16, eight a word.
 
-var<workgroup> activation_tile: array<vec4<u32>, BUFFERS * ACTIVATION_ROWS * ROW_WORDS>;
+var<workgroup> activation_tile: array<vec4<u32>, BUFFERS * STEP_ROWS * ROW_WORDS>;
 var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 
 //#include halves

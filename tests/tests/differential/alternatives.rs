@@ -73,14 +73,13 @@ fn check_all(name: &str) {
     }
 }
 
-/// The target's own tiles, where the device is like it; int8 matrices as the device has them.
+/// The target's own tiles, where the device is like it.
 fn matrices(own: MatrixTuning, own_lanes: bool) -> Option<MatrixTuning> {
     let alike = |small: &MatrixTuning| own_lanes && own.fragment == small.fragment;
     match own.gemm {
-        GemmTuning::Workgroup { many, few, .. } => {
+        GemmTuning::Workgroup { .. } => {
             let small = device_matrices()?;
-            let gemm = GemmTuning::Workgroup { many, few, integer_depth: small.integer_depth() };
-            Some(if alike(&small) { MatrixTuning { gemm, ..own } } else { small })
+            Some(if alike(&small) { own } else { small })
         }
         GemmTuning::Registers(_) => {
             let small = device_register_matrices()?;

@@ -29,7 +29,7 @@ fn every_format_tile_and_folding() {
         eprintln!("GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
         return;
     };
-    let GemmTuning::Workgroup { many: square, integer_depth, .. } = target.matrix.expect("set above").gemm else {
+    let GemmTuning::Workgroup { many: square, .. } = target.matrix.expect("set above").gemm else {
         unreachable!("matrices of the device at hand go by way of workgroup memory")
     };
     let tall = GemmTile { matrix_rows: 16, step_rows: 64, k: 64, subgroups_across: 1, subgroups_down: 4, ..square };
@@ -37,8 +37,7 @@ fn every_format_tile_and_folding() {
     // The tiles of real targets, where the device is like them.
     let alike = |tile: &GemmTile, size: u32| (tile.fragment, size) == (square.fragment, target.subgroup_size);
     let presets = target::presets().into_iter().filter_map(|one| Some((one.matrix?, one.subgroup_size)));
-    let presets = presets.flat_map(|(tuning, size)| tuning.gemm_tiles(size).into_iter().map(move |tile| (tile, size)));
-    let presets = presets.filter(|(tile, _)| tile.integer_depth.is_none());
+    let presets = presets.flat_map(|(tuning, size)| tuning.gemm_tiles().into_iter().map(move |tile| (tile, size)));
     let tiles: Vec<GemmTile> = [square, tall, wide]
         .into_iter()
         .chain(presets.filter(|(tile, size)| alike(tile, *size)).map(|(tile, _)| tile))
@@ -61,11 +60,8 @@ fn every_format_tile_and_folding() {
         };
         let spec = GemmSpec { product, tile: tiles[index % tiles.len()], subgroup_size: target.subgroup_size };
         let n_rows = rng.random_range(1..150);
-        let depth = integer_depth.filter(|_| spec.product.layout.format.has_params());
-        let on_integers = depth.map(|depth| spec.tile.on_integers(depth, spec.subgroup_size));
-        let of_both = [Some(spec.tile), on_integers].into_iter().flatten();
         // Lanes of large subgroups have no whole words to share out of the smallest tiles.
-        for spec in of_both.map(|tile| GemmSpec { tile, ..spec.clone() }).filter(GemmSpec::shares_out) {
+        if spec.shares_out() {
             check_gemm(&target, &spec, n_rows, &mut rng);
             checked += 1;
         }
