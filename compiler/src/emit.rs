@@ -7,7 +7,7 @@ use unicorn_artifact::{Account, BufferRef, Order, Plan};
 
 use crate::Planned;
 use crate::error::Result;
-use crate::kernel_set::{KernelSet, pipeline_name};
+use crate::kernel_set::pipeline_name;
 use crate::outputs::write_text;
 
 /// `--emit`.
@@ -25,9 +25,9 @@ pub enum Form {
 
 impl Form {
     /// Writes this form beside `output`: `model.unicorn` → `model.graph.txt`.
-    pub fn write(self, output: &Path, planned: &Planned, kernels: &KernelSet) -> Result<()> {
+    pub fn write(self, output: &Path, planned: &Planned) -> Result<()> {
         let path = crate::beside(output, self.name());
-        write_text(&path, &self.text(planned, Some(kernels)))
+        write_text(&path, &self.text(planned))
     }
 
     pub fn name(self) -> &'static str {
@@ -39,13 +39,13 @@ impl Form {
         }
     }
 
-    /// The form; that of the kernels is empty without `kernels`.
-    pub fn text(self, planned: &Planned, kernels: Option<&KernelSet>) -> String {
+    /// The form.
+    pub fn text(self, planned: &Planned) -> String {
         match self {
             Form::Graph => planned.plain.to_string(),
             Form::Fused => planned.verified.graph().to_string(),
             Form::Plan => plan_text(&planned.placement.plan),
-            Form::Kernels => kernels.map(kernels_text).unwrap_or_default(),
+            Form::Kernels => kernels_text(planned),
         }
     }
 }
@@ -98,11 +98,11 @@ pub fn plan_text(plan: &Plan) -> String {
     text
 }
 
-fn kernels_text(set: &KernelSet) -> String {
+fn kernels_text(planned: &Planned) -> String {
     let mut text = String::new();
-    for (target, specs) in set.kernels.targets.iter().zip(&set.specs) {
-        writeln!(text, "target {}", target.name).expect("writing to a String");
-        for program in &target.programs {
+    for (selected, programs) in planned.selection.targets.iter().zip(&planned.placement.programs) {
+        writeln!(text, "target {}", selected.target.name).expect("writing to a String");
+        for program in programs {
             let (rows, logits) = (program.rows, program.logits);
             let depth = match program.from_tokens {
                 0 => String::new(),
@@ -118,7 +118,7 @@ fn kernels_text(set: &KernelSet) -> String {
                     .expect("writing to a String");
             }
         }
-        for (index, spec) in specs.iter().enumerate() {
+        for (index, spec) in selected.kernels.iter().map(|kernel| &kernel.spec).enumerate() {
             writeln!(text, "pipeline {index}: {}\n{}", pipeline_name(spec), spec.wgsl()).expect("writing to a String");
         }
     }

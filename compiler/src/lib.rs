@@ -44,7 +44,7 @@ pub mod report;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use unicorn_artifact::{ArtifactWriter, MachinePlan, Meta, ModelMeta, Provenance};
+use unicorn_artifact::{ArtifactWriter, Kernels, MachinePlan, Meta, ModelMeta, Provenance};
 use unicorn_kernels::KvFormat;
 use unicorn_spirv::Target;
 
@@ -52,10 +52,9 @@ pub use error::{CompileError, Result};
 use graph::ModelGraph;
 use import::Checkpoint;
 use importance::Importance;
-use kernel_set::KernelSet;
 use place::{PlaceRequest, Placement, WeightPlacement};
 use report::Report;
-use select::SelectOptions;
+use select::{SelectOptions, Selection};
 use verify::VerifiedGraph;
 use weights::{FormatPolicy, PackedWeight, PackedWeights, WeightsOption};
 
@@ -108,6 +107,7 @@ pub struct Planned {
     pub plain: ModelGraph,
     pub verified: VerifiedGraph,
     pub weights: PackedWeights,
+    pub selection: Selection,
     pub placement: Placement,
 }
 
@@ -140,14 +140,14 @@ fn plan_timed(
         if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    let activations = place::widest_activations(&verified, config, &weights, &options.targets, options.select());
+    let selection = Selection::of(&verified, config, &weights, &options.targets, options.select());
     let placement = place::place(&PlaceRequest {
         graph: verified.graph(),
         config,
         weights: &weights,
         policy: options.policy,
         kv: options.kv,
-        activations,
+        selection: &selection,
         machine: &options.machine,
         context_tokens: planned_context(
             options.context_tokens,
@@ -156,30 +156,17 @@ fn plan_timed(
     })?;
     progress.advance(1);
     clock.lap("plan");
-    Ok(Planned { checkpoint, plain, verified, weights, placement })
+    Ok(Planned { checkpoint, plain, verified, weights, selection, placement })
 }
 
 impl Planned {
-    /// Every kernel and program, for `options.targets`.
+    /// SPIR-V of every kernel, and the programs that run them.
     ///
     /// # Errors
     /// When a kernel is more than a target can do.
-    pub fn kernels(&self, options: &CompileOptions, progress: &mut dyn Progress) -> Result<KernelSet> {
-        progress.stage("kernels", options.targets.len() as u64);
-        let (config, weights) = (&self.checkpoint.config, &self.placement.weights);
-        let kernels = kernel_set::build(
-            &self.verified,
-            config,
-            &self.weights,
-            weights,
-            &options.targets,
-            options.select(),
-            progress,
-        )?;
-        // Planned before the kernels were chosen, and found again with them.
-        assert_eq!(self.placement.plan.arena_bytes, kernels.arena_bytes, "arena of all programs");
-        assert_eq!(self.placement.plan.logits_rows as usize, kernels.logits_rows(), "rows of logits");
-        Ok(kernels)
+    pub fn kernels(&self, progress: &mut dyn Progress) -> Result<Kernels> {
+        progress.stage("kernels", self.selection.targets.len() as u64);
+        kernel_set::build(&self.selection, &self.placement.programs, progress)
     }
 }
 
@@ -201,9 +188,9 @@ fn planned_context(asked_tokens: Option<u32>, model: u32) -> Result<u32> {
 pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     let mut clock = StageClock::start();
     let planned = plan_timed(source, options, progress, &mut clock)?;
-    let Planned { checkpoint, plain, verified, weights, placement } = &planned;
+    let Planned { checkpoint, plain, verified, weights, placement, .. } = &planned;
 
-    let kernels = planned.kernels(options, progress)?;
+    let kernels = planned.kernels(progress)?;
     clock.lap("kernels");
 
     let mut importance = Importance::default();
@@ -228,13 +215,13 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     progress.stage("write", 1);
     let meta = meta(source, &planned, options, &errors);
     let artifact_bytes =
-        writer.finish(&meta, plan, &kernels.kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
+        writer.finish(&meta, plan, &kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
     progress.partial(None);
     progress.advance(1);
     clock.lap("write");
 
     for form in &options.emit {
-        form.write(output, &planned, &kernels)?;
+        form.write(output, &planned)?;
     }
     Ok(Report::new(checkpoint, &meta, plan, &errors, artifact_bytes, clock.laps))
 }

@@ -181,16 +181,15 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
         outputs::check_replaced(source, output)?;
     }
     let planned = plan(source, options, bars)?;
-    let kernels = if options.emit.contains(&Form::Kernels) { Some(planned.kernels(options, bars)?) } else { None };
     bars.finish();
     let report = PlanReport::of(&planned);
     print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
-        let text = if args.json { report.json() } else { Form::Plan.text(&planned, None) };
+        let text = if args.json { report.json() } else { Form::Plan.text(&planned) };
         outputs::write_text(output, &text)?;
     }
     for form in &options.emit {
-        let text = form.text(&planned, kernels.as_ref());
+        let text = form.text(&planned);
         match &args.output {
             Some(output) => {
                 let path = unicorn_compiler::beside(output, form.name());

@@ -10,23 +10,21 @@ use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{self, MAX_OUTPUTS, Output};
 use unicorn_artifact::{
-    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, LogitsRows, MachinePlan, Order, Plan,
-    Program, SlicePlan, Tier, WeightPlan,
+    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program,
+    SlicePlan, Tier, WeightPlan,
 };
 use unicorn_kernels::arrive::ARRIVALS;
 use unicorn_kernels::sums::WORDS_PER_ELEMENT;
 use unicorn_kernels::{KvFormat, chain};
-use unicorn_spirv::Target;
 
-use crate::alternatives::programs;
 use crate::error::{CompileError, Result};
 use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::select::{
-    KvGroup, Operand, PAGE_TOKENS, PROGRAMS, ProgramKind, SelectOptions, Step, cache_layout, kv_groups, select, stride,
+    KernelDispatch, KvGroup, Operand, PAGE_TOKENS, SelectedKernel, SelectedProgram, Selection, cache_layout, kv_groups,
+    stride,
 };
-use crate::verify::VerifiedGraph;
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use tiers::{Demand, Seat, Tiers};
 
@@ -38,17 +36,20 @@ pub struct PlaceRequest<'a> {
     /// That `weights` were packed by.
     pub policy: FormatPolicy,
     pub kv: KvFormat,
-    /// Of the program that needs the largest arena, see [`widest_activations`].
-    pub activations: Vec<ActivationPlan>,
+    /// All dispatches of all programs.
+    pub selection: &'a Selection,
     pub machine: &'a MachinePlan,
     /// Sequence that there must be room for.
     pub context_tokens: u32,
 }
 
-/// The plan, and its weights by packed weight.
+/// Where everything is.
 pub struct Placement {
     pub plan: Plan,
+    /// The plan's weights by packed weight.
     pub weights: WeightPlacement,
+    /// Of each target, in the order of the selection: its programs with every operand bound.
+    pub programs: Vec<Vec<Program>>,
 }
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
@@ -72,14 +73,16 @@ const STAGING_BYTES: u64 = 64 << 20;
 /// [`CompileError::Plan`] when the machine has no room for it, with the sums, what is missing and ways out.
 pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
-    let logits_bytes = 4 * (logits_rows() * logits_stride) as u64;
-    let arena_bytes = arena_bytes(&request.activations);
+    let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
+    let arenas = arenas(request);
+    let activations = largest(&arenas);
+    let arena_bytes = arena_bytes(&activations);
     let groups = kv_groups(request.config);
     let demand = Demand {
         weights: request.weights,
         kv_groups: unplaced_kv(&groups, request.config, request.kv),
         context_tokens: request.context_tokens,
-        chunk_tokens: chunk_tokens(),
+        chunk_tokens: request.selection.chunk_tokens as u32,
         activation_bytes: arena_bytes + logits_bytes,
         host_buffer_bytes: host_buffers(request, logits_bytes, Tier::Gtt).iter().map(|buffer| buffer.bytes).sum(),
     };
@@ -103,15 +106,16 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
         weights: weights.weights.clone(),
         kv_groups: place_kv(demand.kv_groups, &tiers.kv_groups),
         arena_bytes,
-        activations: request.activations.clone(),
+        activations,
         arena_tier: tiers.activations,
-        logits_rows: logits_rows() as u32,
+        logits_rows: request.selection.logits_rows as u32,
         logits_stride: logits_stride as u32,
         buffers,
         planned_context_tokens: request.context_tokens,
-        planned_chunk_tokens: chunk_tokens(),
+        planned_chunk_tokens: request.selection.chunk_tokens as u32,
     };
-    Ok(Placement { plan, weights })
+    let programs = place_programs(request, &weights, &arenas);
+    Ok(Placement { plan, weights, programs })
 }
 
 /// Gives every weight a slice and an offset in its tier.
@@ -201,36 +205,35 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     .into()
 }
 
-/// Rows of the logits buffer: those of the largest program that gives logits for all rows.
-fn logits_rows() -> usize {
-    let of_all = PROGRAMS.iter().filter(|kind| kind.logits == LogitsRows::All);
-    of_all.map(|kind| kind.rows).max().unwrap_or(1)
+/// Activations of one program by operand.
+type Arena = BTreeMap<Operand, ActivationPlan>;
+
+/// The arena of each program of each target.
+fn arenas(request: &PlaceRequest) -> Vec<Vec<Arena>> {
+    let of_program =
+        |program: &SelectedProgram| place_activations(request.graph, &program.dispatches, program.kind.rows);
+    request.selection.targets.iter().map(|target| target.programs.iter().map(of_program).collect()).collect()
 }
 
-/// Most tokens that a step appends.
-fn chunk_tokens() -> u32 {
-    PROGRAMS.iter().map(|kind| kind.rows as u32).max().unwrap_or(1)
-}
-
-/// Activations of the program, of all targets', that needs the largest arena.
-pub fn widest_activations(
-    graph: &VerifiedGraph,
-    config: &ModelConfig,
-    weights: &PackedWeights,
-    targets: &[Target],
-    options: SelectOptions,
-) -> Vec<ActivationPlan> {
-    let mut widest = Vec::new();
-    for target in targets {
-        for (kind, target) in programs(target, config.max_positions, options.alternatives) {
-            let steps = select(graph, config, weights, &target, kind, options);
-            let activations = place_activations(graph.graph(), &steps, kind.rows);
-            if arena_bytes(activations.values()) > arena_bytes(&widest) {
-                widest = activations.into_values().collect();
-            }
+/// Activations of the program that needs the largest arena, the first of equals.
+fn largest(arenas: &[Vec<Arena>]) -> Vec<ActivationPlan> {
+    let mut largest: Option<&Arena> = None;
+    for arena in arenas.iter().flatten() {
+        if largest.is_none_or(|largest| arena_bytes(arena.values()) > arena_bytes(largest.values())) {
+            largest = Some(arena);
         }
     }
-    widest
+    largest.into_iter().flat_map(Arena::values).cloned().collect()
+}
+
+/// Every program with every operand bound.
+fn place_programs(request: &PlaceRequest, weights: &WeightPlacement, arenas: &[Vec<Arena>]) -> Vec<Vec<Program>> {
+    let targets = request.selection.targets.iter().zip(arenas);
+    let of_target = targets.map(|(target, arenas)| {
+        let programs = target.programs.iter().zip(arenas);
+        programs.map(|(program, arena)| place_program(weights, arena, program, &target.kernels)).collect()
+    });
+    of_target.collect()
 }
 
 /// Counters at the beginning of the arena, in words: of splits, then the slots of chains. No activation of any
@@ -238,10 +241,10 @@ pub fn widest_activations(
 const COUNTERS: usize = ARRIVALS + chain::SLOTS * chain::SLOT_WORDS;
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTreeMap<Operand, ActivationPlan> {
+fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: usize) -> Arena {
     let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        for operand in &step.operands {
+    for (index, dispatch) in dispatches.iter().enumerate() {
+        for operand in &dispatch.operands {
             if operand.is_activation() {
                 lives.entry(*operand).or_insert((index, index)).1 = index;
             }
@@ -265,7 +268,7 @@ pub fn place_activations(graph: &FusedGraph, steps: &[Step], rows: usize) -> BTr
                 len_bytes: 4 * len as u64,
                 first_use: first as u32,
                 last_use: last as u32,
-                reason: match (&steps[first].label, &steps[last].label) {
+                reason: match (&dispatches[first].label, &dispatches[last].label) {
                     (only, _) if first == last => format!("used within {only}"),
                     (first, last) => format!("written by {first}, last read by {last}"),
                 },
@@ -303,47 +306,35 @@ fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
 }
 
 /// Bytes that an arena for these activations needs.
-pub fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>) -> u64 {
+fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>) -> u64 {
     activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
-/// What runs a step: a pipeline, and how many workgroups each of its alternatives takes.
-pub struct StepPipeline {
-    pub pipeline: u32,
-    pub alternatives: Vec<[usize; 3]>,
-}
-
-/// One program with every operand bound and the fewest barriers that keep its order.
-pub fn place_program(
-    graph: &FusedGraph,
+/// One program with every operand bound and the fewest barriers that keep its order. `kernels` are those of its target.
+fn place_program(
     weights: &WeightPlacement,
-    kind: ProgramKind,
-    steps: &[Step],
-    pipelines: &[StepPipeline],
+    arena: &Arena,
+    program: &SelectedProgram,
+    kernels: &[SelectedKernel],
 ) -> Program {
-    let activations = place_activations(graph, steps, kind.rows);
+    let kind = program.kind;
     let mut hazards = Hazards::default();
-    let dispatches = steps
-        .iter()
-        .zip(pipelines)
-        .map(|(step, &StepPipeline { pipeline, ref alternatives })| {
-            let bindings: Vec<Binding> = step
-                .operands
-                .iter()
-                .zip(step.spec.bindings())
-                .map(|(operand, binding)| bind(weights, &activations, *operand, binding.writes))
-                .collect();
-            Dispatch {
-                pipeline,
-                workgroups: step.workgroups.map(|count| count as u32),
-                alternatives: alternatives.iter().map(|other| other.map(|count| count as u32)).collect(),
-                order: hazards.order(&bindings, step),
-                bindings,
-                label: step.label.clone(),
-                weight_bytes: step.weight_bytes,
-            }
-        })
-        .collect();
+    let dispatches = program.dispatches.iter().zip(&program.kernels).map(|(dispatch, &kernel)| {
+        let operands = dispatch.operands.iter().zip(dispatch.spec.bindings());
+        let bindings: Vec<Binding> =
+            operands.map(|(operand, binding)| bind(weights, arena, *operand, binding.writes)).collect();
+        let alternatives = kernels[kernel].alternatives.iter().map(|other| other.workgroups(dispatch.rows));
+        Dispatch {
+            pipeline: kernel as u32,
+            workgroups: dispatch.workgroups.map(|count| count as u32),
+            alternatives: alternatives.map(|other| other.map(|count| count as u32)).collect(),
+            order: hazards.order(&bindings, dispatch),
+            bindings,
+            label: dispatch.label.clone(),
+            weight_bytes: dispatch.weight_bytes,
+        }
+    });
+    let dispatches = dispatches.collect();
     Program {
         rows: kind.rows as u32,
         logits: kind.logits,
@@ -354,12 +345,7 @@ pub fn place_program(
     }
 }
 
-fn bind(
-    weights: &WeightPlacement,
-    activations: &BTreeMap<Operand, ActivationPlan>,
-    operand: Operand,
-    writes: bool,
-) -> Binding {
+fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool) -> Binding {
     let whole = |buffer| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
     let words = |first: usize, count: usize| Binding {
         buffer: BufferRef::Arena,
@@ -378,7 +364,7 @@ fn bind(
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {
-            let plan = &activations[&operand];
+            let plan = &arena[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
         Operand::Weight(id) => {
@@ -403,12 +389,12 @@ struct Hazards {
 type Range = ((u8, u32, u32), u64, u64);
 
 impl Hazards {
-    fn order(&mut self, bindings: &[Binding], step: &Step) -> Order {
-        if step.is_counted {
+    fn order(&mut self, bindings: &[Binding], dispatch: &KernelDispatch) -> Order {
+        if dispatch.is_counted {
             self.counted(bindings);
             return Order::Counted;
         }
-        if self.barrier_before(bindings, step.is_next_part) { Order::Barrier } else { Order::Free }
+        if self.barrier_before(bindings, dispatch.is_next_part) { Order::Barrier } else { Order::Free }
     }
 
     /// A dispatch waits by itself for the one before, and so for all.

@@ -7,6 +7,7 @@ mod chain;
 mod gemm;
 mod matmul;
 mod next;
+mod selection;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
+
+pub use selection::{SelectedKernel, SelectedProgram, Selection, TargetSelection};
 
 /// Tokens of a page of the KV cache.
 pub const PAGE_TOKENS: usize = 32;
@@ -76,9 +79,9 @@ pub const PROGRAMS: [ProgramKind; 17] = {
     ]
 };
 
-/// One dispatch to be.
+/// One dispatch: a kernel and what it works on.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct KernelDispatch {
     pub spec: KernelSpec,
     pub workgroups: [usize; 3],
     /// Most rows that it works on.
@@ -174,17 +177,18 @@ pub struct SelectOptions {
 }
 
 /// The kernels of one program.
-pub fn select(
+fn select(
     graph: &VerifiedGraph,
     config: &ModelConfig,
     weights: &PackedWeights,
     target: &Target,
     kind: ProgramKind,
     options: SelectOptions,
-) -> Vec<Step> {
+) -> Vec<KernelDispatch> {
     let graph = graph.graph();
     let groups = kv_groups(config);
-    let mut selector = Selector { graph, config, weights, target, kind, groups: &groups, options, steps: Vec::new() };
+    let mut selector =
+        Selector { graph, config, weights, target, kind, groups: &groups, options, dispatches: Vec::new() };
     for (node, live) in graph.nodes.iter().zip(selector.live_nodes()) {
         if live {
             selector.node(node);
@@ -193,13 +197,13 @@ pub fn select(
     if kind.samples() {
         selector.sample();
         if kind.rows == 1 {
-            next::merge(&mut selector.steps, target);
+            next::merge(&mut selector.dispatches, target);
         }
         if target.chains {
-            chain::chain(&mut selector.steps);
+            chain::chain(&mut selector.dispatches);
         }
     }
-    selector.steps
+    selector.dispatches
 }
 
 struct Selector<'a> {
@@ -210,7 +214,7 @@ struct Selector<'a> {
     kind: ProgramKind,
     groups: &'a [KvGroup],
     options: SelectOptions,
-    steps: Vec<Step>,
+    dispatches: Vec<KernelDispatch>,
 }
 
 impl Selector<'_> {
@@ -291,7 +295,7 @@ impl Selector<'_> {
             subgroup_size: self.target.subgroup_size,
             chained: false,
         });
-        self.steps.push(Step {
+        self.dispatches.push(KernelDispatch {
             workgroups: spec.workgroups(self.logits_rows()),
             rows: self.logits_rows(),
             operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
@@ -344,7 +348,7 @@ impl Selector<'_> {
             Some(layer) => format!("{layer}.{}", self.role_name(node)),
             None => self.role_name(node),
         };
-        self.steps.push(Step {
+        self.dispatches.push(KernelDispatch {
             workgroups: spec.workgroups(rows),
             rows,
             operands,
@@ -358,7 +362,7 @@ impl Selector<'_> {
 
     /// Says of the newest step which part of its matrix it works on.
     fn mark_part(&mut self, part: usize) {
-        self.steps.last_mut().expect("a part was pushed").is_next_part = part > 0;
+        self.dispatches.last_mut().expect("a part was pushed").is_next_part = part > 0;
     }
 
     /// What a node is to a person: its kernel, or the matrix it multiplies by.

@@ -18,9 +18,7 @@ pub mod table;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use unicorn_artifact::{Alternative, Pipeline, Program, TargetKernels};
-use unicorn_compiler::alternatives::alternatives;
-use unicorn_compiler::kernel_set::KernelSet;
+use unicorn_artifact::{Alternative, Kernels, Pipeline, Program, TargetKernels};
 use unicorn_compiler::{CompileError, CompileOptions, Source, plan};
 use unicorn_kernels::KernelSpec;
 use unicorn_runtime::probe::kernel_statistics::Executable;
@@ -33,7 +31,7 @@ use instructions::{Class, Words};
 /// A model with all of its kernels on one device.
 pub struct CompiledModel {
     pub name: String,
-    pub set: KernelSet,
+    pub set: Kernels,
     /// One a pipeline of the only target.
     pub kernels: Vec<Kernel>,
     /// One an alternative, in the order of the pipelines that they could take the place of.
@@ -57,26 +55,28 @@ impl CompiledModel {
     /// When the compiler or the driver refuses.
     pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
         let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
-        let set = plan(Source::Synthetic(config), &options, &mut Silent)?.kernels(&options, &mut Silent)?;
-        let compiled = &set.kernels.targets[0];
-        let executables = kernel_statistics(facts, &set.kernels, compiled, true)?;
+        let planned = plan(Source::Synthetic(config), &options, &mut Silent)?;
+        let selected = &planned.selection.targets[0];
+        let set = planned.kernels(&mut Silent)?;
+        let compiled = &set.targets[0];
+        let executables = kernel_statistics(facts, &set, compiled, true)?;
         let kernel = |pipeline: &Pipeline, spec: &KernelSpec, rows, mut executables: Vec<Executable>| Kernel {
             name: pipeline.name.clone(),
             spec: spec.clone(),
             rows,
-            words: Words::of(&set.kernels.modules[pipeline.module as usize]),
+            words: Words::of(&set.modules[pipeline.module as usize]),
             executable: executables.pop().expect("a compute pipeline is one executable"),
         };
-        let own = || compiled.pipelines.iter().zip(&set.specs[0]).zip(rows_of_pipelines(compiled));
+        let own = || compiled.pipelines.iter().zip(&selected.kernels).zip(rows_of_pipelines(compiled));
         let kernels = own()
             .zip(executables)
-            .map(|(((pipeline, spec), rows), executables)| kernel(pipeline, spec, rows, executables));
+            .map(|(((pipeline, selected), rows), executables)| kernel(pipeline, &selected.spec, rows, executables));
         let kernels = kernels.collect();
 
         let others: Vec<(Pipeline, KernelSpec, BTreeSet<u32>)> = own()
-            .flat_map(|((pipeline, spec), rows)| {
-                let others = pipeline.alternatives.iter().zip(alternatives(spec, target));
-                others.map(move |(other, spec)| (alone(pipeline, other), spec, rows.clone()))
+            .flat_map(|((pipeline, selected), rows)| {
+                let others = pipeline.alternatives.iter().zip(&selected.alternatives);
+                others.map(move |(other, spec)| (alone(pipeline, other), spec.clone(), rows.clone()))
             })
             .collect();
         let only_others = TargetKernels {
@@ -86,7 +86,7 @@ impl CompiledModel {
             reads: None,
             ..compiled.clone()
         };
-        let executables = kernel_statistics(facts, &set.kernels, &only_others, true)?;
+        let executables = kernel_statistics(facts, &set, &only_others, true)?;
         let alternatives = others
             .iter()
             .zip(executables)

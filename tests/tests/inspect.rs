@@ -148,7 +148,7 @@ fn write_sparse_artifact(folder: &Path, path: &Path) {
     let policy = FormatPolicy { weights: WeightsOption::F16, group: 32 };
     let options = CompileOptions { policy, ..generic_options() };
     let planned = plan(Source::Synthetic(&config), &options, &mut Silent).unwrap();
-    let kernels = planned.kernels(&options, &mut Silent).unwrap().kernels;
+    let kernels = planned.kernels(&mut Silent).unwrap();
     // The metadata of a small compile fits: it says nothing of the plan.
     let small = Compiled::of(&TinyModel { vocab_size: 32_000, ..TinyModel::default() }, &generic_options()).artifact();
     let small = ArtifactView::parse(&small).unwrap();

@@ -15,7 +15,7 @@ use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
 use unicorn_compiler::machine::Machine;
 use unicorn_compiler::place::replace::replace;
-use unicorn_compiler::select::{Operand, PROGRAMS, SelectOptions, Step, select};
+use unicorn_compiler::select::{KernelDispatch, Operand, SelectOptions, Selection};
 use unicorn_compiler::weights::{PackedWeight, Precedence};
 use unicorn_compiler::{CompileError, CompileOptions, Planned, Source, plan};
 use unicorn_kernels::KvFormat;
@@ -212,24 +212,28 @@ proptest! {
         std::fs::write(&config, model.config().to_string()).unwrap();
         let planned = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();
         let Planned { checkpoint, verified, weights, .. } = &planned;
-        for target in target::presets() {
-            for kind in PROGRAMS {
-                let options = SelectOptions { fold, kv, alternatives: false };
-                let steps = select(verified, &checkpoint.config, weights, &target, kind, options);
-                assert_written_first(&steps, &format!("{kind:?} for {}", target.name));
+        let options = SelectOptions { fold, kv, alternatives: false };
+        let selection = Selection::of(verified, &checkpoint.config, weights, &target::presets(), options);
+        for selected in &selection.targets {
+            for program in &selected.programs {
+                assert_written_first(&program.dispatches, &format!("{:?} for {}", program.kind, selected.target.name));
             }
         }
     }
 }
 
-fn assert_written_first(steps: &[Step], what: &str) {
+fn assert_written_first(dispatches: &[KernelDispatch], what: &str) {
     let mut written: Vec<Operand> = Vec::new();
-    for step in steps {
-        let operands = step.spec.bindings().into_iter().zip(&step.operands);
+    for dispatch in dispatches {
+        let operands = dispatch.spec.bindings().into_iter().zip(&dispatch.operands);
         let activations = operands.filter(|(_, operand)| operand.is_activation()).collect::<Vec<_>>();
         let read = activations.iter().filter(|(binding, _)| !binding.writes);
         for (_, operand) in read {
-            assert!(written.contains(operand), "{what}: {} reads {operand:?}, which nobody has written", step.label);
+            assert!(
+                written.contains(operand),
+                "{what}: {} reads {operand:?}, which no dispatch has written",
+                dispatch.label
+            );
         }
         written.extend(activations.iter().filter(|(binding, _)| binding.writes).map(|(_, operand)| **operand));
     }

@@ -183,7 +183,7 @@ impl Selector<'_> {
             _ => Operand::Encoded(value),
         });
         let kind = if matches!(format, ActivationFormat::Halves(_)) { " to f16" } else { " to integers" };
-        self.steps.last_mut().expect("pushed above").label += kind;
+        self.dispatches.last_mut().expect("pushed above").label += kind;
     }
 
     fn matmul_spec(&self, node: &FusedNode, id: PackedId, norm: Option<&NormStep>) -> MatMulSpec {

@@ -51,7 +51,7 @@ struct Cost {
 impl Cost {
     /// The program of `rows` rows that draws a token, all rows of one sequence in use, after `before` tokens.
     fn of_program(model: &CompiledModel, rows: u64, before: u64) -> Cost {
-        let mut programs = model.set.kernels.targets[0].programs.iter();
+        let mut programs = model.set.targets[0].programs.iter();
         let program = programs
             .find(|program| u64::from(program.rows) == rows && program.logits == LogitsRows::One)
             .expect("every target has programs of 1 and 512 rows");

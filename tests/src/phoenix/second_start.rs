@@ -12,9 +12,8 @@ use super::CompiledModel;
 /// If the driver refuses a kernel that it took before.
 pub fn broken(model: &CompiledModel, facts: &DeviceFacts) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let target = &model.set.kernels.targets[0];
-    let start =
-        || warm_pipeline_cache(facts, &model.set.kernels, target, folder.path()).expect("the kernels compiled before");
+    let target = &model.set.targets[0];
+    let start = || warm_pipeline_cache(facts, &model.set, target, folder.path()).expect("the kernels compiled before");
     let finds_all = |report: &PipelineReport| report.from_cache == Some(report.pipelines) && report.note.is_none();
     let begins_anew = |report: &PipelineReport| report.from_cache == Some(0) && report.note.is_some();
 

@@ -69,7 +69,7 @@ pub fn alternatives_table(models: &[CompiledModel]) -> String {
         text += &format!("\n{}\n", model.name);
         let mut alternatives = model.alternatives.iter();
         let mut lines: BTreeSet<(Vec<u32>, &str, String)> = BTreeSet::new();
-        for (kernel, pipeline) in model.kernels.iter().zip(&model.set.kernels.targets[0].pipelines) {
+        for (kernel, pipeline) in model.kernels.iter().zip(&model.set.targets[0].pipelines) {
             let others: Vec<String> = alternatives.by_ref().take(pipeline.alternatives.len()).map(figures).collect();
             let is_version = kernel.rows.is_empty() && !kernel.spec.is_of_runtime();
             if is_version || !others.is_empty() {

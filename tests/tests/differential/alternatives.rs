@@ -105,8 +105,8 @@ fn specs(target: &Target) -> Vec<KernelSpec> {
     model.write(folder.path());
     let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
     let planned = plan(Source::Synthetic(&folder.path().join("config.json")), &options, &mut Silent);
-    let mut set = planned.and_then(|planned| planned.kernels(&options, &mut Silent)).expect("the model compiles");
-    set.specs.pop().expect("one target")
+    let selected = planned.expect("the model is planned").selection.targets.pop().expect("one target");
+    selected.kernels.into_iter().map(|kernel| kernel.spec).collect()
 }
 
 fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut StdRng) {
