@@ -72,6 +72,11 @@ fn apt(work: &Path) -> Command {
     command
 }
 
+/// The mirror that this machine gets its release from; on a system that is no Debian, the one that serves everybody.
+pub fn mirror_or_default() -> String {
+    release().and_then(|_| mirror().ok()).unwrap_or_else(|| DEFAULT_MIRROR.to_owned())
+}
+
 /// The mirror that this machine gets its release from.
 fn mirror() -> Result<String> {
     if !succeeds(Command::new("apt-get").arg("--version")) {
