@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 use unicorn_runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 use unicorn_runtime::{inject, injected, limit_reads};
@@ -22,13 +23,13 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A test's turn, where there is a device: with the toy's artifact at the path, in a folder of its own.
-fn toy() -> Option<(MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf)> {
+/// A test's turn, with the toy's artifact at the path, in a folder of its own.
+fn toy() -> (MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf) {
     let turn = turn();
-    let options = options()?;
+    let options = options();
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    Some((turn, options, folder, path))
+    (turn, options, folder, path)
 }
 
 /// Everything that a run gives to its caller.
@@ -69,7 +70,7 @@ fn run(model: &Model) -> Result<Stream, RunError> {
 #[test]
 fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
     let _turn = turn();
-    let Some(options) = options() else { return };
+    let options = options();
     // Short submissions are measured at load, on a software device as well. With the shortest, every load makes the same calls,
     // however fast the device is just then: whatever can be cut is cut.
     fail_every_call(LoadOptions { submission: Some(Duration::from_nanos(1)), ..options });
@@ -78,7 +79,7 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
 /// The same where steps of decode are submitted together, always.
 #[test]
 fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     let calls_of_run = |limit: Duration| {
         let options = LoadOptions { slots: 2, multistep: limit, ..multistep(options.clone()) };
         let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
@@ -95,7 +96,7 @@ fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
 /// A device that is lost again before there is a token may be lost to dispatches that wait for each other.
 #[test]
 fn a_device_that_is_lost_twice_comes_back_with_barriers() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     let options = LoadOptions { slots: 2, submission: Some(Duration::from_secs(3600)), ..options };
     let load = || Model::load(&path, &options, &mut |_, _| ()).unwrap();
     inject(None);
@@ -179,7 +180,7 @@ fn fail_every_call(options: LoadOptions) {
 
 #[test]
 fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     let sound = std::fs::read(&path).unwrap();
     inject(None);
     let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
@@ -211,7 +212,7 @@ fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_device_that_is_gone_is_an_error_until_it_is_back() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     inject(None);
     let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
     let mut session = model.session().unwrap();
@@ -238,13 +239,13 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
     let tokens = prompt(20);
     let expected = twin(&tokens);
     for way in Way::ALL {
-        let Some(options) = options() else { return };
+        let options = options();
         inject(None);
         limit_reads(Some(1));
         let loaded = Model::load(&path, &LoadOptions { residency: Some(way), lazy: true, ..options }, &mut |_, _| ());
         let model = match loaded {
             Err(LoadError::Residency { refusals, .. }) => {
-                eprintln!("skipped: {}", refusals.join("; "));
+                skip("upload path", refusals.join("; "));
                 continue;
             }
             other => other.unwrap_or_else(|error| panic!("{way}: {error}")),
@@ -267,7 +268,7 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
 /// With no weights at all, a step gets as far as its first dispatch that reads some.
 #[test]
 fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
     let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
@@ -288,7 +289,7 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
 
 #[test]
 fn a_lazy_load_that_is_given_up_ends() {
-    let Some((_turn, options, _folder, path)) = toy() else { return };
+    let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(1));
     let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
@@ -310,7 +311,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
     let sound = std::fs::read(&path).unwrap();
     let expected = format!("cannot read {}: the file ends too early, it was cut while it was in use", path.display());
     for way in Way::ALL {
-        let Some(options) = options() else { return };
+        let options = options();
         let options = LoadOptions { residency: Some(way), ..options };
         let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         inject(None);
@@ -346,7 +347,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
 #[test]
 fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
     let _turn = turn();
-    let Some(options) = options() else { return };
+    let options = options();
     let lazy = LoadOptions { slots: 2, residency: Some(Way::Staging), lazy: true, ..options };
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());

@@ -1,10 +1,11 @@
 //! The whole runtime on a toy artifact, against the same sums on the CPU.
 //!
-//! Runs on llvmpipe unless UNICORN_DEVICE names another device; UNICORN_NO_GPU_TESTS=1 skips it.
+//! Runs on llvmpipe unless UNICORN_DEVICE names another device.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
 
@@ -12,7 +13,7 @@ mod toy_artifact;
 
 #[test]
 fn any_chunking_gives_the_twins_logits() {
-    let Some(toy) = Toy::load(|_| ()) else { return };
+    let toy = Toy::load(|_| ());
     let tokens = prompt(150);
     let expected = twin(&tokens);
     for chunk in [0, 1, 3, 8, 150] {
@@ -34,7 +35,7 @@ fn any_chunking_gives_the_twins_logits() {
 
 #[test]
 fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
-    let Some(toy) = Toy::load(|_| ()) else { return };
+    let toy = Toy::load(|_| ());
     let tokens = prompt(33);
     let mut session = toy.model.session().unwrap();
     let first = session.feed_and_sample(&tokens, &Sampling::default()).unwrap();
@@ -58,7 +59,7 @@ fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
 
 #[test]
 fn sampling_parameters_and_history_reach_the_kernel() {
-    let Some(toy) = Toy::load(|_| ()) else { return };
+    let toy = Toy::load(|_| ());
     let mut session = toy.model.session().unwrap();
     // The toy counts as candidates: draws so far, tokens of history, and 1000 for LongRoPE's second set.
     let plain = session.feed_and_sample(&prompt(20), &Sampling::default()).unwrap();
@@ -75,7 +76,7 @@ fn sampling_parameters_and_history_reach_the_kernel() {
 #[test]
 fn generating_ahead_gives_what_single_steps_give() {
     let multistep = |options: &mut LoadOptions| *options = LoadOptions { slots: 2, ..multistep(options.clone()) };
-    let Some(toy) = Toy::load(multistep) else { return };
+    let toy = Toy::load(multistep);
     let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
     let [mut stepped, mut ahead] = [toy.model.session().unwrap(), toy.model.session().unwrap()];
     let first = stepped.feed_and_sample(&prompt(70), &sampling).unwrap();
@@ -117,7 +118,7 @@ fn generating_ahead_gives_what_single_steps_give() {
 /// goes on as one of single steps does.
 #[test]
 fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
-    let Some(toy) = Toy::load(|options| *options = multistep(options.clone())) else { return };
+    let toy = Toy::load(|options| *options = multistep(options.clone()));
     let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
     let begin = || {
         let mut session = toy.model.session().unwrap();
@@ -148,7 +149,7 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
 
 #[test]
 fn a_batch_gives_each_sequence_what_it_gets_alone() {
-    let Some(toy) = Toy::load(|options| options.slots = 6) else { return };
+    let toy = Toy::load(|options| options.slots = 6);
     let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
     // Sequences of different lengths, some beyond the window and LongRoPE's limit.
     let lengths = [5, 30, 120];
@@ -192,7 +193,7 @@ fn a_batch_gives_each_sequence_what_it_gets_alone() {
 
 #[test]
 fn sessions_share_the_model_but_no_page() {
-    let Some(toy) = Toy::load(|options| options.slots = 2) else { return };
+    let toy = Toy::load(|options| options.slots = 2);
     let (one, two) = (prompt(120), prompt(121)[1..].to_vec());
     let mut sessions = [toy.model.session().unwrap(), toy.model.session().unwrap()];
     assert!(matches!(toy.model.session(), Err(RunError::NoFreeSlot { slots: 2 })));
@@ -209,7 +210,7 @@ fn sessions_share_the_model_but_no_page() {
 
 #[test]
 fn mistakes_of_callers_are_errors() {
-    let Some(toy) = Toy::load(|_| ()) else { return };
+    let toy = Toy::load(|_| ());
     let mut session = toy.model.session().unwrap();
     let unknown = session.feed(&[VOCAB]).unwrap_err();
     assert_eq!(unknown.to_string(), "token id 97 is unknown: the vocabulary has 97 entries");
@@ -227,7 +228,7 @@ fn a_changed_weight_is_found_unless_nobody_looks() {
     let at = bytes.windows(4).position(|word| word == 5000u32.to_le_bytes()).unwrap();
     bytes[at + 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let Some(options) = options() else { return };
+    let options = options();
     let error = Model::load(&path, &options, &mut |_, _| ()).err().unwrap();
     assert!(matches!(error, LoadError::Artifact { .. }) && error.to_string().contains("hash"), "{error}");
     let trusting = LoadOptions { verify_weights: false, ..options };
@@ -238,7 +239,7 @@ fn a_changed_weight_is_found_unless_nobody_looks() {
 fn loading_reports_what_it_did() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    let Some(options) = options() else { return };
+    let options = options();
     let mut last = (0, 0);
     let model = Model::load(&path, &options, &mut |done, total| last = (done, total)).unwrap();
     let weight_bytes = 4 * FIRST_SLICE_WORDS as u64 + 4 * u64::from(VOCAB);
@@ -261,7 +262,7 @@ fn every_way_of_loading_gives_the_same_model() {
     let tokens = prompt(20);
     let expected = twin(&tokens);
     for way in [None, Some(Way::Import), Some(Way::Map), Some(Way::Host), Some(Way::Staging)] {
-        let Some(options) = options() else { return };
+        let options = options();
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
         let mut parts = Vec::new();
@@ -269,7 +270,7 @@ fn every_way_of_loading_gives_the_same_model() {
         let model = match loaded {
             // A device need not have them all; llvmpipe does.
             Err(LoadError::Residency { refusals, .. }) if !is_llvmpipe() => {
-                eprintln!("skipped: {}", refusals.join("; "));
+                skip("upload path", refusals.join("; "));
                 continue;
             }
             other => other.unwrap_or_else(|error| panic!("{way:?}: {error}")),
@@ -293,7 +294,7 @@ fn every_way_of_loading_gives_the_same_model() {
 fn a_cache_of_pipelines_is_never_in_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    let Some(options) = options() else { return };
+    let options = options();
     let load = |cache_folder: &std::path::Path| {
         let options = LoadOptions { cache_folder: Some(cache_folder.to_owned()), ..options.clone() };
         let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
@@ -313,8 +314,8 @@ fn a_cache_of_pipelines_is_never_in_the_way() {
 
 #[test]
 fn short_submissions_are_many_and_change_nothing() {
-    let Some(whole) = Toy::load(|options| options.submission = Some(Duration::from_secs(3600))) else { return };
-    let Some(short) = Toy::load(|options| options.submission = Some(Duration::from_nanos(1))) else { return };
+    let whole = Toy::load(|options| options.submission = Some(Duration::from_secs(3600)));
+    let short = Toy::load(|options| options.submission = Some(Duration::from_nanos(1)));
     assert!(whole.model.report().submissions.iter().all(|&count| count == 1));
     let one_for_each_dispatch = [4, 4, 6, 6, 5, 6];
     let submissions = &short.model.report().submissions;
@@ -344,13 +345,13 @@ struct Toy {
 }
 
 impl Toy {
-    fn load(change: impl FnOnce(&mut LoadOptions)) -> Option<Toy> {
-        let mut options = options()?;
+    fn load(change: impl FnOnce(&mut LoadOptions)) -> Toy {
+        let mut options = options();
         change(&mut options);
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
         let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
-        Some(Toy { model, _folder: folder })
+        Toy { model, _folder: folder }
     }
 }
 

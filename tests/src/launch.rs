@@ -96,6 +96,11 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     })
 }
 
+/// Reports that the device multiplies no matrices of `elements`; `cargo xtask matrices` runs the checks on one that does.
+pub fn skip_matrix_units(elements: &str) {
+    crate::skip("matrix units", format_args!("{} multiplies no {elements} matrices", device().name));
+}
+
 /// The same with weights from registers, which go to matrices by way of workgroup memory: that much does not depend on how the
 /// device keeps its matrices.
 pub fn device_register_matrices() -> Option<MatrixTuning> {

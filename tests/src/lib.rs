@@ -13,6 +13,8 @@ pub mod oracles;
 
 pub mod filetest;
 
+pub mod skip;
+
 pub mod http;
 pub mod openmetrics;
 pub mod programs;
@@ -20,3 +22,5 @@ pub mod programs;
 pub mod launch;
 
 pub mod phoenix;
+
+pub use skip::skip;

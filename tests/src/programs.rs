@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// `unicorn-compile` or `unicorn-run` of this build, without the settings that this process was given for them, and with
 /// caches beside the build instead of the user's.
 ///
@@ -17,6 +19,15 @@ pub fn program(name: &str) -> Command {
     command.env_remove("UNICORN_DEVICE").env_remove("UNICORN_VALIDATE").env_remove("RUST_BACKTRACE");
     command.env("XDG_CACHE_HOME", program_path("test-caches"));
     command
+}
+
+/// Sends a signal to a program that was not waited for yet. Not by `kill`: a minimal Debian does not have that program.
+///
+/// # Panics
+/// If the system refuses.
+pub fn send_signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process has a positive number");
+    kill_process(pid, signal).unwrap_or_else(|error| panic!("signal {signal:?} is not sent to {pid:?}: {error}"));
 }
 
 /// Test programs lie in `deps/`, the workspace's own beside it.

@@ -15,7 +15,9 @@ use unicorn_compiler::{CompileOptions, Source, compile};
 use unicorn_kernels::KvFormat;
 
 use tests::compiled::{Silent, options};
-use tests::launch::{device, device_matrices, device_register_matrices, without_what_the_device_lacks};
+use tests::launch::{
+    device, device_matrices, device_register_matrices, skip_matrix_units, without_what_the_device_lacks,
+};
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::TinyModel;
@@ -250,8 +252,7 @@ fn integer_activations_stay_close_to_the_exported_weights() {
 #[test]
 fn register_gemms_stay_close_to_the_exported_weights() {
     if device_matrices().is_none() {
-        eprintln!("register GEMMs did not run: {} multiplies no f16 matrices", device().name);
-        return;
+        return skip_matrix_units("f16");
     }
     assert_close_to_exported("register GEMMs", Ask { gemms: Gemms::Registers, ..INTEGER }, 6);
 }
@@ -260,8 +261,7 @@ fn register_gemms_stay_close_to_the_exported_weights() {
 #[test]
 fn register_gemms_run_only_where_lanes_hold_fragments_so() {
     if device_matrices().is_none() {
-        eprintln!("register GEMMs did not run: {} multiplies no f16 matrices", device().name);
-        return;
+        return skip_matrix_units("f16");
     }
     let ask = Ask { gemms: Gemms::Lanes, ..INTEGER };
     if device().name.contains("NVIDIA") {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tests::compiled::{Silent, eight_layers, options};
+use tests::skip;
 use unicorn_compiler::{Source, compile};
 use unicorn_runtime::{
     BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way,
@@ -103,7 +104,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
         let model = match Model::load(&path, &options, &mut |_, _| {}) {
             Err(LoadError::Residency { refusals, .. }) => {
-                eprintln!("skipped: {}", refusals.join("; "));
+                skip("upload path", refusals.join("; "));
                 continue;
             }
             loaded => loaded.unwrap_or_else(|error| panic!("{way}: {error}")),

@@ -13,7 +13,7 @@ use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 #[test]
 fn every_matrix_says_how_much_work_it_is() {
-    let Some((_folder, path)) = artifact() else { return };
+    let (_folder, path) = artifact();
     let load = LoadOptions { device: device(), profile: true, ..LoadOptions::default() };
     let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
     let mut session = model.session().unwrap();
@@ -40,7 +40,7 @@ fn every_matrix_says_how_much_work_it_is() {
 
 #[test]
 fn nobody_pays_who_did_not_ask() {
-    let Some((_folder, path)) = artifact() else { return };
+    let (_folder, path) = artifact();
     let load = LoadOptions { device: device(), ..LoadOptions::default() };
     let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
     model.session().unwrap().feed(&[1, 2, 3]).unwrap();
@@ -49,7 +49,7 @@ fn nobody_pays_who_did_not_ask() {
 
 #[test]
 fn the_command_prints_a_table_or_json_and_writes_a_trace() {
-    let Some((folder, path)) = artifact() else { return };
+    let (folder, path) = artifact();
     let trace = folder.path().join("trace.json");
     let printed = run(profile(&path).arg("--trace").arg(&trace));
     assert!(
@@ -72,18 +72,14 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
     assert!(steps >= 3 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
 }
 
-/// A tiny model's artifact; `None` where there is no device to run it on.
-fn artifact() -> Option<(TempDir, PathBuf)> {
-    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
-        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
-        return None;
-    }
+/// A tiny model's artifact.
+fn artifact() -> (TempDir, PathBuf) {
     let model = TinyModel { layers: 2, max_position_embeddings: 128, ..Default::default() };
     let compiled = Compiled::of(&model, &options(unicorn_spirv::target::presets(), vec![]));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, compiled.artifact()).unwrap();
-    Some((folder, path))
+    (folder, path)
 }
 
 fn device_name() -> String {

@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::launch::{Launch, Operand};
 use tests::programs::program;
+use tests::skip;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::hash::HashedRange;
 use unicorn_artifact::{ArtifactView, MappedFile};
@@ -212,7 +213,7 @@ fn loading_takes_no_second_copy() {
     // A file system without a cache of its own, such as tmpfs, forgets nothing.
     let is_watched = cached_bytes(&artifact) == 0;
     if !is_watched {
-        eprintln!("the page cache is not watched: {} stays in it", artifact.display());
+        skip("page cache", format_args!("{} stays in it", artifact.display()));
     }
     for way in Way::ALL {
         let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
@@ -241,7 +242,7 @@ fn loading_takes_no_second_copy() {
             .unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
         if complaint.contains("weights cannot reach") && device != "llvmpipe" {
-            eprintln!("skipped: {complaint}");
+            skip("upload path", complaint);
             continue;
         }
         assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
@@ -263,7 +264,7 @@ fn what_is_in_the_page_cache_is_known() {
     assert!(file.is_cached(5..7 * MIB), "it was just written");
     forget(&path);
     if cached_bytes(&path) > 0 {
-        return eprintln!("the page cache is not watched: {} stays in it", path.display());
+        return skip("page cache", format_args!("{} stays in it", path.display()));
     }
     assert!(!file.is_cached(0..32 * MIB));
     file.file().read_exact_at(&mut vec![0; 4 * MIB], 8 * MIB as u64).unwrap();
@@ -338,7 +339,7 @@ fn load_with(
 ) -> Option<Result<Model, LoadError>> {
     match Model::load(path, options, progress) {
         Err(LoadError::Residency { refusals, .. }) => {
-            eprintln!("skipped: {}", refusals.join("; "));
+            skip("upload path", refusals.join("; "));
             None
         }
         loaded => Some(loaded),

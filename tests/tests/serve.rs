@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::http::{begin_post, get, post};
 use tests::models::models;
-use tests::programs::{Watched, program};
+use tests::programs::{Watched, program, send_signal};
 use unicorn_compiler::{Source, compile};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -22,7 +23,7 @@ static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
 /// More clients than sequences, with prompts of one step and of several, at once.
 #[test]
 fn each_client_hears_what_it_would_hear_alone() {
-    let Some(server) = Server::start(&["--parallel", "3", "--ctx", "1024"]) else { return };
+    let server = Server::start(&["--parallel", "3", "--ctx", "1024"]);
     let long = "The island lay in the sun, and the sea was calm. ".repeat(40);
     let prompts = ["Once upon a time", "The sea", &long, "He said that", "In the morning"];
     let alone = prompts.map(|prompt| say(&["-p", prompt, "-n", "24"]));
@@ -47,7 +48,7 @@ fn each_client_hears_what_it_would_hear_alone() {
 
 #[test]
 fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
-    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "512"]) else { return };
+    let server = Server::start(&["--parallel", "1", "--ctx", "512"]);
     let (system, question) = ("Be brief.", "Who lives on the island?");
     let (alone, _) = say(&["--system", system, "-p", question, "-n", "16"]);
     let messages = json!([{"role": "system", "content": system}, {"role": "user", "content": [{"type": "text", "text": question}]}]);
@@ -69,7 +70,7 @@ fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
 
 #[test]
 fn conversations_that_take_turns_go_on_from_their_own() {
-    let Some(server) = Server::start(&["--parallel", "2", "--ctx", "512"]) else { return };
+    let server = Server::start(&["--parallel", "2", "--ctx", "512"]);
     let ask = |question: &str| {
         let system = json!({"role": "system", "content": "Be brief."});
         let messages = json!([system, {"role": "user", "content": question}]);
@@ -91,18 +92,17 @@ fn conversations_that_take_turns_go_on_from_their_own() {
 
 #[test]
 fn whoever_started_it_can_ask_it_to_end() {
-    let Some(mut server) = Server::start(&["--parallel", "1", "--ctx", "4096"]) else { return };
+    let mut server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
-    let pid = server.program.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    send_signal(&server.program.child, Signal::TERM);
     assert!(server.program.child.wait().unwrap().success());
 }
 
 #[test]
 fn a_seed_draws_the_same_and_choices_draw_their_own() {
-    let Some(server) = Server::start(&["--parallel", "3", "--ctx", "256"]) else { return };
+    let server = Server::start(&["--parallel", "3", "--ctx", "256"]);
     let request = |seed: u64, n: u32| json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": seed, "n": n});
     let texts = |answer: &Value| {
         answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect::<Vec<Value>>()
@@ -117,7 +117,7 @@ fn a_seed_draws_the_same_and_choices_draw_their_own() {
 
 #[test]
 fn a_stop_string_ends_the_text_before_it() {
-    let Some(server) = Server::start(&["--parallel", "2", "--ctx", "256"]) else { return };
+    let server = Server::start(&["--parallel", "2", "--ctx", "256"]);
     let mut request = json!({"prompt": ["The sea", "The ship"], "max_tokens": 24, "temperature": 0});
     let texts: Vec<String> = (0..2)
         .map(|index| server.whole(TEXT, &request)["choices"][index]["text"].as_str().unwrap().to_owned())
@@ -137,7 +137,7 @@ fn a_stop_string_ends_the_text_before_it() {
 /// One sequence alone has so much to do for the first that nobody else would be answered in the time that tests wait.
 #[test]
 fn who_leaves_frees_the_sequence() {
-    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "4096"]) else { return };
+    let server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "n": 128, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
@@ -152,7 +152,7 @@ fn who_leaves_frees_the_sequence() {
 
 #[test]
 fn what_cannot_be_answered_is_refused_in_openai_s_form() {
-    let Some(server) = Server::start(&["--parallel", "1", "--ctx", "64"]) else { return };
+    let server = Server::start(&["--parallel", "1", "--ctx", "64"]);
     let far = "word ".repeat(100);
     for (path, body, parameter, message) in [
         (TEXT, "{", Value::Null, "body: expected JSON, found EOF"),
@@ -261,12 +261,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None`: tests are to do without a device.
-    fn start(arguments: &[&str]) -> Option<Server> {
-        if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
-            eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
-            return None;
-        }
+    fn start(arguments: &[&str]) -> Server {
         let mut command = unicorn_run();
         command.arg("serve").arg(MODEL.artifact_path()).args(["--port", "0"]).args(arguments);
         let mut program = Watched::start(&mut command);
@@ -276,7 +271,7 @@ impl Server {
             assert!(!line.is_empty(), "it ended: {told}");
             if let Some((_, rest)) = line.split_once(" at http://") {
                 let address = rest.split_once("/v1: ").expect("the address, then how many sequences").0.to_owned();
-                return Some(Server { program, address });
+                return Server { program, address };
             }
             told += &line;
         }

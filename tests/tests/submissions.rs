@@ -48,10 +48,6 @@ fn see(model: &Model) -> Result<Seen, RunError> {
 
 #[test]
 fn short_submissions_give_the_same_logits_bit_for_bit() {
-    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
-        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
-        return;
-    }
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let device = DeviceChoice::Name(device);
     // Uncut steps of decode go together, too.

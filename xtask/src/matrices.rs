@@ -6,12 +6,16 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::binaries::target_folder;
 use crate::debian;
-use crate::run::{cargo, run};
+use crate::run::run;
+use crate::suites::{self, Built};
+use crate::test::Skipped;
 
 /// The suite that has them, and the packages whose dependencies hold the rest.
 const SUITE: &str = "sid";
@@ -24,23 +28,25 @@ const TESTS: [(&str, &[&str]); 4] = [
     ("filetests", &["valid"]),
 ];
 
-/// As one of all tests: left out, with a word, on a system that gets no packages from Debian.
+/// As one of all tests: skipped on a system that gets no packages from Debian.
 ///
 /// # Errors
 /// As [`run_tests`].
-pub fn run_where_possible() -> Result<()> {
+pub fn run_where_possible(skipped: &Skipped, times: &mut Vec<(String, Duration)>) -> Result<()> {
     if debian::release().is_none() {
-        eprintln!("left out: kernels on matrix units are tested with Debian's packages, and this is no Debian");
-        return Ok(());
+        return skipped.skip("Debian packages", "kernels on matrix units did not run: this is no Debian");
     }
-    run_tests()
+    let prepare = |command: &mut Command| {
+        skipped.reported_by(command);
+    };
+    run_tests(prepare, times)
 }
 
-/// Fetches the software device if it is not there yet and runs the tests on it.
+/// Fetches the software device if it is not there yet and runs the tests on it, each program prepared by `prepare`.
 ///
 /// # Errors
-/// When the packages cannot be had, or a test fails.
-pub fn run_tests() -> Result<()> {
+/// When the packages cannot be had, or a test fails or is skipped.
+pub fn run_tests(prepare: impl Fn(&mut Command), times: &mut Vec<(String, Duration)>) -> Result<()> {
     let tree = Tree::unpacked(&target_folder()?.join("matrices"))?;
     let (loader, libraries) = (tree.loader()?, tree.libraries()?);
     let validator = format!(
@@ -52,15 +58,20 @@ pub fn run_tests() -> Result<()> {
     let programs = tree.program("spirv-val", &validator)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let runner = [loader.display().to_string(), "--library-path".into(), libraries.display().to_string()];
+    let built = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
     for (test, parts) in TESTS {
-        run(cargo()
-            .arg("--config")
-            .arg(format!("target.'cfg(all())'.runner = {runner:?}"))
-            .args(["test", "--workspace", "--test", test, "--"])
-            .args(parts)
-            .env("VK_DRIVER_FILES", tree.root.join("usr/share/vulkan/icd.d/lvp_icd.json"))
-            .env("UNICORN_DEVICE", "llvmpipe")
-            .env("PATH", format!("{}:{path}", programs.display())))?;
+        let is_wanted = |one: &&Built| one.kind == "test" && one.name == test;
+        let suite = built.iter().find(is_wanted).with_context(|| format!("cargo builds no test {test}"))?;
+        let mut command = suite.command(&runner);
+        prepare(command.args(parts));
+        // Here nothing is skipped: this device is for the checks that are skipped elsewhere.
+        command.env("UNICORN_STRICT", "all");
+        command.env("VK_DRIVER_FILES", tree.root.join("usr/share/vulkan/icd.d/lvp_icd.json"));
+        command.env("UNICORN_DEVICE", "llvmpipe").env("PATH", format!("{}:{path}", programs.display()));
+        let started = Instant::now();
+        let result = run(&mut command);
+        times.push((format!("{test} with {}", parts.join(", ")), started.elapsed()));
+        result?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::binaries::{build_with_tests, target_folder};
 use crate::radv::{NoRadv, Radv};
 use crate::run::run;
 use crate::system;
+use crate::test::Skipped;
 
 #[derive(clap::Args, Default)]
 pub struct PhoenixReportArgs {
@@ -23,16 +24,13 @@ pub struct PhoenixReportArgs {
     dump: Option<PathBuf>,
 }
 
-/// The report as one of the tests: left out, with a word, where the system cannot have the driver.
+/// The report as one of the tests: skipped where the system cannot have the driver.
 ///
 /// # Errors
 /// As [`run_report`].
-pub fn run_where_possible() -> Result<()> {
+pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
     match run_report(&PhoenixReportArgs::default()) {
-        Err(error) if error.is::<NoRadv>() => {
-            eprintln!("left out: {error}");
-            Ok(())
-        }
+        Err(error) if error.is::<NoRadv>() => skipped.skip("Debian packages", &error.to_string()),
         done => done,
     }
 }

@@ -1,14 +1,14 @@
-//! `cargo xtask test`: everything that checks the project, in the order in which mistakes are cheapest to hear of.
+//! `cargo xtask test`: everything that checks the project, cheap checks first.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::binaries::build_with_tests;
+use crate::binaries::{build_with_tests, target_folder};
 use crate::run::{cargo, run};
-use crate::system;
-use crate::{matrices, phoenix_report};
+use crate::{matrices, phoenix_report, skip, suites, system};
 
 #[derive(clap::Args)]
 pub struct TestArgs {
@@ -17,37 +17,53 @@ pub struct TestArgs {
     fast: bool,
 }
 
-/// Runs every check up to the first that fails, then prints what each took.
+/// Runs every check up to the first that fails, then prints what was skipped and what each check took.
 ///
 /// # Errors
 /// The check that failed.
 pub fn run_all(args: &TestArgs) -> Result<()> {
+    let skipped = Skipped::none_yet(&target_folder()?.join("skipped.txt"))?;
     let mut steps = Steps::default();
-    let result = check(args, &mut steps);
+    let result = check(args, &skipped, &mut steps);
+    skipped.print()?;
     steps.print();
     result
 }
 
-fn check(args: &TestArgs, steps: &mut Steps) -> Result<()> {
-    steps.time("system packages", || {
+fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
+    steps.time("system packages", |_| {
         system::install(&[system::VULKAN, system::VALIDATION].concat())?;
         system::install_fincore()
     })?;
     if !args.fast {
-        steps.time("Rust components", system::install_rust_components)?;
+        steps.time("Rust components", |_| system::install_rust_components())?;
         steps.cargo("format", &["fmt", "--all", "--check"])?;
         steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     }
     // The engine must build without what other packages bring to its dependencies.
     steps.cargo("engine alone", &["build", "--package", "unicorn-runtime", "--lib"])?;
-    steps.time("programs and tests", build_with_tests)?;
-    // One run tells of every test that fails, not only of the first.
-    steps.time("tests", || run(on_software_device(cargo().args(["test", "--workspace", "--no-fail-fast"]))))?;
-    steps.time("matrices", matrices::run_where_possible)?;
+    steps.time("programs and tests", |_| build_with_tests())?;
+    let prepare = |command: &mut Command| {
+        on_software_device(skipped.reported_by(command));
+    };
+    steps.time("tests", |times| {
+        // Without examples, which no test starts.
+        let programs = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
+        suites::run_each(&programs, prepare, times)
+    })?;
+    steps.time("examples in the documentation", |_| {
+        let mut doc = cargo();
+        prepare(doc.args(["test", "--workspace", "--doc"]));
+        run(&mut doc)
+    })?;
+    steps.time("matrices", |times| matrices::run_where_possible(skipped, times))?;
     // A feature of its own, so that no other binary can fail on purpose. Unit tests of all run again, in a second.
-    let faults = ["test", "--workspace", "--features", "fault-injection", "--lib", "--test", "faults"];
-    steps.time("faults", || run(on_software_device(cargo().args(faults))))?;
-    steps.time("phoenix report", phoenix_report::run_where_possible)
+    steps.time("faults", |times| {
+        let features = ["--features", "fault-injection", "--lib", "--test", "faults"];
+        let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
+        suites::run_each(&programs, prepare, times)
+    })?;
+    steps.time("phoenix report", |_| phoenix_report::run_where_possible(skipped))
 }
 
 /// Tests run on Mesa's software device, unless the environment names another.
@@ -58,30 +74,101 @@ fn on_software_device(command: &mut Command) -> &mut Command {
     }
 }
 
+/// The checks that did not run, one a line of a file which the tests write: see `tests/src/skip.rs`.
+pub struct Skipped {
+    file: PathBuf,
+    strict: String,
+}
+
+impl Skipped {
+    fn none_yet(file: &Path) -> Result<Skipped> {
+        std::fs::write(file, "").with_context(|| format!("cannot write {}", file.display()))?;
+        let strict = std::env::var("UNICORN_STRICT").unwrap_or("1".into());
+        Ok(Skipped { file: file.to_owned(), strict })
+    }
+
+    /// `command` reports its skipped checks here, and fails where one is not permitted.
+    pub fn reported_by<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        command.env("UNICORN_SKIPS", &self.file).env("UNICORN_STRICT", &self.strict)
+    }
+
+    /// A check of ours that this system cannot run.
+    ///
+    /// # Errors
+    /// Where that is not permitted.
+    pub fn skip(&self, check: &str, reason: &str) -> Result<()> {
+        eprintln!("skipped: {check}: {reason}");
+        skip::record(&self.file, check, reason)?;
+        match skip::refusal(&self.strict, check) {
+            Some(complaint) => bail!("{check} is skipped ({reason}), {complaint}"),
+            None => Ok(()),
+        }
+    }
+
+    fn print(&self) -> Result<()> {
+        let lines =
+            std::fs::read_to_string(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
+        eprintln!("\n{}", summary(&lines));
+        Ok(())
+    }
+}
+
+/// Each skipped check once for each reason, with how often.
+fn summary(lines: &str) -> String {
+    let mut counted: Vec<(&str, usize)> = Vec::new();
+    for line in lines.lines() {
+        match counted.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((line, 1)),
+        }
+    }
+    if counted.is_empty() {
+        return "no check was skipped".into();
+    }
+    counted.sort_unstable();
+    let lines = counted.into_iter().map(|(line, count)| format!("skipped {count:>3} × {line}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The steps that ran, with the time that each took.
 #[derive(Default)]
 struct Steps {
-    taken: Vec<(&'static str, Duration)>,
+    taken: Vec<Step>,
+}
+
+struct Step {
+    name: &'static str,
+    time: Duration,
+    /// Suites, where the step has some.
+    parts: Vec<(String, Duration)>,
 }
 
 impl Steps {
     fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<()> {
-        self.time(name, || run(cargo().args(arguments)))
+        self.time(name, |_| run(cargo().args(arguments)))
     }
 
-    fn time(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn time(
+        &mut self,
+        name: &'static str,
+        step: impl FnOnce(&mut Vec<(String, Duration)>) -> Result<()>,
+    ) -> Result<()> {
         let started = Instant::now();
-        let result = step();
-        self.taken.push((name, started.elapsed()));
+        let mut parts = Vec::new();
+        let result = step(&mut parts);
+        self.taken.push(Step { name, time: started.elapsed(), parts });
         result.with_context(|| format!("{name} failed"))
     }
 
     fn print(&self) {
         eprintln!();
-        for (name, time) in &self.taken {
+        for Step { name, time, parts } in &self.taken {
             eprintln!("{:>8.1} s  {name}", time.as_secs_f64());
+            for (part, time) in parts {
+                eprintln!("{:>18.1} s  {part}", time.as_secs_f64());
+            }
         }
-        let total: Duration = self.taken.iter().map(|(_, time)| time).sum();
+        let total: Duration = self.taken.iter().map(|step| step.time).sum();
         eprintln!("{:>8.1} s  in all", total.as_secs_f64());
     }
 }
@@ -93,9 +180,27 @@ mod tests {
     #[test]
     fn a_failing_step_is_named_and_timed() {
         let mut steps = Steps::default();
-        steps.time("good", || Ok(())).unwrap();
-        let error = steps.time("bad", || anyhow::bail!("a reason")).unwrap_err();
+        steps.time("good", |_| Ok(())).unwrap();
+        let error = steps.time("bad", |_| bail!("a reason")).unwrap_err();
         assert_eq!(format!("{error:#}"), "bad failed: a reason");
-        assert_eq!(steps.taken.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["good", "bad"]);
+        assert_eq!(steps.taken.iter().map(|step| step.name).collect::<Vec<_>>(), ["good", "bad"]);
+    }
+
+    #[test]
+    fn skipped_checks_are_counted() {
+        assert_eq!(summary(""), "no check was skipped");
+        let text = summary("b: no b here\na: no a here\nb: no b here\n");
+        assert_eq!(text, "skipped   1 × a: no a here\nskipped   2 × b: no b here");
+    }
+
+    #[test]
+    fn a_strict_run_fails_where_a_skip_is_not_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("skipped.txt");
+        let skipped = |strict: &str| Skipped { file: file.clone(), strict: strict.into() };
+        skipped("1").skip("Debian packages", "another system").unwrap();
+        skipped("0").skip("anything", "a reason").unwrap();
+        assert!(skipped("1").skip("anything", "a reason").unwrap_err().to_string().contains("skips.txt"));
+        assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 3);
     }
 }

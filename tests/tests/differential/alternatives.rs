@@ -4,6 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tests::compiled::{Silent, options};
 use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices, without_what_the_device_lacks};
+use tests::skip;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_compiler::alternatives::alternatives;
 use unicorn_compiler::{CompileOptions, Source, plan};
@@ -44,7 +45,7 @@ fn of_generic() {
 fn check_all(name: &str) {
     let mut target = target::by_name(name).expect("a preset");
     if target.matmul.sharing_many != Sharing::Own && target.subgroup_size != device().subgroup_size {
-        return eprintln!("alternatives of {name} did not run: its lanes hand activations round subgroups of 8");
+        return skip("subgroup exchange", format_args!("{name} exchanges in subgroups of {}", target.subgroup_size));
     }
     let own_lanes = target.subgroup_size == device().subgroup_size;
     if target.subgroup_size > 0 {

@@ -2,7 +2,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tests::launch::{Operand, POISON, device, device_register_matrices};
+use tests::launch::{Operand, POISON, device, device_register_matrices, skip_matrix_units};
 use unicorn_kernels::activations::{decode_row, encode_row};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
@@ -26,8 +26,7 @@ const HALVES_TOLERANCE: f64 = 5e-4;
 #[test]
 fn every_format_tile_and_folding() {
     let Some(target) = matrix_target() else {
-        eprintln!("GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
-        return;
+        return skip_matrix_units("f16");
     };
     let GemmTuning::Workgroup { many: square, .. } = target.matrix.expect("set above").gemm else {
         unreachable!("matrices of the device at hand go by way of workgroup memory")
@@ -74,8 +73,7 @@ fn every_format_tile_and_folding() {
 #[test]
 fn weights_from_registers() {
     let Some(mut target) = matrix_target() else {
-        eprintln!("register GEMM kernels did not run: {} multiplies no f16 matrices", device().name);
-        return;
+        return skip_matrix_units("f16");
     };
     target.matrix = device_register_matrices();
     let mut targets = vec![target];

@@ -8,7 +8,9 @@ mod gemm;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use tests::launch::{Launch, Operand, POISON, device, device_matrices, without_what_the_device_lacks};
+use tests::launch::{
+    Launch, Operand, POISON, device, device_matrices, skip_matrix_units, without_what_the_device_lacks,
+};
 use tests::reference::relative_error;
 use unicorn_artifact::step::Sampler;
 use unicorn_kernels::activations::{decode_row, encode_row};

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use safetensors::tensor::{Dtype, TensorView};
 use tests::programs::program;
+use tests::skip;
 use unicorn_artifact::header::SectionKind;
 use unicorn_runtime::DeviceKind;
 
@@ -24,14 +25,6 @@ pub fn device_name() -> String {
     std::env::var("UNICORN_DEVICE").unwrap_or_else(|_| "llvmpipe".into())
 }
 
-pub fn has_device() -> bool {
-    let found = unicorn_runtime::devices().is_ok_and(|devices| !devices.is_empty());
-    if !found {
-        println!("not run: there is no Vulkan device");
-    }
-    found
-}
-
 fn write_tokens(path: &Path, tokens: &[i32]) {
     let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::I32, vec![tokens.len()], &bytes).unwrap();
@@ -40,9 +33,6 @@ fn write_tokens(path: &Path, tokens: &[i32]) {
 
 #[test]
 fn a_flipped_bit_in_the_weights_is_found() {
-    if !has_device() {
-        return;
-    }
     let (offset, len) = section_of(crate::artifact_files::sound_artifact(), SectionKind::Weights);
     for at in [offset, offset + len / 2, offset + len - 1] {
         let (folder, path) = changed_artifact(|artifact| artifact[at] ^= 4);
@@ -54,9 +44,6 @@ fn a_flipped_bit_in_the_weights_is_found() {
 
 #[test]
 fn tokens_that_are_none() {
-    if !has_device() {
-        return;
-    }
     let (folder, path) = changed_artifact(|_| ());
     let tokens = folder.path().join("tokens.safetensors");
     assert_refused(&mut logits(&path, &tokens), folder.path(), &["tokens.safetensors"]);
@@ -94,10 +81,7 @@ fn no_vulkan_device_at_all() {
 
 #[test]
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
-    let Some(first) = unicorn_runtime::devices().ok().and_then(|devices| devices.into_iter().next()) else {
-        println!("not run: there is no Vulkan device");
-        return;
-    };
+    let first = &unicorn_runtime::devices().expect("a Vulkan loader")[0];
     let (folder, path) = changed_artifact(|_| ());
     for wrong in ["no such device", "4711"] {
         let mut command = program("unicorn-run");
@@ -108,10 +92,9 @@ fn a_device_that_is_not_there_is_named_beside_those_that_are() {
 
 #[test]
 fn a_software_device_is_not_taken_unasked() {
-    let devices = unicorn_runtime::devices().unwrap_or_default();
-    if devices.is_empty() || devices.iter().any(|device| device.kind != DeviceKind::Cpu) {
-        println!("not run: this needs a machine with software devices only");
-        return;
+    let devices = unicorn_runtime::devices().expect("a Vulkan loader");
+    if let Some(gpu) = devices.iter().find(|device| device.kind != DeviceKind::Cpu) {
+        return skip("software device unasked", format_args!("{} is here", gpu.name));
     }
     let (folder, path) = changed_artifact(|_| ());
     let mut command = program("unicorn-run");
@@ -121,9 +104,6 @@ fn a_software_device_is_not_taken_unasked() {
 
 #[test]
 fn a_target_that_the_artifact_has_not_is_named_beside_those_it_has() {
-    if !has_device() {
-        return;
-    }
     let (folder, path) = changed_artifact(|_| ());
     let mut command = program("unicorn-run");
     command.arg(&path).args(["-p", "text", "--device", &device_name(), "--target", "phoenix"]);

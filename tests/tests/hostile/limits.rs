@@ -8,11 +8,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use tests::programs::program;
+use tests::skip;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::ArtifactView;
 
 use crate::artifact_files::changed_artifact;
-use crate::devices::{device_name, has_device};
+use crate::devices::device_name;
 use crate::refusal::{assert_refused, compile_command, listing};
 
 /// With less, the system cannot even load the programs, and says so itself.
@@ -22,7 +23,7 @@ const LEAST_MIB: u64 = 24;
 fn with_address_space(command: &Command, mib: u64) -> Option<Command> {
     let is_there = Command::new("prlimit").arg("--version").output().is_ok_and(|found| found.status.success());
     if !is_there {
-        println!("not run: prlimit is missing");
+        skip("address space", "prlimit is missing");
         return None;
     }
     let mut limited = Command::new("prlimit");
@@ -81,9 +82,6 @@ fn a_compile_with_little_address_space() {
 
 #[test]
 fn a_run_with_little_address_space() {
-    if !has_device() {
-        return;
-    }
     let (_folder, path) = changed_artifact(|_| ());
     for mib in [LEAST_MIB, 40, 60, 100, 200, 260, 300, 340, 380, 600] {
         let Some(mut run) = with_address_space(&generate(&path), mib) else { return };
@@ -109,9 +107,6 @@ fn a_compile_without_threads() {
 
 #[test]
 fn a_run_without_threads() {
-    if !has_device() {
-        return;
-    }
     let (folder, path) = changed_artifact(|_| ());
     let one = without_threads(&mut generate(&path)).output().unwrap();
     let many = generate(&path).output().unwrap();
