@@ -36,8 +36,7 @@ pub fn export(
 ) -> Result<()> {
     progress.stage("export", 1);
     let plain = graph::build(&checkpoint.config);
-    let n_kv_heads = checkpoint.config.n_kv_heads;
-    let graph = if fused { fuse::fuse(&plain, n_kv_heads) } else { fuse::plain(&plain, n_kv_heads) };
+    let graph = if fused { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let weights = PackedWeights::of(&graph, &checkpoint.config, policy);
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())

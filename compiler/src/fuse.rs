@@ -67,7 +67,10 @@ pub enum FusedOp {
     },
     Heads(HeadsStep),
     Attention {
+        /// Multiplied by `scale` already, by the heads step that makes it.
         query: ValueId,
+        /// What a product of query and key is multiplied by.
+        scale: f32,
         out: ValueId,
     },
     Elementwise {
@@ -123,8 +126,8 @@ impl FusedGraph {
 }
 
 /// Merges what our kernels can do in one dispatch.
-pub fn fuse(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
-    let mut fuser = Fuser::new(graph, n_kv_heads);
+pub fn fuse(graph: &ModelGraph) -> FusedGraph {
+    let mut fuser = Fuser::new(graph);
     for index in 0..graph.nodes.len() {
         if !fuser.done[index] {
             fuser.fuse_from(index);
@@ -133,9 +136,9 @@ pub fn fuse(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
     fuser.out
 }
 
-/// One fused operation for each plain one.
-pub fn plain(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
-    let mut fuser = Fuser::new(graph, n_kv_heads);
+/// One fused operation for each plain one; two for attention, whose query is scaled first.
+pub fn plain(graph: &ModelGraph) -> FusedGraph {
+    let mut fuser = Fuser::new(graph);
     for index in 0..graph.nodes.len() {
         fuser.keep(index);
     }
@@ -144,7 +147,6 @@ pub fn plain(graph: &ModelGraph, n_kv_heads: usize) -> FusedGraph {
 
 struct Fuser<'a> {
     graph: &'a ModelGraph,
-    n_kv_heads: usize,
     /// Nodes that read each value.
     consumers: Vec<Vec<usize>>,
     producer: Vec<Option<usize>>,
@@ -153,7 +155,7 @@ struct Fuser<'a> {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a ModelGraph, n_kv_heads: usize) -> Fuser<'a> {
+    fn new(graph: &'a ModelGraph) -> Fuser<'a> {
         let mut consumers = vec![Vec::new(); graph.values.len()];
         let mut producer = vec![None; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -171,7 +173,7 @@ impl<'a> Fuser<'a> {
             nodes: Vec::new(),
             logits: graph.logits,
         };
-        Fuser { graph, n_kv_heads, consumers, producer, done: vec![false; graph.nodes.len()], out }
+        Fuser { graph, consumers, producer, done: vec![false; graph.nodes.len()], out }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -229,8 +231,7 @@ impl<'a> Fuser<'a> {
         let matrix = self.matrix(matrices, false, layer);
         let biases: Option<Vec<VectorRef>> = [&q, &k, &v].iter().map(|tail| tail.bias.clone()).collect();
         let bias = biases.map(|parts| self.vector(parts, layer));
-        let qkv = ValueId(self.out.values.len());
-        self.out.values.push(Value { name: format!("qkv.{}", layer.unwrap_or_default()), width });
+        let qkv = self.value(format!("qkv.{}", layer.unwrap_or_default()), width);
         self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap: None, out: qkv });
         let query_norm = query.norm.clone().map(|weight| self.vector(vec![weight], layer));
         let key_norm = key.norm.clone().map(|weight| self.vector(vec![weight], layer));
@@ -324,10 +325,9 @@ impl<'a> Fuser<'a> {
 
     /// Norm, RoPE and the end (cache or attention) of one projection.
     fn head_chain(&self, tail: &LinearTail) -> Option<HeadChain> {
-        let n_kv_heads = self.n_kv_heads;
         let mut chain = HeadChain {
             part: HeadsPart {
-                n_heads: n_kv_heads,
+                n_heads: tail.matrix.rows / self.graph.head_dim,
                 norm: None,
                 rope: false,
                 scale: Number::new(1.0),
@@ -342,16 +342,13 @@ impl<'a> Fuser<'a> {
         loop {
             let (node, op) = self.sole_consumer(value)?;
             match op {
-                Op::HeadNorm { of, weight, n_heads, out, .. } => {
+                Op::HeadNorm { of, weight, out, .. } => {
                     chain.part.norm = Some(*of);
-                    chain.part.n_heads = *n_heads;
                     chain.norm = Some(weight.clone());
                     value = *out;
                 }
-                Op::Rope { n_heads, rope, scale, out, .. } => {
+                Op::Rope { rope, out, .. } => {
                     chain.part.rope = true;
-                    chain.part.n_heads = *n_heads;
-                    chain.part.scale = Number::new(*scale);
                     chain.rope = Some(*rope);
                     value = *out;
                 }
@@ -360,7 +357,8 @@ impl<'a> Fuser<'a> {
                     chain.nodes.push(node);
                     return Some(chain);
                 }
-                Op::Attention { .. } => {
+                Op::Attention { scale, .. } => {
+                    chain.part.scale = Number::new(*scale);
                     chain.part.to = Destination::Output;
                     chain.out = Some(value);
                     return Some(chain);
@@ -375,8 +373,10 @@ impl<'a> Fuser<'a> {
     fn keep(&mut self, index: usize) {
         let Node { layer, op } = &self.graph.nodes[index];
         let layer = *layer;
-        let heads =
-            |n_heads, norm, rope, scale, to| vec![HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to }];
+        let n_heads = |input: ValueId| self.graph.values[input.0].width / self.graph.head_dim;
+        let heads = |input, norm, rope, scale, to| {
+            vec![HeadsPart { n_heads: n_heads(input), norm, rope, scale: Number::new(scale), to }]
+        };
         let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
         let fused = match op.clone() {
@@ -399,25 +399,29 @@ impl<'a> Fuser<'a> {
                 let bias = Some(self.vector(vec![bias], layer));
                 FusedOp::Elementwise { op: ElementwiseOp::Bias, input, second: None, bias, out }
             }
-            Op::HeadNorm { input, of, weight, n_heads, out } => {
+            Op::HeadNorm { input, of, weight, out } => {
+                let parts = heads(input, Some(of), false, 1.0, Destination::Output);
                 let weight = Some(self.vector(vec![weight], layer));
-                let mut norm = step(input, heads(n_heads, Some(of), false, 1.0, Destination::Output), None, Some(out));
+                let mut norm = step(input, parts, None, Some(out));
                 match of {
                     NormOf::Query => norm.query_norm = weight,
                     NormOf::Key => norm.key_norm = weight,
                 }
                 FusedOp::Heads(norm)
             }
-            Op::Rope { input, n_heads, rope, scale, out } => FusedOp::Heads(step(
-                input,
-                heads(n_heads, None, true, scale, Destination::Output),
-                Some(rope),
-                Some(out),
-            )),
-            Op::CacheWrite { input, part } => {
-                FusedOp::Heads(step(input, heads(self.n_kv_heads, None, false, 1.0, destination(part)), None, None))
+            Op::Rope { input, rope, out } => {
+                FusedOp::Heads(step(input, heads(input, None, true, 1.0, Destination::Output), Some(rope), Some(out)))
             }
-            Op::Attention { query, out } => FusedOp::Attention { query, out },
+            Op::CacheWrite { input, part } => {
+                FusedOp::Heads(step(input, heads(input, None, false, 1.0, destination(part)), None, None))
+            }
+            Op::Attention { query, scale, out } => {
+                let parts = heads(query, None, false, scale, Destination::Output);
+                let scaled =
+                    self.value(format!("scaled.{}", layer.unwrap_or_default()), self.graph.values[query.0].width);
+                self.emit(layer, FusedOp::Heads(step(query, parts, None, Some(scaled))));
+                FusedOp::Attention { query: scaled, scale, out }
+            }
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
             Op::ActMul { gate, up, activation, out } => {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
@@ -426,6 +430,12 @@ impl<'a> Fuser<'a> {
         };
         self.emit(layer, fused);
         self.mark(&[index]);
+    }
+
+    /// A value that the plain graph does not have.
+    fn value(&mut self, name: String, width: usize) -> ValueId {
+        self.out.values.push(Value { name, width });
+        ValueId(self.out.values.len() - 1)
     }
 
     /// The packed matrix of these parts; a tied head finds its table again.
@@ -529,7 +539,8 @@ impl Display for FusedGraph {
 }
 
 impl FusedGraph {
-    fn describe(&self, op: &FusedOp) -> String {
+    /// One line: what the operation does, with which weights.
+    pub(crate) fn describe(&self, op: &FusedOp) -> String {
         let vector = |id: &VectorId| {
             let parts: Vec<String> = self.vectors[id.0].parts.iter().map(VectorRef::to_string).collect();
             parts.join("+")

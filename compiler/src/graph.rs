@@ -79,15 +79,12 @@ pub enum Op {
         input: ValueId,
         of: NormOf,
         weight: VectorRef,
-        n_heads: usize,
         out: ValueId,
     },
-    /// Rotary embedding of each head, then times `scale` (the query's share of the attention scale).
+    /// Rotary embedding of each head: the one of this index in [`ModelConfig::ropes`].
     Rope {
         input: ValueId,
-        n_heads: usize,
         rope: usize,
-        scale: f32,
         out: ValueId,
     },
     /// Appends each row to the layer's cache.
@@ -95,8 +92,10 @@ pub enum Op {
         input: ValueId,
         part: CachePart,
     },
+    /// Each head's query against the layer's cached keys, `scale` times their product, softmax, and the values so weighed.
     Attention {
         query: ValueId,
+        scale: f32,
         out: ValueId,
     },
     Add {
@@ -123,6 +122,8 @@ pub struct ModelGraph {
     pub values: Vec<Value>,
     pub nodes: Vec<Node>,
     pub logits: ValueId,
+    /// Elements of a head: a value that has heads has its width over this many.
+    pub head_dim: usize,
 }
 
 /// The plain graph of a decoder-only transformer.
@@ -145,7 +146,7 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         let input = logits;
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
     }
-    ModelGraph { values: builder.values, nodes: builder.nodes, logits }
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head_dim: config.head_dim }
 }
 
 struct Builder<'a> {
@@ -163,14 +164,14 @@ impl Builder<'_> {
         let q = self.projection(normed, "q", config.n_heads);
         let k = self.projection(normed, "k", config.n_kv_heads);
         let v = self.projection(normed, "v", config.n_kv_heads);
-        let q = self.head_norm(q, NormOf::Query, config.n_heads);
-        let k = self.head_norm(k, NormOf::Key, config.n_kv_heads);
-        let q = self.rope(q, config.n_heads, layer.rope, config.query_scale);
-        let k = self.rope(k, config.n_kv_heads, layer.rope, 1.0);
+        let q = self.head_norm(q, NormOf::Query);
+        let k = self.head_norm(k, NormOf::Key);
+        let q = self.rope(q, layer.rope);
+        let k = self.rope(k, layer.rope);
         self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
         self.node(Op::CacheWrite { input: v, part: CachePart::Values });
-        let width = config.n_heads * config.head_dim;
-        let mixed = self.push("attention", width, |out| Op::Attention { query: q, out });
+        let (width, scale) = (config.n_heads * config.head_dim, config.query_scale);
+        let mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, out });
         let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
@@ -220,19 +221,24 @@ impl Builder<'_> {
         self.push("normed", self.config.hidden_size, |out| Op::Norm { input, weight, out })
     }
 
-    fn head_norm(&mut self, input: ValueId, of: NormOf, n_heads: usize) -> ValueId {
+    fn head_norm(&mut self, input: ValueId, of: NormOf) -> ValueId {
         if !self.config.qk_norm {
             return input;
         }
         let letter = if of == NormOf::Query { "q" } else { "k" };
         let tensor = self.tensor(&format!("self_attn.{letter}_norm.weight"));
         let weight = VectorRef { tensor, offset: self.config.norm_offset };
-        let width = n_heads * self.config.head_dim;
-        self.push(&format!("{letter}_normed"), width, |out| Op::HeadNorm { input, of, weight, n_heads, out })
+        let width = self.width(input);
+        self.push(&format!("{letter}_normed"), width, |out| Op::HeadNorm { input, of, weight, out })
     }
 
-    fn rope(&mut self, input: ValueId, n_heads: usize, rope: usize, scale: f32) -> ValueId {
-        self.push("turned", n_heads * self.config.head_dim, |out| Op::Rope { input, n_heads, rope, scale, out })
+    fn rope(&mut self, input: ValueId, rope: Option<usize>) -> ValueId {
+        let Some(rope) = rope else { return input };
+        self.push("rotated", self.width(input), |out| Op::Rope { input, rope, out })
+    }
+
+    fn width(&self, value: ValueId) -> usize {
+        self.values[value.0].width
     }
 
     fn tensor(&self, name: &str) -> String {
@@ -330,10 +336,11 @@ impl Op {
             Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => format!(" {weight}"),
             Op::MatMul { matrix, .. } => format!(" {matrix}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
-            Op::Rope { rope, scale, .. } => format!(" rope={rope} scale={scale}"),
+            Op::Rope { rope, .. } => format!(" rope={rope}"),
+            Op::Attention { scale, .. } => format!(" scale={scale}"),
             Op::ActMul { activation, .. } => format!(" {activation:?}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
-            Op::CacheWrite { .. } | Op::Attention { .. } | Op::Add { .. } => String::new(),
+            Op::CacheWrite { .. } | Op::Add { .. } => String::new(),
         }
     }
 }

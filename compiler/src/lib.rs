@@ -136,8 +136,7 @@ fn plan_timed(
 
     progress.stage("plan", 1);
     let plain = graph::build(config);
-    let fused =
-        if options.fuse { fuse::fuse(&plain, config.n_kv_heads) } else { fuse::plain(&plain, config.n_kv_heads) };
+    let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
     let selection = Selection::of(&verified, config, &weights, &options.targets, options.select());

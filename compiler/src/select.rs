@@ -265,7 +265,7 @@ impl Selector<'_> {
                     self.heads(node, step);
                 }
             }
-            FusedOp::Attention { query, out } => self.attention(node, *query, *out),
+            FusedOp::Attention { query, out, .. } => self.attention(node, *query, *out),
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
                     op: *op,

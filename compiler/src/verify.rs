@@ -1,9 +1,12 @@
-//! [`VerifiedGraph`]: a fused graph in which every value is made once before it is read, with the width its reader expects.
-//! A graph that fails is our own mistake, so checks are assertions; later stages take only what passed them.
+//! [`VerifiedGraph`]: a fused graph in which every value is made once before it is read, with the width its reader expects, and
+//! every attention has the scale and the rotary embedding that the config gives its layer.
+//!
+//! A graph that fails is a mistake of ours, so checks are assertions; each names the operation that failed. Later stages take
+//! only what passed them.
 
 use unicorn_kernels::heads::Destination;
 
-use crate::fuse::{FusedGraph, FusedOp, HeadsStep, Matrix};
+use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
 use crate::graph::ValueId;
 use crate::import::ModelConfig;
 
@@ -11,66 +14,129 @@ use crate::import::ModelConfig;
 pub struct VerifiedGraph(FusedGraph);
 
 impl VerifiedGraph {
+    /// The graph that was checked.
     pub fn graph(&self) -> &FusedGraph {
         &self.0
     }
 }
 
 impl FusedGraph {
-    /// Checks order, uniqueness and widths.
+    /// Checks order, uniqueness, widths, attention's scale and rotary embeddings.
+    ///
+    /// # Panics
+    /// When an operation fails, naming it.
     pub fn verify(self, config: &ModelConfig) -> VerifiedGraph {
         let mut made = vec![false; self.values.len()];
         for node in &self.nodes {
-            for input in node.op.inputs() {
-                assert!(made[input.0], "value {} is read before it is made", self.values[input.0].name);
+            if let Err(what) = self.check(node, &mut made, config) {
+                let layer = node.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
+                panic!("{}{layer}: {what}", self.describe(&node.op));
             }
-            for out in node.op.outputs() {
-                assert!(!made[out.0], "value {} is made twice", self.values[out.0].name);
-                made[out.0] = true;
-            }
-            self.verify_widths(&node.op, config);
         }
-        assert!(made[self.logits.0], "logits are made");
+        assert!(made[self.logits.0], "no operation makes the logits");
+        self.check_rotations(config);
         VerifiedGraph(self)
+    }
+
+    /// All heads of query and key of a layer with a rotary embedding are rotated once, and those of other layers are not.
+    fn check_rotations(&self, config: &ModelConfig) {
+        for (index, layer) in config.layers.iter().enumerate() {
+            let of_layer = self.nodes.iter().filter(|node| node.layer == Some(index));
+            let parts = of_layer.flat_map(|node| match &node.op {
+                FusedOp::Heads(step) => &step.parts[..],
+                _ => &[],
+            });
+            let rotated: usize = parts.filter(|part| part.rope).map(|part| part.n_heads).sum();
+            let expected = if layer.rope.is_some() { config.n_heads + config.n_kv_heads } else { 0 };
+            assert_eq!(rotated, expected, "heads of layer {index} that are rotated, of query and key");
+        }
+    }
+
+    fn check(&self, node: &FusedNode, made: &mut [bool], config: &ModelConfig) -> Result<(), String> {
+        for input in node.op.inputs() {
+            ensure(made[input.0], || format!("value {} is read before it is made", self.values[input.0].name))?;
+        }
+        for out in node.op.outputs() {
+            ensure(!made[out.0], || format!("value {} is made twice", self.values[out.0].name))?;
+            made[out.0] = true;
+        }
+        match &node.op {
+            FusedOp::Embed { table, out, .. } => self.check_width("table", self.matrices[table.0].cols(), *out),
+            FusedOp::Norm(step) => {
+                let all = [Some(step.input), step.residual, step.sum, Some(step.out)];
+                for value in all.into_iter().flatten() {
+                    self.check_width("norm", config.hidden_size, value)?;
+                }
+                ensure(step.residual.is_some() == step.sum.is_some(), || "a sum comes with a residual".into())
+            }
+            FusedOp::MatMul { input, matrix, act_mul, out, .. } => {
+                let matrix = &self.matrices[matrix.0];
+                let halves = if act_mul.is_some() { 2 } else { 1 };
+                self.check_width("columns", matrix.cols(), *input)?;
+                self.check_width("rows", matrix.rows() / halves, *out)?;
+                ensure(matrix.interleaved == act_mul.is_some(), || {
+                    "tiles of gate and up alternate where their product is taken, and nowhere else".into()
+                })
+            }
+            FusedOp::Heads(step) => self.check_heads(node, step, config),
+            FusedOp::Attention { query, scale, out } => {
+                self.check_width("heads", config.n_heads * config.head_dim, *query)?;
+                self.check_width("heads", config.n_heads * config.head_dim, *out)?;
+                self.check_scale(*query, *scale, config)
+            }
+            FusedOp::Elementwise { input, second, out, .. } => {
+                self.check_width("input", self.width(*input), *out)?;
+                second.map_or(Ok(()), |second| self.check_width("input", self.width(*input), second))
+            }
+        }
     }
 
     fn width(&self, value: ValueId) -> usize {
         self.values[value.0].width
     }
 
-    fn verify_widths(&self, op: &FusedOp, config: &ModelConfig) {
-        match op {
-            FusedOp::Embed { table, out, .. } => assert_eq!(self.matrices[table.0].cols(), self.width(*out)),
-            FusedOp::Norm(step) => {
-                let all = [Some(step.input), step.residual, step.sum, Some(step.out)];
-                assert!(all.into_iter().flatten().all(|value| self.width(value) == config.hidden_size));
-                assert_eq!(step.residual.is_some(), step.sum.is_some(), "a sum comes with a residual");
-            }
-            FusedOp::MatMul { input, matrix, act_mul, out, .. } => {
-                let matrix = &self.matrices[matrix.0];
-                assert_eq!(matrix.cols(), self.width(*input));
-                let halves = if act_mul.is_some() { 2 } else { 1 };
-                assert_eq!(matrix.rows(), halves * self.width(*out));
-                assert_eq!(matrix.interleaved, act_mul.is_some(), "gate and up tiles alternate for act_mul only");
-            }
-            FusedOp::Heads(step) => self.verify_heads(step, config),
-            FusedOp::Attention { query, out } => {
-                assert_eq!(self.width(*query), config.n_heads * config.head_dim);
-                assert_eq!(self.width(*query), self.width(*out));
-            }
-            FusedOp::Elementwise { input, second, out, .. } => {
-                assert_eq!(self.width(*input), self.width(*out));
-                assert!(second.is_none_or(|second| self.width(second) == self.width(*input)));
-            }
-        }
+    fn check_width(&self, what: &str, expected: usize, value: ValueId) -> Result<(), String> {
+        let found = self.width(value);
+        ensure(found == expected, || {
+            format!("value {} is {found} wide, expected {expected} ({what})", self.values[value.0].name)
+        })
     }
 
-    fn verify_heads(&self, step: &HeadsStep, config: &ModelConfig) {
+    fn check_heads(&self, node: &FusedNode, step: &HeadsStep, config: &ModelConfig) -> Result<(), String> {
         let n_heads: usize = step.parts.iter().map(|part| part.n_heads).sum();
-        assert_eq!(self.width(step.input), n_heads * config.head_dim);
+        self.check_width("heads", n_heads * config.head_dim, step.input)?;
         let to_output = step.parts.iter().any(|part| part.to == Destination::Output);
-        assert_eq!(step.out.is_some(), to_output, "heads that go to an output have one");
+        ensure(step.out.is_some() == to_output, || "heads that go to an output have one".into())?;
+        let expected = node.layer.and_then(|layer| config.layers[layer].rope);
+        ensure(step.rope.is_none() || step.rope == expected, || {
+            format!("rotary embedding is {:?}, expected {expected:?}, the layer's", step.rope)
+        })?;
+        for part in step.parts.iter().filter(|part| part.to != Destination::Output) {
+            let scale = part.scale.get();
+            ensure(scale == 1.0, || format!("{:?} are scaled by {scale}, expected 1: the query is scaled", part.to))?;
+        }
+        Ok(())
     }
+
+    /// The scale is the config's, and the step that makes the query multiplies by it.
+    fn check_scale(&self, query: ValueId, scale: f32, config: &ModelConfig) -> Result<(), String> {
+        let expected = config.query_scale;
+        ensure(scale == expected, || format!("scale is {scale}, expected {expected}, the config's"))?;
+        let scaled_by = self.nodes.iter().find_map(|node| match &node.op {
+            FusedOp::Heads(step) if step.out == Some(query) => {
+                step.parts.iter().find(|part| part.to == Destination::Output).map(|part| part.scale.get())
+            }
+            _ => None,
+        });
+        ensure(scaled_by == Some(scale), || {
+            let found = scaled_by.map_or("not scaled".into(), |found| format!("scaled by {found}"));
+            format!("query {} is {found}, expected a heads step that scales it by {scale}", self.values[query.0].name)
+        })
+    }
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
 }
 
 impl Matrix {
@@ -80,5 +146,65 @@ impl Matrix {
 
     pub fn cols(&self) -> usize {
         self.parts[0].cols
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{fuse, graph};
+
+    fn config() -> ModelConfig {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/gemma3-text");
+        crate::import::Checkpoint::open(&folder).expect("a model of the tests").config
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "attention of layer 1: query rotated.1 is scaled by 3, expected a heads step that scales it by"
+    )]
+    fn a_query_that_is_scaled_otherwise_is_refused() {
+        let config = config();
+        let mut fused = fuse::fuse(&graph::build(&config));
+        let of_layer =
+            fused.nodes.iter_mut().find(|node| node.layer == Some(1) && matches!(node.op, FusedOp::Heads(_)));
+        let FusedOp::Heads(step) = &mut of_layer.expect("a layer has heads").op else { unreachable!("just matched") };
+        step.parts[0].scale = unicorn_kernels::spec::Number::new(3.0);
+        fused.verify(&config);
+    }
+
+    #[test]
+    #[should_panic(expected = "expected None, the layer's")]
+    fn a_rotation_that_a_layer_does_not_have_is_refused() {
+        let mut config = config();
+        let fused = fuse::fuse(&graph::build(&config));
+        config.layers[0].rope = None;
+        fused.verify(&config);
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of layer 0 that are rotated")]
+    fn a_rotation_that_was_left_out_is_refused() {
+        let mut config = config();
+        let rope = config.layers[0].rope.take();
+        let fused = fuse::fuse(&graph::build(&config));
+        config.layers[0].rope = rope;
+        fused.verify(&config);
+    }
+
+    #[test]
+    fn layers_without_rotation_keep_their_scale_and_heads() {
+        let mut config = config();
+        config.layers.iter_mut().for_each(|layer| layer.rope = None);
+        for fused in [fuse::fuse(&graph::build(&config)), fuse::plain(&graph::build(&config))] {
+            let fused = fused.verify(&config);
+            let steps = fused.graph().nodes.iter().filter_map(|node| match &node.op {
+                FusedOp::Heads(step) => Some(step),
+                _ => None,
+            });
+            assert!(steps.flat_map(|step| &step.parts).all(|part| !part.rope));
+        }
     }
 }

@@ -44,8 +44,8 @@ pub struct LongRope {
 pub struct LayerConfig {
     /// Attention sees this many tokens, its own included; `None`: all.
     pub window: Option<usize>,
-    /// Index into [`ModelConfig::ropes`].
-    pub rope: usize,
+    /// Index into [`ModelConfig::ropes`]; `None`: queries and keys are not rotated.
+    pub rope: Option<usize>,
 }
 
 #[derive(Clone, Debug)]

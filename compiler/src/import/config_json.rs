@@ -1,6 +1,7 @@
 //! From a Hugging Face config.json to a [`ModelConfig`], in either dialect: what transformers 4 writes and what
 //! transformers 5 does. Fields that are missing take the family's defaults.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -35,8 +36,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
-    let windows = layer_windows(&text, defaults, n_layers)?;
-    let Layers { layers, ropes, max_positions } = layers(&text, defaults, &windows, head_dim, max_positions)?;
+    let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dim, max_positions)?;
 
     let gemma = defaults.gemma.as_ref();
     let query_pre_attn_scalar = match gemma {
@@ -144,47 +144,86 @@ fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
     }
 }
 
-/// A layer's `layer_types` entry, and how many tokens it sees.
-#[derive(Clone, Copy)]
-struct LayerWindow {
-    layer_type: &'static str,
-    window: Option<usize>,
+/// The layers, the rotary embeddings that they share, and the longest context, in tokens, that those were made for.
+struct Layers {
+    layers: Vec<LayerConfig>,
+    ropes: Vec<RopeConfig>,
+    max_positions: usize,
 }
 
-fn layer_windows(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerWindow>> {
-    let full = LayerWindow { layer_type: FULL_ATTENTION, window: None };
-    let sliding = |default| {
-        let is_written = text.is_written("sliding_window");
-        let window = text.size("sliding_window", limits::POSITIONS)?;
-        let window = if is_written { window } else { default };
-        Ok(LayerWindow { layer_type: SLIDING_ATTENTION, window })
-    };
+/// Reads what config.json says of each layer; equal rotary embeddings are kept once.
+fn read_layers(
+    text: &Fields,
+    defaults: &FamilyDefaults,
+    n_layers: usize,
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Layers> {
+    let mut found = Layers { layers: Vec::with_capacity(n_layers), ropes: Vec::new(), max_positions };
+    // Few kinds of layers, each read once.
+    let mut rope_of_type: BTreeMap<&str, usize> = BTreeMap::new();
+    for LayerFacts { layer_type, window, is_rotated } in layer_facts(text, defaults, n_layers)? {
+        if is_rotated && !rope_of_type.contains_key(layer_type) {
+            let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
+            found.max_positions = found.max_positions.max(max_positions);
+            let known = found.ropes.iter().position(|known| *known == rope);
+            rope_of_type.insert(layer_type, known.unwrap_or(found.ropes.len()));
+            found.ropes.extend(known.is_none().then_some(rope));
+        }
+        let rope = is_rotated.then(|| rope_of_type[layer_type]);
+        found.layers.push(LayerConfig { window, rope });
+    }
+    Ok(found)
+}
+
+/// What config.json says of one layer.
+struct LayerFacts {
+    /// As `layer_types` names it; decides which rotary embedding the layer has.
+    layer_type: &'static str,
+    /// Tokens that it sees, its own included; `None`: all.
+    window: Option<usize>,
+    /// Whether queries and keys are rotated.
+    is_rotated: bool,
+}
+
+fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerFacts>> {
     // Read for every family, so that a type we do not know is refused even where transformers ignores the field.
     let written_types = layer_types(text, n_layers)?;
-    let is_sliding = |layer: usize, default: &dyn Fn(usize) -> bool| match &written_types {
-        Some(types) => types[layer] == SLIDING_ATTENTION,
-        None => default(layer),
+    let sliding_window = |default: Option<usize>| {
+        let window = text.size("sliding_window", limits::POSITIONS)?;
+        Ok(if text.is_written("sliding_window") { window } else { default })
     };
-    let pick = |sliding: LayerWindow, default: &dyn Fn(usize) -> bool| {
-        (0..n_layers).map(|layer| if is_sliding(layer, default) { sliding } else { full }).collect()
-    };
-    Ok(match defaults.windows {
-        Windows::Never => vec![full; n_layers],
-        Windows::EveryLayer(window) => vec![sliding(window)?; n_layers],
-        Windows::WhenAsked { .. } if !text.flag("use_sliding_window")?.unwrap_or(false) => vec![full; n_layers],
+    let types = written_types.as_deref();
+    // What sliding layers see; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
+    type Slides = Box<dyn Fn(usize) -> bool>;
+    let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {
+        Windows::Never => (None, Box::new(|_| false), None),
+        Windows::EveryLayer(window) => (sliding_window(window)?, Box::new(|_| true), None),
+        Windows::WhenAsked { .. } if !text.flag("use_sliding_window")?.unwrap_or(false) => {
+            (None, Box::new(|_| false), None)
+        }
         Windows::WhenAsked { window, max_window_layers } => {
             // 0 is allowed here: every layer slides.
             let first = text.number("max_window_layers")?.map_or(max_window_layers, |first| first as usize);
-            pick(sliding(Some(window))?, &|layer| layer >= first)
+            (sliding_window(Some(window))?, Box::new(move |layer| layer >= first), types)
         }
         Windows::Alternating { window, pattern } => {
             let pattern = match text.size("sliding_window_pattern", usize::MAX)? {
                 Some(pattern) => pattern,
                 None => text.size("_sliding_window_pattern", usize::MAX)?.unwrap_or(pattern),
             };
-            pick(sliding(Some(window))?, &|layer| !(layer + 1).is_multiple_of(pattern))
+            (sliding_window(Some(window))?, Box::new(move |layer| !(layer + 1).is_multiple_of(pattern)), types)
         }
-    })
+    };
+    let facts = |layer: usize| {
+        let is_sliding = types.map_or_else(|| slides(layer), |types| types[layer] == SLIDING_ATTENTION);
+        LayerFacts {
+            layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },
+            window: window.filter(|_| is_sliding),
+            is_rotated: true,
+        }
+    };
+    Ok((0..n_layers).map(facts).collect())
 }
 
 fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str>>> {
@@ -202,40 +241,6 @@ fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str
         }),
     };
     written.into_iter().map(known).collect::<Result<_>>().map(Some)
-}
-
-struct Layers {
-    layers: Vec<LayerConfig>,
-    ropes: Vec<RopeConfig>,
-    max_positions: usize,
-}
-
-/// Gives each layer its rotary embedding; equal ones are kept once.
-fn layers(
-    text: &Fields,
-    defaults: &FamilyDefaults,
-    windows: &[LayerWindow],
-    head_dim: usize,
-    max_positions: usize,
-) -> Result<Layers> {
-    let mut ropes: Vec<RopeConfig> = Vec::new();
-    let mut longest = max_positions;
-    let mut index_of = |layer_type: &str| -> Result<usize> {
-        let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
-        longest = longest.max(max_positions);
-        Ok(ropes.iter().position(|known| *known == rope).unwrap_or_else(|| {
-            ropes.push(rope);
-            ropes.len() - 1
-        }))
-    };
-    let has = |layer_type: &str| windows.iter().any(|window| window.layer_type == layer_type);
-    let sliding_rope = if has(SLIDING_ATTENTION) { index_of(SLIDING_ATTENTION)? } else { 0 };
-    let full_rope = if has(FULL_ATTENTION) { index_of(FULL_ATTENTION)? } else { 0 };
-    let layer = |window: &LayerWindow| LayerConfig {
-        window: window.window,
-        rope: if window.layer_type == SLIDING_ATTENTION { sliding_rope } else { full_rope },
-    };
-    Ok(Layers { layers: windows.iter().map(layer).collect(), ropes, max_positions: longest })
 }
 
 #[cfg(test)]
@@ -268,7 +273,7 @@ mod tests {
         config.layers.iter().map(|layer| layer.window).collect()
     }
 
-    fn ropes(config: &ModelConfig) -> Vec<usize> {
+    fn ropes(config: &ModelConfig) -> Vec<Option<usize>> {
         config.layers.iter().map(|layer| layer.rope).collect()
     }
 
@@ -398,7 +403,7 @@ mod tests {
         assert_eq!(full, [5, 11, 17, 23, 29]);
         assert_eq!(config.layers[0].window, Some(1024));
         // Sliding layers keep their own base, and are not stretched.
-        assert_eq!((config.layers[0].rope, config.layers[5].rope), (0, 1));
+        assert_eq!((config.layers[0].rope, config.layers[5].rope), (Some(0), Some(1)));
         assert_eq!((config.ropes[0].inv_freq[0], theta(&config, 0)), (1.0, 10000.0));
         assert_eq!(config.ropes[1].inv_freq[0], 0.125);
         assert_eq!(stop_ids(Path::new("config.json"), &gemma_3_4b()).unwrap(), Some(vec![1, 106]));
@@ -418,7 +423,7 @@ mod tests {
         });
         let (v4, v5) = (ok(with(gemma3.clone(), v4)), ok(with(gemma3, v5)));
         assert_eq!((&v4.ropes, &v4.layers), (&v5.ropes, &v5.layers));
-        assert_eq!((windows(&v4), ropes(&v4)), (vec![Some(16), Some(16), None], vec![0, 0, 1]));
+        assert_eq!((windows(&v4), ropes(&v4)), (vec![Some(16), Some(16), None], vec![Some(0), Some(0), Some(1)]));
         assert_eq!(theta(&v4, 0), 5000.0);
     }
 

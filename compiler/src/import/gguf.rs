@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((config.norm_offset, config.tied_embeddings, config.query_scale), (1.0, true, 0.5));
         assert_eq!(config.layers[0].window, Some(16));
         // Sliding layers keep their own base and are not stretched.
-        assert_eq!(config.ropes[config.layers[0].rope].inv_freq, [1.0, 0.01]);
+        assert_eq!(config.ropes[config.layers[0].rope.expect("it is rotated")].inv_freq, [1.0, 0.01]);
         assert_eq!(checkpoint.config_json["rope_scaling"]["factor"], 8.0);
     }
 }

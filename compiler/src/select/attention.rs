@@ -73,7 +73,7 @@ impl Selector<'_> {
         else {
             return false;
         };
-        let FusedOp::Attention { query, out } = node.op else { unreachable!("just matched") };
+        let FusedOp::Attention { query, out, .. } = node.op else { unreachable!("just matched") };
         let live = self.graph.nodes.iter().zip(self.live_nodes()).any(|(one, live)| live && std::ptr::eq(one, node));
         let fits = |spec: AttentionSpec| spec.shared_bytes() <= self.target.shared_memory_bytes;
         live && self.heads_spec(node, step).is_qkv() && fits(self.attention_spec(node, query, out, Some(step)))

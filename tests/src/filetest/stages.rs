@@ -20,11 +20,7 @@ pub fn run(settings: &Settings) -> Result<String, String> {
         Settings::Fuse(model) => {
             let config = config(model)?;
             let plain = graph::build(&config);
-            let fused = if model.fuse() {
-                fuse::fuse(&plain, config.n_kv_heads)
-            } else {
-                fuse::plain(&plain, config.n_kv_heads)
-            };
+            let fused = if model.fuse() { fuse::fuse(&plain) } else { fuse::plain(&plain) };
             Ok(fused.verify(&config).graph().to_string())
         }
         Settings::Plan(model) => Ok(compiled(model)?.text("plan")),
