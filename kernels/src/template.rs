@@ -1,42 +1,74 @@
-//! Joins WGSL pieces and specialises them: `#include`, `#if`/`#else`/`#endif` on flags, and `${NAME}` for text.
-//!
-//! Directives stand alone on a line behind `//`, so that a piece stays WGSL for an editor:
+//! Joins WGSL pieces and specialises them. Directives stand alone on a line behind `//`, so that a piece stays WGSL for an editor.
 //!
 //! ```text
-//! //#include reduce
-//! //#if BIAS
-//! value += bias[row];
+//! //#include NAME            the piece wgsl/NAME.wgsl, the first time that it is asked for
+//! //#if EXPRESSION           lines for one case; `//#else if EXPRESSION` and `//#else` may follow
 //! //#endif
+//! //#for i in A..B           lines for each whole number from A up to, not including, B
+//! //#end
+//! //#for i in A..B join +    the same, with ` +` between one turn's lines and the next's: a sum over turns
+//! //#let NAME = EXPRESSION   a name for the rest of the loop, macro or piece
+//! //#macro NAME(a, b)        lines that are expanded by name; they see their parameters and the piece's values
+//! //#end
+//! //#expand NAME(A, B)       a macro's lines, with these expressions as its parameters
+//! ${EXPRESSION}              the value, anywhere in a line
 //! ```
+//!
+//! Expressions are constant: numbers and sizes, flags, texts, and the names of loops, lets and parameters. They have Rust's operators,
+//! `min(a, b)`, `max(a, b)`, `div_ceil(a, b)`, and `text[i]`, a letter: `${"xyzw"[i]}`. An unknown name is an error with its line.
+//!
+//! ```text
+//! //#for row in 0..ROWS
+//! var sum_${row} = 0.0;
+//! //#for u in 0..UNROLL
+//! sum_${row} += weight_${u} * input[at + ${row * UNROLL + u}u];
+//! //#end
+//! //#if BIAS && row < ROWS - 1
+//! sum_${row} += bias[row];
+//! //#endif
+//! //#end
+//! ```
+
+mod expression;
+mod piece;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::rc::Rc;
+
+use expression::{Value, evaluate, evaluate_list};
+use piece::{Block, Macro, Node};
 
 /// Names and values that a piece may use.
 #[derive(Default)]
 pub struct Values {
-    flags: BTreeMap<&'static str, bool>,
-    texts: BTreeMap<&'static str, String>,
+    known: BTreeMap<&'static str, Value>,
     constants: String,
 }
 
 impl Values {
     /// A condition for `//#if`.
     pub fn flag(mut self, name: &'static str, on: bool) -> Values {
-        self.flags.insert(name, on);
+        self.known.insert(name, Value::Flag(on));
         self
     }
 
-    /// Text for `${NAME}`.
+    /// A text for `${NAME}`.
     pub fn text(mut self, name: &'static str, value: impl Display) -> Values {
-        self.texts.insert(name, value.to_string());
+        self.known.insert(name, Value::Text(value.to_string()));
         self
     }
 
-    /// `const NAME: u32 = value;` before the piece.
+    /// A number for expressions alone.
+    pub fn count(mut self, name: &'static str, value: usize) -> Values {
+        self.known.insert(name, Value::Number(i64::try_from(value).expect("a count of something in memory")));
+        self
+    }
+
+    /// A number for expressions, and `const NAME: u32 = value;` before the piece.
     pub fn size(mut self, name: &'static str, value: usize) -> Values {
         self.constants += &format!("const {name}: u32 = {value}u;\n");
-        self
+        self.count(name, value)
     }
 
     /// `const NAME: f32 = value;` before the piece, exact to the last bit.
@@ -49,63 +81,145 @@ impl Values {
 /// The finished WGSL of `piece`: step declarations, constants, then the piece.
 ///
 /// # Panics
-/// On an unknown include, flag or text: a kernel's source is ours.
+/// On a directive that means nothing, or an unknown name: a kernel's source is ours.
 pub fn render(piece: &str, values: &Values) -> String {
-    let mut out = format!("{}{}", unicorn_artifact::step::wgsl(), values.constants);
-    render_into(piece, values, &mut BTreeSet::new(), &mut out);
-    out
+    let mut renderer = Renderer::new(values);
+    match renderer.piece("kernel.wgsl", piece) {
+        Ok(()) => format!("{}{}{}", unicorn_artifact::step::wgsl(), values.constants, renderer.out),
+        Err(error) => panic!("{error}"),
+    }
 }
 
-/// `included` are pieces that are there already: each is wanted once, by however many.
-fn render_into<'a>(piece: &'a str, values: &Values, included: &mut BTreeSet<&'a str>, out: &mut String) {
-    // One entry an open #if: whether its current branch is written.
-    let mut branches: Vec<bool> = Vec::new();
-    for line in piece.lines() {
-        let directive = line.trim_start().strip_prefix("//#");
-        match directive.map(|text| text.split_once(' ').unwrap_or((text, ""))) {
-            Some(("if", condition)) => branches.push(holds(condition.trim(), values)),
-            Some(("else", _)) => {
-                let branch = branches.last_mut().expect("#else follows #if");
-                *branch = !*branch;
-            }
-            Some(("endif", _)) => {
-                branches.pop().expect("#endif follows #if");
-            }
-            _ if branches.contains(&false) => {}
-            Some(("include", name)) => {
-                if included.insert(name.trim()) {
-                    render_into(include(name.trim()), values, included, out);
+struct Renderer<'a> {
+    values: &'a Values,
+    /// Names of open loops, lets and parameters; the last of a name counts.
+    locals: Vec<(&'a str, Value)>,
+    macros: BTreeMap<&'a str, Rc<Macro<'a>>>,
+    /// Pieces that are there already: each is included once.
+    included: BTreeSet<&'a str>,
+    /// Piece that is being rendered, for errors.
+    piece: &'a str,
+    out: String,
+}
+
+impl<'a> Renderer<'a> {
+    fn new(values: &'a Values) -> Renderer<'a> {
+        let (locals, macros, included) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        Renderer { values, locals, macros, included, piece: "", out: String::new() }
+    }
+
+    fn piece(&mut self, name: &'a str, text: &'a str) -> Result<(), String> {
+        let block = piece::parse(name, text)?;
+        let (piece, locals) = (std::mem::replace(&mut self.piece, name), std::mem::take(&mut self.locals));
+        self.block(&block)?;
+        (self.piece, self.locals) = (piece, locals);
+        Ok(())
+    }
+
+    fn block(&mut self, block: &Block<'a>) -> Result<(), String> {
+        for (line, node) in block {
+            // Errors of what a node holds have their own line.
+            let here = |error: String| {
+                if error.starts_with("line ") { error } else { format!("line {line} of {}: {error}", self.piece) }
+            };
+            match node {
+                Node::Text(text) => {
+                    let text = self.substitute(text).map_err(here)?;
+                    self.out.push_str(&text);
+                    self.out.push('\n');
+                }
+                Node::Include(name) => {
+                    let text = include(name).ok_or_else(|| here(format!("unknown piece `{name}`")))?;
+                    if self.included.insert(name) {
+                        self.piece(name, text)?;
+                    }
+                }
+                Node::Let(name, expression) => {
+                    let value = self.evaluate(expression).map_err(here)?;
+                    self.locals.push((name, value));
+                }
+                Node::If(branches) => {
+                    for (condition, block) in branches {
+                        let holds = condition.map_or(Ok(true), |condition| self.evaluate(condition)?.flag());
+                        if holds.map_err(here)? {
+                            self.block(block)?;
+                            break;
+                        }
+                    }
+                }
+                Node::For { name, begin, end, join, block } => {
+                    let number = |text| self.evaluate(text)?.number();
+                    let range = number(begin).map_err(here)?..number(end).map_err(here)?;
+                    if range.is_empty() && join.is_some() {
+                        return Err(here(format!("a joined loop needs a turn, found {range:?}")));
+                    }
+                    let last = range.end - 1;
+                    for turn in range {
+                        let locals = self.locals.len();
+                        self.locals.push((name, Value::Number(turn)));
+                        self.block(block)?;
+                        self.locals.truncate(locals);
+                        if let Some(join) = join.filter(|_| turn != last) {
+                            self.out.truncate(self.out.trim_end().len());
+                            self.out += &format!(" {join}\n");
+                        }
+                    }
+                }
+                Node::Macro(name, definition) => {
+                    self.macros.insert(name, Rc::clone(definition));
+                }
+                Node::Expand(name, arguments) => {
+                    let values = self.arguments(name, arguments).map_err(here)?;
+                    let definition = Rc::clone(&self.macros[name]);
+                    let locals = std::mem::replace(&mut self.locals, values);
+                    let piece = std::mem::replace(&mut self.piece, definition.piece);
+                    self.block(&definition.block)?;
+                    (self.piece, self.locals) = (piece, locals);
                 }
             }
-            Some((other, _)) => panic!("unknown directive #{other}"),
-            None => {
-                out.push_str(&substitute(line, values));
-                out.push('\n');
-            }
         }
+        Ok(())
     }
-    assert!(branches.is_empty(), "#if without #endif");
-}
 
-fn holds(condition: &str, values: &Values) -> bool {
-    let (name, wanted) = condition.strip_prefix('!').map_or((condition, true), |name| (name, false));
-    *values.flags.get(name).unwrap_or_else(|| panic!("unknown flag {name}")) == wanted
-}
-
-fn substitute(line: &str, values: &Values) -> String {
-    let mut out = String::new();
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once("${") {
-        let (name, tail) = after.split_once('}').expect("${ is closed on its line");
-        out.push_str(before);
-        out.push_str(values.texts.get(name).unwrap_or_else(|| panic!("unknown text {name}")));
-        rest = tail;
+    /// Parameters of the macro `name` for these arguments.
+    fn arguments(&self, name: &str, arguments: &str) -> Result<Vec<(&'a str, Value)>, String> {
+        let definition = self.macros.get(name).ok_or_else(|| format!("unknown macro `{name}`"))?;
+        let values = match arguments {
+            "" => Vec::new(),
+            arguments => evaluate_list(arguments, &|name| self.value_of(name))?,
+        };
+        let (expected, found) = (definition.parameters.len(), values.len());
+        if expected != found {
+            return Err(format!("macro `{name}` has {expected} parameters, found {found} arguments"));
+        }
+        Ok(definition.parameters.iter().copied().zip(values).collect())
     }
-    out + rest
+
+    fn value_of(&self, name: &str) -> Option<Value> {
+        let local = self.locals.iter().rev().find(|(local, _)| *local == name).map(|(_, value)| value);
+        local.or_else(|| self.values.known.get(name)).cloned()
+    }
+
+    fn evaluate(&self, expression: &str) -> Result<Value, String> {
+        evaluate(expression, &|name| self.value_of(name))
+    }
+
+    fn substitute(&self, line: &str) -> Result<String, String> {
+        let mut out = String::new();
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (expression, tail) = after.split_once('}').ok_or("`${` without `}`")?;
+            out += before;
+            out += &self.evaluate(expression)?.to_string();
+            rest = tail;
+        }
+        Ok(out + rest)
+    }
 }
 
-fn include(name: &str) -> &'static str {
-    match name {
+/// A piece of `wgsl/` by its name.
+fn include(name: &str) -> Option<&'static str> {
+    let piece = match name {
         "activation" => include_str!("wgsl/activation.wgsl"),
         "arrive" => include_str!("wgsl/arrive.wgsl"),
         "cache" => include_str!("wgsl/cache.wgsl"),
@@ -129,18 +243,75 @@ fn include(name: &str) -> &'static str {
         "split" => include_str!("wgsl/split.wgsl"),
         "vectors" => include_str!("wgsl/vectors.wgsl"),
         "weights" => include_str!("wgsl/weights.wgsl"),
-        _ => panic!("unknown include {name}"),
-    }
+        _ => return None,
+    };
+    Some(piece)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn expand(text: &str, values: Values) -> Result<String, String> {
+        let mut renderer = Renderer::new(&values);
+        renderer.piece("test", text).map(|()| renderer.out.clone())
+    }
+
+    fn lines(text: &str, values: Values) -> Vec<String> {
+        expand(text, values).unwrap().lines().map(Into::into).collect()
+    }
+
     #[test]
     fn branches_and_texts() {
         let values = Values::default().flag("A", true).flag("B", false).text("x", 7).size("N", 3);
         let text = render("//#if A\na${x}\n//#if B\nb\n//#else\nc\n//#endif\n//#endif\n//#if !A\nd\n//#endif", &values);
         assert!(text.ends_with("const N: u32 = 3u;\na7\nc\n"), "{text}");
+        let text = "//#if N < 2\na\n//#else if N - 1 == 2 && A\nb\n//#else\nc\n//#endif";
+        assert_eq!(lines(text, values), ["b"]);
+    }
+
+    #[test]
+    fn loops_nest_and_their_names_are_numbers() {
+        let text = "//#for i in 0..N\n//#let twice = 2 * i\n//#for j in i..2\nsum_${i}_${j} += x[${twice + j}u];\n//#end\n//#end";
+        let expected = ["sum_0_0 += x[0u];", "sum_0_1 += x[1u];", "sum_1_1 += x[3u];"];
+        assert_eq!(lines(text, Values::default().count("N", 2)), expected);
+        assert!(lines(text, Values::default().count("N", 0)).is_empty());
+    }
+
+    #[test]
+    fn joined_turns_make_one_expression() {
+        let text = "let sum =\n//#for i in 0..3 join +\n    x_${\"xyz\"[i]}\n//#end\n;";
+        assert_eq!(lines(text, Values::default()), ["let sum =", "    x_x +", "    x_y +", "    x_z", ";"]);
+        assert!(expand("//#for i in 0..0 join +\nx\n//#end", Values::default()).is_err());
+    }
+
+    #[test]
+    fn macros_see_their_parameters_and_the_values() {
+        let text = "//#macro load(name, at)\nlet ${name}_${at} = ${BUFFER}[${at}];\n//#end\n\
+                    //#for i in 0..2\n//#expand load(\"x\", i + 1)\n//#end";
+        let values = || Values::default().text("BUFFER", "input");
+        assert_eq!(lines(text, values()), ["let x_1 = input[1];", "let x_2 = input[2];"]);
+        assert!(expand(&text.replace(", i + 1", ""), values()).unwrap_err().contains("2 parameters"));
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, expected) in [
+            ("a\n${M}", "line 2 of test: unknown name `M`"),
+            ("a\n//#for i in 0..M\n//#end", "line 2 of test: unknown name `M`"),
+            ("//#for i in 0..1\n//#if i < B\n//#endif\n//#end", "line 2 of test: unknown name `B`"),
+            ("//#for i in 0..1\n//#end\n${i}", "line 3 of test: unknown name `i`"),
+            ("//#macro m(a)\n${b}\n//#end\n//#expand m(1)", "line 2 of test: unknown name `b`"),
+            ("//#include nothing", "line 1 of test: unknown piece `nothing`"),
+            ("\n//#if true", "line 2 of test: unknown name `true`"),
+            ("//#expand m(1)", "line 1 of test: unknown macro `m`"),
+        ] {
+            let text = if text.ends_with("//#if true") { format!("{text}\n//#endif") } else { text.to_owned() };
+            assert_eq!(expand(&text, Values::default()), Err(expected.to_owned()), "{text}");
+        }
+        for text in ["//#for i in 0..1", "//#if A\n//#end", "//#endif", "//#for i of 3\n//#end", "//#unroll", "//#else"]
+        {
+            assert!(expand(text, Values::default()).is_err(), "{text}");
+        }
     }
 }
