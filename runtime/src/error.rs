@@ -9,9 +9,9 @@ use std::sync::Arc;
 pub(crate) use unicorn_artifact::account::size;
 use unicorn_artifact::{ParseError, Tier};
 
-use crate::device::plan::Heap;
-use crate::memory::budget::NoRoom;
-use crate::memory::residency::TierBytes;
+use crate::device::facts::Heap;
+use crate::memory::insufficient_memory::InsufficientMemory;
+use crate::memory::tier_bytes::TierBytes;
 
 /// Why a model could not be loaded.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub enum LoadError {
     /// The context asked for does not fit the model or the device's bindings.
     Context { detail: String },
     /// The device has less memory than the plan asks for, or it is split otherwise. Nothing was allocated.
-    NoRoom(Box<NoRoom>),
+    InsufficientMemory(Box<InsufficientMemory>),
     /// A buffer is larger than the device lets a shader see.
     BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
     /// The device has no room for `what`; the sums of the whole model and what each heap offers.
@@ -170,7 +170,7 @@ impl fmt::Display for LoadError {
                 write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))
             }
             LoadError::Context { detail } => write!(f, "{detail}"),
-            LoadError::NoRoom(no_room) => no_room.fmt(f),
+            LoadError::InsufficientMemory(no_room) => no_room.fmt(f),
             LoadError::BindingTooLarge { what, bytes, limit_bytes } => {
                 write!(f, "{what} takes {}, the device binds at most {}", size(*bytes), size(*limit_bytes))
             }
@@ -188,8 +188,7 @@ impl fmt::Display for LoadError {
             }
             LoadError::NotResident { place, account, expected, tolerance, found } => write!(
                 f,
-                "resident in {place} by {account}: {}, expected {} give or take {}; give the artifact other places with \
-                 `unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE`",
+                "{account} reports {} resident in {place}, expected {} within {}; the plan needs other tier sizes",
                 size(*found),
                 size(*expected),
                 size(*tolerance)

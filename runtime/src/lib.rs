@@ -34,6 +34,7 @@ pub mod error;
 mod load;
 mod memory;
 pub mod model;
+mod parallel;
 pub mod probe;
 mod program;
 pub mod session;
@@ -41,26 +42,26 @@ mod step;
 pub mod tune;
 mod vk;
 
-pub use device::plan::{
-    DeviceChoice, DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType, choose_device, choose_target,
-};
+pub use device::choice::{DeviceChoice, choose_device, choose_target};
+pub use device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 pub use device::sysfs;
 pub use error::{LoadError, RunError};
-pub use load::delivery::{Delivered, Verified};
-pub use load::upload_path::Way;
-pub use memory::budget::{NoRoom, Room};
-pub use memory::residency::TierBytes;
+pub use load::upload::{UploadReport, Verification};
+pub use load::upload_path::{TierUpload, UploadPath};
+pub use memory::insufficient_memory::{BudgetSource, InsufficientMemory, MemoryBudget, Replan};
+pub use memory::tier_bytes::TierBytes;
+pub use memory::usage::{AuditEntry, MemoryAudit};
 pub use model::{LoadOptions, LoadReport, Model};
 pub use probe::kernel_statistics::kernel_statistics;
-pub use probe::profile;
 pub use probe::transfers::{Transfers, measure_transfers};
 pub use program::pipeline_cache::{PipelineReport, warm_pipeline_cache};
+pub use program::profile;
 pub use session::recovery::Recovery;
 pub use session::scheduler;
 pub use session::session::{LogitsSink, Sampled, Sampling, Session};
 pub use step::batch::BatchRow;
+pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError};
-pub use tune::tuning::{Choice, StepShape, Tuning, TuningReport};
 pub use vk::crash;
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};

@@ -1,31 +1,37 @@
 //! A loaded model: the artifact followed step by step onto one device.
 
-use std::path::{Path, PathBuf};
+pub mod options;
+pub mod report;
+mod resident;
+
+pub use self::options::LoadOptions;
+pub use self::report::LoadReport;
+
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{Budget, Kernels, Meta, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{Kernels, Meta, Plan, TargetKernels, TokenizerSection};
 
-use crate::device::amdgpu::Amdgpu;
-use crate::device::plan::{DeviceChoice, DeviceFacts, choose_device, choose_target};
+use self::resident::{Decided, Resident, make_resident};
+use crate::device::amdgpu::AmdgpuMemory;
+use crate::device::choice::{choose_device, choose_target};
+use crate::device::facts::DeviceFacts;
 use crate::error::{LoadError, RunError};
-use crate::load::delivery::Delivered;
-use crate::load::resident::{ArtifactFile, Decided, Resident, make_resident};
-use crate::load::streaming::Arrival;
-use crate::load::upload_path::Way;
-use crate::memory::budget::Memory;
-use crate::memory::pages::{BlockTable, HeldPages};
-use crate::memory::residency::{ContextRequest, TierBytes, choose_context, pool_pages};
+use crate::load::artifact::ArtifactFile;
+use crate::load::streaming::StreamingState;
+use crate::memory::budget::AvailableMemory;
+use crate::memory::context::choose_context;
+use crate::memory::kv_pages::{BlockTable, PagesInUse};
+use crate::memory::requirements::{ContextRequest, pool_pages};
 use crate::probe::bandwidth;
-use crate::probe::profile::StepProfile;
-use crate::program::multistep::MOST_POSITIONS_UNDER_WAY;
-use crate::program::pipeline_cache::PipelineReport;
+use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
+use crate::program::profile::StepProfile;
 use crate::session::recovery::{Recovery, Shared};
 use crate::session::session::Session;
 use crate::step::engine::Engine;
-use crate::tune::measure::Workbench;
-use crate::tune::tuning::{Tuning, TuningReport};
+use crate::tune::measure::TuningResources;
 use crate::vk::instance::Instance;
 
 /// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
@@ -41,82 +47,11 @@ struct Loaded {
     decided: Decided,
     facts: DeviceFacts,
     report: LoadReport,
-    arrival: Arc<Arrival>,
-    /// Programs of its engine keep every buffer alive that they use.
+    streaming: Arc<StreamingState>,
+    /// RecordedPrograms of its engine keep every buffer alive that they use.
     shared: Mutex<Shared>,
-    workbench: Option<Workbench>,
+    tuning_resources: Option<TuningResources>,
 }
-
-/// What a caller may choose about loading.
-#[derive(Clone, Debug)]
-pub struct LoadOptions {
-    pub device: DeviceChoice,
-    /// Name of a target in the artifact; `None`: the first that fits.
-    pub target: Option<String>,
-    /// Longest sequence, in tokens; `None`: as many as the model was made for and memory holds.
-    pub context_tokens: Option<u32>,
-    /// Sequences that can exist at a time.
-    pub slots: u32,
-    /// Most of each tier's memory that the model may take; empty: all that is free.
-    pub budget: Budget,
-    /// How weights reach the device; `None`: the fastest way that exists there.
-    pub residency: Option<Way>,
-    /// Steps begin as soon as the first layers are there; the rest of the weights arrives beside them. Not for programs that
-    /// are profiled or compared.
-    pub lazy: bool,
-    /// Pipelines are made when all weights are there, not meanwhile: a start takes longer, and what loading took is that of the
-    /// weights' way alone. Not for a lazy load.
-    pub load_alone: bool,
-    /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
-    pub verify_weights: bool,
-    /// Longest that a submission may take, as far as that can be foreseen; `None`: 100 ms, and on a software device, which
-    /// nobody resets, nothing is measured for it.
-    pub submission: Option<Duration>,
-    /// Longest that several steps of decode may take in one submission, whose tokens are heard of together; zero: each step
-    /// has its own.
-    pub multistep: Duration,
-    /// Where starts leave what spares later ones work; `None`: nowhere.
-    pub cache_folder: Option<PathBuf>,
-    /// A barrier before every dispatch that depends on those before, also where it could wait for them by itself.
-    pub barriers: bool,
-    /// Programs are recorded with the device's time after every dispatch: see [`Model::take_profiles`].
-    pub profile: bool,
-    /// What an earlier `tune` found best.
-    pub tuning: Option<Tuning>,
-    /// Buffers stay at hand for programs that are recorded later: see [`Model::time_kernels`].
-    pub candidates: bool,
-    /// The device checks every access of a kernel against its binding's range.
-    pub robust_buffer_access: bool,
-}
-
-/// What loading took and where things are.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoadReport {
-    /// Until the first step could begin.
-    pub seconds_total: f64,
-    /// Compiled while weights were loading, unless they were to be alone.
-    pub seconds_pipelines: f64,
-    pub pipelines: PipelineReport,
-    pub tuning: TuningReport,
-    pub weight_bytes: u64,
-    /// How weights reached the device.
-    pub way: String,
-    /// `None`: some are still on their way, see [`LoadOptions::lazy`].
-    pub delivered: Option<Delivered>,
-    pub target: String,
-    /// What is resident, by the tier that the driver really gave.
-    pub memory: Vec<TierBytes>,
-    /// Submissions of a step of each of the target's programs.
-    pub submissions: Vec<u32>,
-}
-
-/// What a submission may take unless the caller says otherwise: recent kernels reset an amdgpu ring after 2 s, and a desktop
-/// that shares the GPU should not stutter.
-const SUBMISSION: Duration = Duration::from_millis(100);
-
-/// Shorter than a frame of any display, so that nobody sees tokens come together. Where steps take longer, the few microseconds
-/// that are saved are not seen either.
-const MULTISTEP: Duration = Duration::from_millis(10);
 
 impl Model {
     /// Reads the artifact, chooses device, target and context, makes the weights resident and records every program.
@@ -134,26 +69,31 @@ impl Model {
         let target = choose_target(targets, &facts, options.target.as_deref())?;
         let rows = target.programs.iter().map(|program| program.rows);
         let request = ContextRequest {
-            asked_tokens: options.context_tokens,
+            requested_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
             slots: options.slots.max(1),
-            chunk_tokens: rows.max().unwrap_or(1).max(MOST_POSITIONS_UNDER_WAY),
+            chunk_tokens: rows.max().unwrap_or(1).max(MAX_POSITIONS_IN_FLIGHT),
         };
-        let memory = Memory { artifact: path, facts: &facts, amdgpu: Amdgpu::now(&facts), budget: &options.budget };
+        let memory = AvailableMemory {
+            artifact: path,
+            facts: &facts,
+            amdgpu: AmdgpuMemory::read(&facts),
+            budget: &options.budget,
+        };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
-        let (held_pages, barriers) = (HeldPages::default(), AtomicBool::new(options.barriers));
-        let decided = Decided { target, request, context_tokens, held_pages, options: options.clone(), barriers };
+        let (pages_in_use, barriers) = (PagesInUse::default(), AtomicBool::new(options.barriers));
+        let decided = Decided { target, request, context_tokens, pages_in_use, options: options.clone(), barriers };
         let lazy = options.lazy && !options.profile && !options.candidates;
         let artifact = Arc::new(artifact);
-        let Resident { engine, report, workbench } =
+        let Resident { engine, report, tuning_resources } =
             make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;
-        let arrival = match (&report.delivered, &engine.loading) {
-            (Some(delivered), _) => Arc::new(Arrival::over(delivered.clone())),
-            (None, loading) => loading.as_ref().expect("weights are there or on their way").arrival.clone(),
+        let streaming = match (&report.upload, &engine.loading) {
+            (Some(upload), _) => Arc::new(StreamingState::complete(upload.clone())),
+            (None, loading) => loading.as_ref().expect("weights are resident or being loaded").state.clone(),
         };
         let shared = Mutex::new(Shared::new(engine, request.slots));
-        let loaded = Loaded { artifact, begun, decided, facts, report, arrival, shared, workbench };
+        let loaded = Loaded { artifact, begun, decided, facts, report, streaming, shared, tuning_resources };
         Ok(Model { loaded: Arc::new(loaded) })
     }
 
@@ -186,7 +126,7 @@ impl Model {
             false,
             &mut |_, _| (),
         )?;
-        self.loaded.arrival.replace(report.delivered.expect("this load was not lazy"));
+        self.loaded.streaming.replace(report.upload.expect("this load was not lazy"));
         Ok(engine)
     }
 
@@ -214,9 +154,9 @@ impl Model {
 
     /// Pages of the KV cache that sequences hold now, and pages in all. May be asked while a sequence is generating.
     pub fn kv_pages(&self) -> (u32, u32) {
-        let Decided { request, context_tokens, held_pages, .. } = &self.loaded.decided;
+        let Decided { request, context_tokens, pages_in_use, .. } = &self.loaded.decided;
         let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
-        (held_pages.count(), pages.sum())
+        (pages_in_use.count(), pages.sum())
     }
 
     /// Most sequences that one step takes.
@@ -227,7 +167,7 @@ impl Model {
 
     /// As far as it is known: a lazy load may still be under way.
     pub fn report(&self) -> LoadReport {
-        LoadReport { delivered: self.loaded.arrival.outcome().and_then(Result::ok), ..self.loaded.report.clone() }
+        LoadReport { upload: self.loaded.streaming.outcome().and_then(Result::ok), ..self.loaded.report.clone() }
     }
 
     /// Waits until all weights are resident and were checked.
@@ -235,7 +175,7 @@ impl Model {
     /// # Errors
     /// Why a lazy load did not end well.
     pub fn wait_for_weights(&self) -> Result<(), RunError> {
-        match self.loaded.arrival.wait() {
+        match self.loaded.streaming.wait() {
             Some(Err(source)) => Err(RunError::Loading { source }),
             // Broken off with a device that was lost, and not needed since.
             Some(Ok(_)) | None => Ok(()),
@@ -244,7 +184,7 @@ impl Model {
 
     /// Whether a lazy load has failed, so that no step can run.
     pub fn is_broken(&self) -> bool {
-        matches!(self.loaded.arrival.outcome(), Some(Err(_)))
+        matches!(self.loaded.streaming.outcome(), Some(Err(_)))
     }
 
     /// Since its loading began.
@@ -322,43 +262,12 @@ impl Model {
         self.loaded.decided.barriers.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn workbench(&self) -> &Workbench {
-        self.loaded.workbench.as_ref().expect("loaded with candidates")
+    pub(crate) fn tuning_resources(&self) -> &TuningResources {
+        self.loaded.tuning_resources.as_ref().expect("loaded with candidates")
     }
 
     /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.
     pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
         self.loaded.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl LoadOptions {
-    /// Longest that a submission may take, as far as that can be foreseen.
-    pub(crate) fn submission_seconds(&self) -> f64 {
-        self.submission.unwrap_or(SUBMISSION).as_secs_f64()
-    }
-}
-
-impl Default for LoadOptions {
-    fn default() -> LoadOptions {
-        LoadOptions {
-            device: DeviceChoice::Auto,
-            target: None,
-            context_tokens: None,
-            slots: 1,
-            budget: Budget::default(),
-            residency: None,
-            lazy: false,
-            load_alone: false,
-            verify_weights: true,
-            submission: None,
-            multistep: MULTISTEP,
-            cache_folder: None,
-            barriers: false,
-            profile: false,
-            tuning: None,
-            candidates: false,
-            robust_buffer_access: true,
-        }
     }
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
-use unicorn_runtime::{BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
+use unicorn_runtime::{
+    BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath,
+};
 use unicorn_runtime::{inject, injected, limit_reads};
 
 mod toy_artifact;
@@ -238,7 +240,7 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
     let path = write_toy(folder.path());
     let tokens = prompt(20);
     let expected = twin(&tokens);
-    for way in Way::ALL {
+    for way in UploadPath::ALL {
         let options = options();
         inject(None);
         limit_reads(Some(1));
@@ -253,11 +255,11 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
         let mut session = model.session().unwrap();
         let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way}");
         session.feed_with_logits(&tokens, &mut check).unwrap();
-        assert_eq!(model.report().delivered, None, "{way}: two pieces are still held back");
+        assert_eq!(model.report().upload, None, "{way}: two pieces are still held back");
         limit_reads(None);
         model.wait_for_weights().unwrap();
-        let delivered = model.report().delivered.expect("it has ended");
-        assert!(delivered.seconds_resident >= model.report().seconds_total, "{way}: {delivered:?}");
+        let upload = model.report().upload.expect("it has ended");
+        assert!(upload.seconds_resident >= model.report().seconds_total, "{way}: {upload:?}");
         // From now on the ordinary programs run, on the same cache.
         session.truncate(18).unwrap();
         session.feed_with_logits(&tokens[18..], &mut check).unwrap();
@@ -279,7 +281,7 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
         while injected().0 == before {
             std::thread::yield_now();
         }
-        assert!(!step.is_finished() && model.report().delivered.is_none());
+        assert!(!step.is_finished() && model.report().upload.is_none());
         limit_reads(None);
         let last = twin(&prompt(5)).remove(4);
         let drawn = step.join().unwrap();
@@ -310,7 +312,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
     let path = write_toy(folder.path());
     let sound = std::fs::read(&path).unwrap();
     let expected = format!("cannot read {}: the file ends too early, it was cut while it was in use", path.display());
-    for way in Way::ALL {
+    for way in UploadPath::ALL {
         let options = options();
         let options = LoadOptions { residency: Some(way), ..options };
         let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
@@ -348,7 +350,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
 fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
     let _turn = turn();
     let options = options();
-    let lazy = LoadOptions { slots: 2, residency: Some(Way::Staging), lazy: true, ..options };
+    let lazy = LoadOptions { slots: 2, residency: Some(UploadPath::Staging), lazy: true, ..options };
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let load = || Model::load(&path, &lazy, &mut |_, _| ());

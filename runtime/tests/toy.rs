@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
-use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, Way};
+use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath};
 
 mod toy_artifact;
 
@@ -261,7 +261,9 @@ fn loading_reports_what_it_did() {
 fn every_way_of_loading_gives_the_same_model() {
     let tokens = prompt(20);
     let expected = twin(&tokens);
-    for way in [None, Some(Way::Import), Some(Way::Map), Some(Way::Host), Some(Way::Staging)] {
+    for way in
+        [None, Some(UploadPath::Import), Some(UploadPath::Map), Some(UploadPath::Host), Some(UploadPath::Staging)]
+    {
         let options = options();
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
@@ -277,12 +279,13 @@ fn every_way_of_loading_gives_the_same_model() {
         };
         assert!(parts.is_sorted() && parts.len() >= 3, "{way:?}: {parts:?}");
         let words = match way {
-            Some(Way::Import) => "import of the mapped file",
-            Some(Way::Host) => "imported memory",
-            Some(Way::Staging) => "staging copies",
+            Some(UploadPath::Import) => "import of the mapped file",
+            Some(UploadPath::Host) => "imported memory",
+            Some(UploadPath::Staging) => "staging copies",
             _ => "",
         };
-        assert!(model.report().way.contains(words), "{way:?}: {}", model.report().way);
+        let paths = model.report().upload_paths;
+        assert!(paths[0].to_string().contains(words), "{way:?}: {paths:?}");
         let mut session = model.session().unwrap();
         let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way:?}");
         session.feed_with_logits(&tokens, &mut check).unwrap();

@@ -12,7 +12,8 @@ use tests::compiled::{Silent, eight_layers, options};
 use tests::skip;
 use unicorn_compiler::{Source, compile};
 use unicorn_runtime::{
-    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Verified, Way,
+    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath,
+    Verification,
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 use unicorn_spirv::target;
@@ -98,7 +99,7 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let expected = text(&eager).expect("the steps run");
     drop(eager);
     // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
-    for (way, first_reads) in [(Way::Map, FIRST_MIB), (Way::Staging, FIRST_MIB / 4)] {
+    for (way, first_reads) in [(UploadPath::Map, FIRST_MIB), (UploadPath::Staging, FIRST_MIB / 4)] {
         inject(None);
         limit_reads(Some(first_reads));
         let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
@@ -124,14 +125,14 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
             while injected().0 == before {
                 std::thread::yield_now();
             }
-            assert!(model.report().delivered.is_none() && !found.is_finished(), "{way}");
+            assert!(model.report().upload.is_none() && !found.is_finished(), "{way}");
             limit_reads(None);
             found.join().expect("no panic")
         });
         assert!(found == expected, "{way}: another text");
         model.wait_for_weights().expect("they arrive");
-        let delivered = model.report().delivered.expect("they have arrived");
-        assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}: {delivered:?}");
+        let upload = model.report().upload.expect("they have arrived");
+        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}: {upload:?}");
         // Now with the ordinary programs.
         assert!(text(&model).expect("the steps run") == expected, "{way}: another text");
     }

@@ -160,13 +160,12 @@ fn the_way_out_that_a_refusal_names_is_one() {
     assert_eq!(refused.status.code(), Some(1), "{complaint}");
     assert!(complaint.starts_with("error: model does not fit "), "before anything else: {complaint}");
     assert!(
-        complaint.contains("; found 8.00 MiB by --budget; ") && complaint.contains(" are missing\n"),
+        complaint.contains("; available 8.00 MiB by the caller's budget; ") && complaint.contains(" missing\n"),
         "{complaint}"
     );
-    assert!(complaint.contains("a shorter context is not enough"), "{complaint}");
+    assert!(complaint.contains("no shorter context fits"), "{complaint}");
 
-    let line =
-        complaint.lines().find_map(|line| line.split_once("other places: unicorn-run ")).expect("a line to run").1;
+    let line = complaint.lines().find_map(|line| line.split_once("a new plan: unicorn-run ")).expect("a line to run").1;
     assert!(line.ends_with("--budget vram=8MiB,gtt=400MiB --context 64"), "{line}");
     let replanned = program("unicorn-run").args(line.split(' ')).output().unwrap();
     assert!(replanned.status.success(), "{}", String::from_utf8_lossy(&replanned.stderr));

@@ -21,21 +21,21 @@ use unicorn_compiler::{Source, compile};
 use unicorn_kernels::KernelSpec;
 use unicorn_kernels::checksum::{self, ChecksumSpec};
 use unicorn_runtime::{
-    DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Verified, Way, measure_transfers,
+    DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, UploadPath, Verification, measure_transfers,
 };
 use unicorn_spirv::target;
 
-const COPYING: [Way; 3] = [Way::Map, Way::Host, Way::Staging];
+const COPYING: [UploadPath; 3] = [UploadPath::Map, UploadPath::Host, UploadPath::Staging];
 
 #[test]
 fn every_way_is_verified_on_the_device() {
     let artifact = artifact();
-    for way in Way::ALL {
+    for way in UploadPath::ALL {
         let Some(model) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
         let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
-        let delivered = model.report().delivered.expect("an eager load ends with everything there");
-        assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}");
-        assert!(!delivered.held.is_empty());
+        let upload = model.report().upload.expect("an eager load ends with everything there");
+        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}");
+        assert!(!upload.audit.to_string().is_empty());
     }
 }
 
@@ -77,14 +77,14 @@ fn one_wrong_bit_in_device_memory_is_found() {
         );
     }
     // The file itself was mended each time.
-    assert!(load(&artifact.path(), Way::Staging, &mut |_, _| ()).expect("every device has this one").is_ok());
+    assert!(load(&artifact.path(), UploadPath::Staging, &mut |_, _| ()).expect("every device has this one").is_ok());
 }
 
 #[test]
 fn a_damaged_file_is_not_taken_for_damaged_memory() {
     let artifact = artifact();
     artifact.flip(5, 1);
-    for way in Way::ALL {
+    for way in UploadPath::ALL {
         let Some(loaded) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
         let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
         assert!(matches!(error, LoadError::Artifact { .. }), "{way}: {error}");
@@ -94,7 +94,7 @@ fn a_damaged_file_is_not_taken_for_damaged_memory() {
 /// A file that someone cuts while it is read is an error, not the end of the process.
 #[test]
 fn a_file_that_is_cut_while_it_loads_is_an_error() {
-    for way in Way::ALL {
+    for way in UploadPath::ALL {
         let artifact = artifact();
         let mut progress = |done, _| {
             if done == 0 {
@@ -123,8 +123,9 @@ fn a_lazy_load_draws_what_an_eager_one_draws() {
         session.generate(first, &Sampling::default(), 20, &mut each).unwrap();
         drawn
     };
-    let expected = text(&load(&artifact.path(), Way::Staging, &mut |_, _| ()).expect("every device has it").unwrap());
-    for way in Way::ALL {
+    let expected =
+        text(&load(&artifact.path(), UploadPath::Staging, &mut |_, _| ()).expect("every device has it").unwrap());
+    for way in UploadPath::ALL {
         // Measured at load, as on a GPU: with weights that are only just arriving.
         for submission in [None, Some(Duration::from_micros(100))] {
             let options = LoadOptions { lazy: true, submission, ..load_options(way) };
@@ -132,8 +133,8 @@ fn a_lazy_load_draws_what_an_eager_one_draws() {
             let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
             assert_eq!(text(&model), expected, "{way}");
             model.wait_for_weights().unwrap();
-            let delivered = model.report().delivered.expect("they have arrived");
-            assert!(matches!(delivered.verified, Verified::OnDevice { .. }), "{way}: {delivered:?}");
+            let upload = model.report().upload.expect("they have arrived");
+            assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}: {upload:?}");
             assert_eq!(text(&model), expected, "{way}, everything there");
         }
     }
@@ -215,8 +216,8 @@ fn loading_takes_no_second_copy() {
     if !is_watched {
         skip("page cache", format_args!("{} stays in it", artifact.display()));
     }
-    for way in Way::ALL {
-        let beside_bytes = if way == Way::Import { 0 } else { weight_bytes };
+    for way in UploadPath::ALL {
+        let beside_bytes = if way == UploadPath::Import { 0 } else { weight_bytes };
         let limit_kib = (beside_bytes + (512 << 20)) >> 10;
         let run = program("unicorn-run");
         let output = Command::new("sh")
@@ -246,7 +247,7 @@ fn loading_takes_no_second_copy() {
             continue;
         }
         assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
-        if is_watched && way != Way::Import {
+        if is_watched && way != UploadPath::Import {
             let left_bytes = cached_bytes(&artifact);
             assert!(left_bytes < weight_bytes / 8, "{way} leaves {left_bytes} bytes in the page cache");
         }
@@ -320,11 +321,11 @@ fn artifact() -> Artifact {
 }
 
 /// `None` if the device has no such way.
-fn load(path: &Path, way: Way, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
+fn load(path: &Path, way: UploadPath, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
     load_with(path, &load_options(way), progress)
 }
 
-fn load_options(way: Way) -> LoadOptions {
+fn load_options(way: UploadPath) -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let (device, residency) = (DeviceChoice::Name(device), Some(way));
     // However slow the device, decode has several steps in a submission, once the weights are there.

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, value_parser};
 use unicorn_artifact::Budget;
 use unicorn_artifact::step::MAX_HISTORY;
 
-use unicorn_runtime::{Sampling, Way};
+use unicorn_runtime::{Sampling, UploadPath};
 
 /// Generates text with a compiled model on a Vulkan device.
 ///
@@ -151,7 +151,7 @@ pub struct LoadArgs {
     /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
     /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
     #[arg(long, value_name = "WAY")]
-    pub residency: Option<Way>,
+    pub residency: Option<UploadPath>,
     /// Compare the hashes of the weights with those of the artifact, on the device, where they lie (the default)
     #[arg(long, overrides_with = "no_verify")]
     pub verify: bool,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use unicorn_artifact::{ArtifactView, MappedFile};
 
-use crate::args::LoadArgs;
-use crate::error::CliError;
-use crate::files::tuning_file;
-use crate::terminal::output::note;
+use super::args::LoadArgs;
+use super::error::CliError;
+use super::output::note;
+use super::tuning_file;
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
@@ -48,7 +48,11 @@ pub fn load_candidates(
 ) -> Result<Option<Model>, CliError> {
     let context_tokens = Some(context_tokens);
     match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
-        Err(LoadError::Context { .. } | LoadError::NoRoom(_) | LoadError::OutOfMemory { .. }) if slots > 1 => Ok(None),
+        Err(LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
+            if slots > 1 =>
+        {
+            Ok(None)
+        }
         loaded => Ok(Some(loaded?)),
     }
 }
@@ -126,8 +130,8 @@ fn user_cache_folder() -> Option<PathBuf> {
     Some(caches.join("unicorn"))
 }
 
-/// Notes each recovery of a lost device since the last call.
-pub fn note_recoveries(model: &Model) {
+/// A word on stderr for each time that the device was lost and had back since this was last said.
+pub fn tell_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
         let Recovery { cause, seconds, barriers } = recovery;
         let barriers = if barriers { ", with barriers between all dispatches" } else { "" };

@@ -1,37 +1,38 @@
-//! What loading leaves in the system's page cache: nothing that was read in full.
+//! Releases the artifact's pages from the system's page cache once they have been read.
 //!
-//! A system keeps a file in pages of up to 2 MiB, and drops none of which only a part is to go. So the file is given back
-//! in blocks of that size, each when everything of it that will be read has been read, whoever read it and in which order.
+//! The system caches files in pages of up to 2 MiB and drops only whole pages. So the file is released in blocks of that size,
+//! each when all of it that will be read has been read, by any thread and in any order.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unicorn_artifact::MappedFile;
 
+/// How much of each block of a file is still to be read.
 pub struct PageCache<'a> {
     file: &'a MappedFile,
-    /// How many bytes of each block are still to be read.
+    /// Bytes of each block that are still to be read.
     left_bytes: Vec<AtomicU64>,
 }
 
-/// The largest pages of files, of x86-64 and of ARM with pages of 4 KiB.
+/// Largest page of the page cache, on x86-64 and on ARM with 4 KiB pages.
 const BLOCK_BYTES: u64 = 2 << 20;
 
 impl<'a> PageCache<'a> {
     /// Every byte of `ranges` will be read once.
-    pub fn of(file: &'a MappedFile, ranges: impl IntoIterator<Item = Range<u64>>) -> PageCache<'a> {
+    pub fn new(file: &'a MappedFile, ranges: impl IntoIterator<Item = Range<u64>>) -> PageCache<'a> {
         let blocks = (file.bytes().len() as u64).div_ceil(BLOCK_BYTES);
         let left_bytes: Vec<AtomicU64> = (0..blocks).map(|_| AtomicU64::new(0)).collect();
-        for (block, bytes) in ranges.into_iter().flat_map(shares) {
+        for (block, bytes) in ranges.into_iter().flat_map(blocks_of) {
             left_bytes[block as usize].fetch_add(bytes, Ordering::Relaxed);
         }
         PageCache { file, left_bytes }
     }
 
-    /// A part of them was read.
-    pub fn has_been_read(&self, range: Range<u64>) {
-        for (block, bytes) in shares(range) {
-            // Nothing but the number itself goes from thread to thread.
+    /// Counts a part of the ranges as read, and releases the blocks that are complete.
+    pub fn mark_read(&self, range: Range<u64>) {
+        for (block, bytes) in blocks_of(range) {
+            // Relaxed: threads share only the count itself.
             if self.left_bytes[block as usize].fetch_sub(bytes, Ordering::Relaxed) == bytes {
                 self.file.release_cache(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
             }
@@ -39,8 +40,8 @@ impl<'a> PageCache<'a> {
     }
 }
 
-/// The blocks that a range reaches into, and how many of its bytes are in each.
-fn shares(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+/// The blocks that a range overlaps, with the number of its bytes in each.
+fn blocks_of(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     (range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)).map(move |block| {
         let (begin, end) = (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
         (block, range.end.min(end) - range.start.max(begin))
@@ -52,8 +53,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_shared_out_over_the_blocks_that_it_reaches_into() {
-        let of = |range| shares(range).collect::<Vec<_>>();
+    fn a_range_is_divided_among_the_blocks_that_it_overlaps() {
+        let of = |range| blocks_of(range).collect::<Vec<_>>();
         assert_eq!(of(0..BLOCK_BYTES), [(0, BLOCK_BYTES)]);
         assert_eq!(of(5..7), [(0, 2)]);
         assert_eq!(of(BLOCK_BYTES - 1..2 * BLOCK_BYTES + 3), [(0, 1), (1, BLOCK_BYTES), (2, 3)]);

@@ -1,100 +1,99 @@
-//! Large reads of the artifact on all cores, which leave nothing behind in the system's page cache.
+//! Large reads of the artifact on several threads, which leave nothing in the system's page cache.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, mpsc};
-use std::thread;
 
 use memmap2::{Advice, MmapMut};
-use unicorn_artifact::{MappedFile, cores};
+use unicorn_artifact::MappedFile;
 
 use crate::error::LoadError;
 use crate::load::page_cache::PageCache;
+use crate::parallel;
 use crate::vk::faults;
 
+/// Reads ranges of the artifact; threads share it.
 pub struct Reader<'a> {
     file: &'a MappedFile,
     cache: &'a PageCache<'a>,
-    /// Open for reads that go past the page cache; `None`: the file system has none.
+    /// The file opened for direct reads, which bypass the page cache; `None`: the file system has none.
     direct: Option<File>,
-    /// Such reads go where they belong at once, not by way of other memory.
-    is_straight: bool,
+    /// Direct reads go to their target without an intermediate page.
+    is_direct_to_target: bool,
 }
 
-/// Disks want several reads at a time, and a thread that waits for one costs nothing.
-const LEAST_THREADS: usize = 4;
-/// Each has up to 6 MiB of its own, and what sixteen read is as much as memory takes.
-const MOST_THREADS: usize = 32;
-/// Direct reads come in multiples of this, and begin in memory at one.
-const BLOCK_BYTES: usize = 4 << 10;
-/// What one core reads of the page cache at a time. Four of them stay within what the system reads ahead of one reader where that
-/// is 8 MiB: who leaves it makes the system begin anew, with small pages. Other windows, and more cores, were not measured.
-pub const CACHED_BYTES: usize = 1 << 20;
-/// The same where nobody reads ahead: a large page.
-const DIRECT_BYTES: usize = 2 << 20;
+/// Disks reach their bandwidth with several reads in flight, and a thread that waits for one takes no core.
+const MIN_THREADS: usize = 4;
+/// Each thread has up to 6 MiB of buffers, and 16 readers saturate memory.
+const MAX_THREADS: usize = 32;
+/// Direct reads have lengths and memory addresses that are multiples of this.
+const DIRECT_ALIGN_BYTES: usize = 4 << 10;
+/// Size of one read from the page cache. Four of them stay within a readahead window of 8 MiB; reads beyond it restart
+/// readahead with small pages. Other windows and more threads were not measured.
+pub const CACHED_READ_BYTES: usize = 1 << 20;
+/// Size of one direct read: a large page.
+const DIRECT_READ_BYTES: usize = 2 << 20;
 
 thread_local! {
-    /// Where a core's direct reads go first.
-    static DETOUR: RefCell<Option<MmapMut>> = const { RefCell::new(None) };
+    /// The page through which this thread's direct reads go.
+    static INTERMEDIATE: RefCell<Option<MmapMut>> = const { RefCell::new(None) };
 }
 
 impl<'a> Reader<'a> {
-    /// For memory of any kind: what is not cached is read past the cache into memory of this process and copied, for direct reads
-    /// do not reach a driver's memory.
+    /// For targets in any memory. What is not in the page cache is read directly into a page of this process and copied,
+    /// because direct reads into a driver's mapping fail.
     pub fn new(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
-        Reader { file, cache, direct: file.open_direct().ok(), is_straight: false }
+        Reader { file, cache, direct: file.open_direct().ok(), is_direct_to_target: false }
     }
 
-    /// For large pages of this process; whatever is read begins on a page.
-    pub fn of_large_pages(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
-        Reader { is_straight: true, ..Reader::new(file, cache) }
+    /// For targets in page-aligned memory of this process.
+    pub fn into_process_memory(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
+        Reader { is_direct_to_target: true, ..Reader::new(file, cache) }
     }
 
-    /// What to read at a time.
+    /// How many bytes to read at a time.
     pub fn part_bytes(&self) -> usize {
-        if self.direct.is_some() { DIRECT_BYTES } else { CACHED_BYTES }
+        if self.direct.is_some() { DIRECT_READ_BYTES } else { CACHED_READ_BYTES }
     }
 
-    /// Fills `piece` from its offset in the file on: out of the page cache what is there, and else past it.
-    pub fn read(&self, offset_bytes: u64, piece: &mut [u8]) -> Result<(), LoadError> {
-        self.try_read(offset_bytes, piece).map_err(|error| self.error(error))
+    /// Fills `target` from `offset_bytes` of the file on: from the page cache what is there, the rest directly.
+    pub fn read(&self, offset_bytes: u64, target: &mut [u8]) -> Result<(), LoadError> {
+        self.try_read(offset_bytes, target).map_err(|error| self.error(error))
     }
 
-    /// Brings a range of the map into memory.
+    /// Reads a range of the mapped file into the page cache.
     pub fn fault_in(&self, range: Range<u64>) -> Result<(), LoadError> {
         self.file.fault_in(range.start as usize..range.end as usize).map_err(|error| self.error(error))
     }
 
-    fn try_read(&self, offset_bytes: u64, piece: &mut [u8]) -> io::Result<()> {
-        let end = offset_bytes + piece.len() as u64;
+    fn try_read(&self, offset_bytes: u64, target: &mut [u8]) -> io::Result<()> {
+        let end = offset_bytes + target.len() as u64;
         let done = match &self.direct {
             Some(direct) if !self.file.is_cached(offset_bytes as usize..end as usize) => {
-                let whole_blocks = piece.len() / BLOCK_BYTES * BLOCK_BYTES;
-                self.read_past_cache(direct, offset_bytes, &mut piece[..whole_blocks])?
+                let whole_blocks = target.len() / DIRECT_ALIGN_BYTES * DIRECT_ALIGN_BYTES;
+                self.read_direct(direct, offset_bytes, &mut target[..whole_blocks])?
             }
             _ => 0,
         };
-        self.file.file().read_exact_at(&mut piece[done..], offset_bytes + done as u64)?;
-        self.cache.has_been_read(offset_bytes..end);
+        self.file.file().read_exact_at(&mut target[done..], offset_bytes + done as u64)?;
+        self.cache.mark_read(offset_bytes..end);
         Ok(())
     }
 
-    /// Fills whole blocks and says how many bytes they are; 0: the file system cannot.
-    fn read_past_cache(&self, direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Result<usize> {
-        let read = if self.is_straight {
+    /// Fills whole blocks and returns their length in bytes; 0: the file system supports no direct reads here.
+    fn read_direct(&self, direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Result<usize> {
+        let read = if self.is_direct_to_target {
             direct.read_exact_at(blocks, offset_bytes)
         } else {
-            read_by_detour(direct, offset_bytes, blocks)
+            read_through_page(direct, offset_bytes, blocks)
         };
-        // A file system may open files for what it then cannot do.
-        let cannot =
+        // A file system may open a file for direct reads and then refuse them.
+        let is_unsupported =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported);
         match read {
-            Err(error) if cannot(&error) => Ok(0),
+            Err(error) if is_unsupported(&error) => Ok(0),
             read => read.map(|()| blocks.len()),
         }
     }
@@ -104,16 +103,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// By way of a large page that stays in the core's cache.
-fn read_by_detour(direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Result<()> {
-    DETOUR.with_borrow_mut(|detour| {
-        let page = match detour {
+/// Reads through a large page, which stays in the core's cache.
+fn read_through_page(direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Result<()> {
+    INTERMEDIATE.with_borrow_mut(|intermediate| {
+        let page = match intermediate {
             Some(page) => page,
             none => none.insert(large_page()?),
         };
-        let first_byte = page.as_ptr().align_offset(DIRECT_BYTES);
-        let offsets = (offset_bytes..).step_by(DIRECT_BYTES);
-        blocks.chunks_mut(DIRECT_BYTES).zip(offsets).try_for_each(|(blocks, offset_bytes)| {
+        let first_byte = page.as_ptr().align_offset(DIRECT_READ_BYTES);
+        let offsets = (offset_bytes..).step_by(DIRECT_READ_BYTES);
+        blocks.chunks_mut(DIRECT_READ_BYTES).zip(offsets).try_for_each(|(blocks, offset_bytes)| {
             let read = &mut page[first_byte..][..blocks.len()];
             direct.read_exact_at(read, offset_bytes)?;
             blocks.copy_from_slice(read);
@@ -122,50 +121,26 @@ fn read_by_detour(direct: &File, offset_bytes: u64, blocks: &mut [u8]) -> io::Re
     })
 }
 
-/// Memory that holds one, wherever it begins.
+/// Memory that contains an aligned large page.
 fn large_page() -> io::Result<MmapMut> {
-    let memory = MmapMut::map_anon(2 * DIRECT_BYTES)?;
-    // Small pages do as well.
+    let memory = MmapMut::map_anon(2 * DIRECT_READ_BYTES)?;
+    // Without large pages, small ones are used.
     let _ = memory.advise(Advice::HugePage);
     Ok(memory)
 }
 
-/// Does `work` on every piece, begun in their order; `done` hears what it returns, and may break off.
+/// Does `work` on every part on as many threads as reads profit from, in order. `done` is called with each result on the
+/// calling thread; returning `Break` leaves the parts that were not begun.
 ///
 /// # Errors
-/// The first of `work`'s; pieces that were begun are still ended.
-pub fn on_all_cores<P: Send, R: Send>(
-    pieces: Vec<P>,
+/// The first error of `work`. Parts that were begun are completed.
+pub fn for_each_part<P: Send, R: Send>(
+    parts: Vec<P>,
     work: impl Fn(P) -> Result<R, LoadError> + Sync,
     done: &mut dyn FnMut(R) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadError> {
-    let threads = cores::count().clamp(LEAST_THREADS, MOST_THREADS).min(pieces.len());
-    let queue = Mutex::new(pieces.into_iter());
-    let next = || {
-        let mut pieces = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let piece = pieces.next()?;
-        // A limit is of the first pieces, whichever thread has come further with its own.
-        faults::before_reading();
-        Some(piece)
-    };
-    let (sender, receiver) = mpsc::channel();
-    thread::scope(|scope| {
-        let (next, work) = (&next, &work);
-        cores::start(scope, threads, move || {
-            // The receiver is gone when a piece has failed, or nobody wants the rest.
-            while let Some(piece) = next() {
-                if sender.send(work(piece)).is_err() {
-                    return;
-                }
-            }
-        });
-        // If no thread could be started, all pieces are left.
-        let left = iter::from_fn(|| next().map(work));
-        for piece in receiver.into_iter().chain(left) {
-            if done(piece?).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    })
+    let threads = parallel::cores().clamp(MIN_THREADS, MAX_THREADS).min(parts.len());
+    // Tests limit how many parts are begun: counted in order, under the queue's lock.
+    let parts = parts.into_iter().inspect(|_| faults::before_reading());
+    parallel::for_each(threads, parts, work, done)
 }

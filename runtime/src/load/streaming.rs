@@ -1,10 +1,10 @@
-//! Weights that are still on their way while steps run (`--lazy`): a thread moves them along the route in which steps read
-//! them, and a submission waits until what it reads is there.
+//! Loading while steps run ([`crate::LoadOptions::lazy`]): a thread loads the weights in the order in which steps read them, and
+//! each submission of a step is delayed until the weights that it reads are resident.
 //!
 //! ```text
 //! loader   ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓ check
-//! step 1     [embed] [qkv] [out] [gate, up] … each when its pieces have arrived
-//! step 2                                    [as always]
+//! step 1     [embed] [qkv] [out] [gate, up] … each when its chunks are resident
+//! step 2                                    [one submission, as without streaming]
 //! ```
 
 use std::ops::ControlFlow;
@@ -15,111 +15,111 @@ use std::thread::{self, JoinHandle};
 use unicorn_artifact::TargetKernels;
 
 use crate::error::LoadError;
-use crate::load::delivery::{Delivered, Delivery, Verify};
-use crate::load::order::Route;
-use crate::program::waiting::WaitingProgram;
+use crate::load::order::LoadOrder;
+use crate::load::upload::{UploadReport, VerifyMethod, WeightUpload};
+use crate::program::streamed::StreamedProgram;
 
-/// A load under way. Dropped, it ends.
-pub struct Loading {
-    pub arrival: Arc<Arrival>,
-    /// Pieces that each dispatch of each program waits for.
-    pub needs: Vec<Vec<usize>>,
-    /// One a program, to be run until everything is there.
-    pub programs: Vec<WaitingProgram>,
-    /// How to compare the weights, once the kernel for it is compiled.
-    verify: mpsc::Sender<Verify>,
+/// A load in progress. Dropping it stops the load and joins its thread.
+pub struct StreamingLoad {
+    pub state: Arc<StreamingState>,
+    /// For each program and dispatch, the number of chunks that it needs.
+    pub chunks_needed: Vec<Vec<usize>>,
+    /// One a program, run until all weights are resident.
+    pub programs: Vec<StreamedProgram>,
+    /// Sends how to verify the weights, once the kernel for it is compiled.
+    verify: mpsc::Sender<VerifyMethod>,
     loader: Option<JoinHandle<()>>,
 }
 
-/// How far the weights have come.
-pub struct Arrival {
+/// How much is loaded; any thread may wait on it.
+pub struct StreamingState {
     inner: Mutex<Inner>,
     changed: Condvar,
     cancelled: AtomicBool,
 }
 
 struct Inner {
-    /// One a piece of the route.
-    arrived: Vec<bool>,
-    /// So many from the front on are there.
+    /// Whether each chunk of the load order is resident.
+    resident: Vec<bool>,
+    /// Number of resident chunks before the first missing one.
     front: usize,
     outcome: Option<Outcome>,
-    /// Nobody is loading any more.
+    /// The loading thread has ended.
     closed: bool,
 }
 
-/// How a load ended: everything is there and was checked, or not.
-pub type Outcome = Result<Delivered, Arc<LoadError>>;
+/// Result of a load: everything is resident and was checked, or an error.
+pub type Outcome = Result<UploadReport, Arc<LoadError>>;
 
-impl Loading {
-    /// Begins to move weights.
+impl StreamingLoad {
+    /// Starts loading on a new thread.
     ///
     /// # Errors
-    /// When the system has no thread for that.
-    pub fn start(delivery: Delivery, target: &TargetKernels) -> Result<Loading, LoadError> {
-        let arrival = Arc::new(Arrival::of(delivery.route.pieces().len()));
-        let needs = needs(&delivery.route, target);
-        let (verify, wanted) = mpsc::channel();
-        let of_loader = Closing(arrival.clone());
-        let load = move || of_loader.0.load(delivery, &wanted);
+    /// [`LoadError::NoThread`] when the system starts no thread.
+    pub fn start(upload: WeightUpload, target: &TargetKernels) -> Result<StreamingLoad, LoadError> {
+        let state = Arc::new(StreamingState::new(upload.order.chunks().len()));
+        let chunks_needed = chunks_needed(&upload.order, target);
+        let (verify, method) = mpsc::channel();
+        let guard = CloseOnDrop(state.clone());
+        let load = move || guard.0.load(upload, &method);
         let loader = thread::Builder::new().spawn(load).map_err(|source| LoadError::NoThread { source })?;
-        Ok(Loading { arrival, needs, programs: Vec::new(), verify, loader: Some(loader) })
+        Ok(StreamingLoad { state, chunks_needed, programs: Vec::new(), verify, loader: Some(loader) })
     }
 
-    /// Says how the weights are to be compared, once they are there.
-    pub fn verify(&self, how: Verify) {
-        // A loader that has failed does not listen.
-        let _ = self.verify.send(how);
+    /// Sets how the weights are verified once they are resident.
+    pub fn verify(&self, method: VerifyMethod) {
+        // After a failed load nothing receives it.
+        let _ = self.verify.send(method);
     }
 }
 
-fn needs(route: &Route, target: &TargetKernels) -> Vec<Vec<usize>> {
+fn chunks_needed(order: &LoadOrder, target: &TargetKernels) -> Vec<Vec<usize>> {
     let programs = target.programs.iter();
-    programs.map(|one| one.dispatches.iter().map(|dispatch| route.needed_by(dispatch)).collect()).collect()
+    programs.map(|one| one.dispatches.iter().map(|dispatch| order.chunks_needed(dispatch)).collect()).collect()
 }
 
-impl Drop for Loading {
+impl Drop for StreamingLoad {
     fn drop(&mut self) {
-        self.arrival.cancelled.store(true, Ordering::Release);
-        // It may be waiting to be told how to verify.
+        self.state.cancelled.store(true, Ordering::Release);
+        // Dropping the sender ends a loader that waits for the verification method.
         self.verify = mpsc::channel().0;
         if let Some(loader) = self.loader.take() {
-            // A panic was printed by the thread that had it.
+            // The thread has printed its panic, if any.
             let _ = loader.join();
         }
     }
 }
 
-impl Arrival {
-    fn of(pieces: usize) -> Arrival {
-        Arrival::new(Inner { arrived: vec![false; pieces], front: 0, outcome: None, closed: false })
+impl StreamingState {
+    fn new(chunks: usize) -> StreamingState {
+        StreamingState::with(Inner { resident: vec![false; chunks], front: 0, outcome: None, closed: false })
     }
 
-    /// Of weights that are there.
-    pub fn over(delivered: Delivered) -> Arrival {
-        Arrival::new(Inner { arrived: Vec::new(), front: 0, outcome: Some(Ok(delivered)), closed: true })
+    /// The state of a load that is complete.
+    pub fn complete(report: UploadReport) -> StreamingState {
+        StreamingState::with(Inner { resident: Vec::new(), front: 0, outcome: Some(Ok(report)), closed: true })
     }
 
-    fn new(inner: Inner) -> Arrival {
-        Arrival { inner: Mutex::new(inner), changed: Condvar::new(), cancelled: AtomicBool::new(false) }
+    fn with(inner: Inner) -> StreamingState {
+        StreamingState { inner: Mutex::new(inner), changed: Condvar::new(), cancelled: AtomicBool::new(false) }
     }
 
-    /// Waits until so many pieces from the front on are there.
+    /// Blocks until the first `chunks` chunks of the load order are resident.
     ///
     /// # Errors
-    /// When loading has failed: they may never come, or are not to be trusted.
-    pub fn wait_for(&self, pieces: usize) -> Result<(), Arc<LoadError>> {
-        let inner = self.wait_until(|inner| inner.front >= pieces);
+    /// When loading has failed.
+    pub fn wait_for(&self, chunks: usize) -> Result<(), Arc<LoadError>> {
+        let inner = self.wait_until(|inner| inner.front >= chunks);
         match &inner.outcome {
             Some(Err(error)) => Err(error.clone()),
             _ => {
-                assert!(inner.front >= pieces, "the thread that loads has ended early");
+                assert!(inner.front >= chunks, "the thread that loads has ended early");
                 Ok(())
             }
         }
     }
 
-    /// Whether every piece is there.
+    /// Whether every chunk is resident.
     ///
     /// # Errors
     /// When loading has failed.
@@ -127,41 +127,41 @@ impl Arrival {
         let inner = self.inner();
         match &inner.outcome {
             Some(Err(error)) => Err(error.clone()),
-            _ => Ok(inner.front == inner.arrived.len()),
+            _ => Ok(inner.front == inner.resident.len()),
         }
     }
 
-    /// `None`: under way, or broken off.
+    /// The result; `None`: loading is in progress, or was cancelled.
     pub fn outcome(&self) -> Option<Outcome> {
         self.inner().outcome.clone()
     }
 
-    /// Waits until loading has ended. `None`: it was broken off.
+    /// Blocks until loading has ended. `None`: it was cancelled.
     pub fn wait(&self) -> Option<Outcome> {
         self.wait_until(|_| false).outcome.clone()
     }
 
-    /// What was broken off was begun anew, and ended so.
-    pub fn replace(&self, delivered: Delivered) {
-        self.inner().outcome = Some(Ok(delivered));
+    /// Sets the result of a second load, after the first was cancelled with a lost device.
+    pub fn replace(&self, report: UploadReport) {
+        self.inner().outcome = Some(Ok(report));
     }
 
-    /// Returns when `enough`, or nothing more is to come.
-    fn wait_until(&self, enough: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
-        let under_way = |inner: &mut Inner| !inner.closed && inner.outcome.is_none() && !enough(inner);
-        self.changed.wait_while(self.inner(), under_way).unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Blocks until `condition` holds or loading has ended.
+    fn wait_until(&self, condition: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
+        let is_pending = |inner: &mut Inner| !inner.closed && inner.outcome.is_none() && !condition(inner);
+        self.changed.wait_while(self.inner(), is_pending).unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn load(&self, mut delivery: Delivery, verify: &mpsc::Receiver<Verify>) {
-        let outcome = match delivery.fill(&mut |place| self.arrive(place)) {
+    fn load(&self, mut upload: WeightUpload, method: &mpsc::Receiver<VerifyMethod>) {
+        let outcome = match upload.fill(&mut |position| self.set_resident(position)) {
             Ok(None) => return,
-            Ok(Some(filled)) => match verify.recv() {
-                Ok(how) => delivery.check(filled, how),
-                // Whoever began this has given up.
+            Ok(Some(times)) => match method.recv() {
+                Ok(method) => upload.check(times, method),
+                // The load was dropped.
                 Err(mpsc::RecvError) => return,
             },
             Err(error) => Err(error),
@@ -170,10 +170,10 @@ impl Arrival {
         self.changed.notify_all();
     }
 
-    fn arrive(&self, place: usize) -> ControlFlow<()> {
+    fn set_resident(&self, position: usize) -> ControlFlow<()> {
         let mut inner = self.inner();
-        inner.arrived[place] = true;
-        while inner.arrived.get(inner.front) == Some(&true) {
+        inner.resident[position] = true;
+        while inner.resident.get(inner.front) == Some(&true) {
             inner.front += 1;
         }
         self.changed.notify_all();
@@ -184,10 +184,10 @@ impl Arrival {
     }
 }
 
-/// However the thread that loads ends, nobody waits for it any longer.
-struct Closing(Arc<Arrival>);
+/// Wakes all waiting threads when the loading thread ends, also by a panic.
+struct CloseOnDrop(Arc<StreamingState>);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.inner().closed = true;
         self.0.changed.notify_all();
@@ -199,42 +199,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pieces_without_a_gap_before_them_count() {
-        let arrival = Arrival::of(3);
-        assert!(arrival.arrive(2).is_continue() && arrival.arrive(0).is_continue());
-        assert!(arrival.wait_for(1).is_ok() && !arrival.is_complete().unwrap());
+    fn only_chunks_without_a_gap_before_them_count() {
+        let state = StreamingState::new(3);
+        assert!(state.set_resident(2).is_continue() && state.set_resident(0).is_continue());
+        assert!(state.wait_for(1).is_ok() && !state.is_complete().unwrap());
         thread::scope(|scope| {
-            let waits = scope.spawn(|| arrival.wait_for(2));
-            assert!(arrival.arrive(1).is_continue());
+            let waits = scope.spawn(|| state.wait_for(2));
+            assert!(state.set_resident(1).is_continue());
             assert!(waits.join().unwrap().is_ok());
         });
-        assert!(arrival.is_complete().unwrap());
-        arrival.cancelled.store(true, Ordering::Release);
-        assert!(arrival.arrive(0).is_break());
+        assert!(state.is_complete().unwrap());
+        state.cancelled.store(true, Ordering::Release);
+        assert!(state.set_resident(0).is_break());
     }
 
     #[test]
-    fn a_failed_load_is_told_to_everyone_who_waits() {
-        let arrival = Arc::new(Arrival::of(2));
+    fn a_failed_load_is_an_error_for_every_waiting_thread() {
+        let state = Arc::new(StreamingState::new(2));
         thread::scope(|scope| {
-            let waits = [1, 2].map(|pieces| {
+            let waits = [1, 2].map(|chunks| {
                 scope.spawn({
-                    let arrival = &arrival;
-                    move || arrival.wait_for(pieces)
+                    let state = &state;
+                    move || state.wait_for(chunks)
                 })
             });
-            let closing = Closing(arrival.clone());
-            arrival.inner().outcome = Some(Err(Arc::new(LoadError::NoDriver)));
-            drop(closing);
+            let guard = CloseOnDrop(state.clone());
+            state.inner().outcome = Some(Err(Arc::new(LoadError::NoDriver)));
+            drop(guard);
             waits.into_iter().for_each(|wait| assert!(wait.join().unwrap().is_err()));
         });
-        assert!(arrival.is_complete().is_err() && matches!(arrival.wait(), Some(Err(_))));
+        assert!(state.is_complete().is_err() && matches!(state.wait(), Some(Err(_))));
     }
 
     #[test]
-    fn a_load_that_was_broken_off_has_no_outcome() {
-        let arrival = Arc::new(Arrival::of(1));
-        drop(Closing(arrival.clone()));
-        assert!(arrival.wait().is_none());
+    fn a_cancelled_load_has_no_outcome() {
+        let state = Arc::new(StreamingState::new(1));
+        drop(CloseOnDrop(state.clone()));
+        assert!(state.wait().is_none());
     }
 }

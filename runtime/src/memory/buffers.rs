@@ -1,36 +1,40 @@
-//! Every buffer of a loaded model, and how a dispatch's bindings find them.
+//! Every buffer of a loaded model but the weights' contents, and which range of which buffer a dispatch's binding is.
 
 use std::sync::Arc;
 
 use unicorn_artifact::step::{MAX_OUTPUTS, Output, TABLES_AT};
 use unicorn_artifact::{Binding, BufferRef, Plan, Tier};
 
+use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
-use crate::load::upload_path::{Extent, NoBuffer, Source, Way, Ways};
-use crate::load::weights::Slice;
-use crate::memory::residency::{
-    ContextRequest, KvPools, Role, TierBytes, logits_bytes, planned_bytes, pool_pages, resident_role, table_stride,
+use crate::memory::kv_pools::KvPools;
+use crate::memory::requirements::{
+    ContextRequest, logits_bytes, planned_bytes, pool_pages, resident_use, table_stride,
 };
-use crate::memory::usage::HeapBytes;
+use crate::memory::tier_bytes::TierBytes;
+use crate::memory::usage::HeapAllocation;
 use crate::vk::Failure;
+use crate::vk::buffer::{Allocation, Buffer, BufferRange, Mapping};
+use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
-use crate::vk::memory::{Allocation, Buffer, BufferRange, Mapping};
-use crate::vk::record::{Command, CommandList};
-use crate::vk::submit::Lane;
+use crate::vk::submission::SubmissionQueue;
 
-/// Device buffers. `step` and `output` are seen by the host, too, and so is `readback`, where logits are copied.
+/// Buffers of a loaded model. The host maps `step`, `output` and `readback`.
 pub struct Buffers {
     /// One a weight slice.
     pub weights: Vec<Arc<Buffer>>,
+    /// f32, `logits_rows` rows of `logits_stride` elements.
     pub logits: Arc<Buffer>,
+    /// Copy of `logits` for the host.
     pub readback: Arc<Buffer>,
     arena: Arc<Buffer>,
+    /// One a KV group.
     kv: Vec<KvBuffers>,
     step: Arc<Buffer>,
     output: Arc<Buffer>,
 }
 
-/// The host's side of the buffers that it writes or reads at each step.
+/// Mappings of the buffers that the host writes or reads at each step.
 pub struct HostViews {
     /// `step::StepHeader`, rows, samplers, histories and block tables.
     pub step: Mapping,
@@ -40,90 +44,71 @@ pub struct HostViews {
     pub readback: Mapping,
 }
 
-/// Fresh buffers, and the slices that are to be filled.
-pub struct Allocated {
-    pub buffers: Buffers,
-    pub views: HostViews,
-    pub slices: Vec<Slice>,
-}
-
+/// Buffers of one KV group.
 struct KvBuffers {
     pools: KvPools,
-    /// Of K, and again of V, of one layer.
-    bytes: u64,
+    /// Bytes of one layer's K, and of its V, without padding.
+    region_bytes: u64,
     buffers: Vec<Arc<Buffer>>,
 }
 
-/// Kernels may be bound to an empty arena; Vulkan has no empty buffers.
-const LEAST_BUFFER_BYTES: u64 = 256;
+/// Vulkan has no empty buffers; a kernel may be bound to an empty arena.
+const MIN_BUFFER_BYTES: u64 = 256;
 
 impl Buffers {
-    /// Allocates everything that the model needs for sequences of `context_tokens`: its weights, `extents`, for the way of
-    /// their tier.
+    /// Allocates everything but the weights for sequences of `context_tokens`.
     ///
     /// # Errors
     /// [`LoadError::OutOfMemory`] with the sums of the whole model.
     pub fn allocate(
-        source: &Source<'_>,
-        extents: &[Extent],
-        ways: &Ways,
+        allocator: &Allocator<'_>,
+        weights: Vec<Arc<Buffer>>,
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
-    ) -> Result<Allocated, LoadError> {
-        let device = source.device;
-        let allocator = Allocator { device, planned: planned_bytes(plan, context_tokens, request) };
-        let mut weights = Vec::new();
-        let mut slices = Vec::new();
-        for (index, extent) in extents.iter().enumerate() {
-            let slice = allocator.slice(&format!("weight slice {index}"), source, *extent, ways.of(extent.tier))?;
-            weights.push(slice.buffer().clone());
-            slices.push(slice);
-        }
+    ) -> Result<(Buffers, HostViews), LoadError> {
+        let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();
         for (index, group) in plan.kv_groups.iter().enumerate() {
             let pages = u32::try_from(pool_pages(group, context_tokens, request)).expect("checked with the context");
-            let pools = KvPools::new(group, pages, LEAST_BUFFER_BYTES, device.facts().max_allocation_bytes);
+            let pools = KvPools::new(group, pages, MIN_BUFFER_BYTES, max_allocation_bytes);
             let what = format!("KV group {index} of {context_tokens} tokens");
             let allocate = |&bytes: &u64| allocator.resident(&what, bytes, group.tier).map(|fresh| fresh.buffer);
             let buffers = pools.buffers.iter().map(allocate).collect::<Result<_, _>>()?;
-            kv.push(KvBuffers { bytes: group.page_bytes * u64::from(pages), pools, buffers });
+            kv.push(KvBuffers { region_bytes: group.page_bytes * u64::from(pages), pools, buffers });
         }
         let tables =
             plan.kv_groups.len() as u64 * u64::from(request.slots) * u64::from(table_stride(plan, context_tokens));
-        let (step, step_view) = allocator.hosted("step buffer", 4 * (TABLES_AT as u64 + tables), Role::Upload)?;
+        let (step, step_view) = allocator.mapped("step buffer", 4 * (TABLES_AT as u64 + tables), BufferUse::Upload)?;
         let (output, output_view) =
-            allocator.hosted("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, Role::Readback)?;
-        let (readback, readback_view) = allocator.hosted("logits readback", logits_bytes(plan), Role::Readback)?;
-        Ok(Allocated {
-            buffers: Buffers {
-                weights,
-                logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
-                readback,
-                arena: allocator.resident("activations", plan.arena_bytes, plan.arena_tier)?.buffer,
-                kv,
-                step,
-                output,
-            },
-            views: HostViews { step: step_view, output: output_view, readback: readback_view },
-            slices,
-        })
+            allocator.mapped("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, BufferUse::Readback)?;
+        let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
+        let buffers = Buffers {
+            weights,
+            logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
+            readback,
+            arena: allocator.resident("activations", plan.arena_bytes, plan.arena_tier)?.buffer,
+            kv,
+            step,
+            output,
+        };
+        Ok((buffers, HostViews { step: step_view, output: output_view, readback: readback_view }))
     }
 
-    /// Zeros everything but weights: kernels may read what no step has written yet.
-    pub fn clear(&self, device: &Arc<Device>, lane: &mut Lane) -> Result<(), LoadError> {
+    /// Fills all buffers but the weights with zeros, because kernels may read what no step has written yet. Waits for the device.
+    pub fn clear(&self, device: &Arc<Device>, queue: &mut SubmissionQueue) -> Result<(), LoadError> {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         for buffer in kv.chain([&self.arena, &self.logits, &self.step, &self.output]) {
-            // A list each keeps submissions short.
-            lane.run(&[CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
+            // One list a buffer keeps submissions short.
+            queue.run(&[CommandList::record(device, vec![Command::Fill(buffer.whole())])?])?;
         }
         Ok(())
     }
 
-    /// The bytes that a binding means.
+    /// The buffer range of a binding.
     ///
     /// # Errors
-    /// [`LoadError::BindingTooLarge`] when the device cannot bind so much at once.
+    /// [`LoadError::BindingTooLarge`] when the range exceeds `limit_bytes`, the device's limit.
     pub fn range(&self, binding: &Binding, limit_bytes: u64) -> Result<BufferRange, LoadError> {
         let whole = match binding.buffer {
             BufferRef::Weights { slice } => self.weights[slice as usize].whole(),
@@ -143,15 +128,15 @@ impl Buffers {
         Ok(range)
     }
 
-    /// Whether the slices of `tier` lie in the device's own memory.
+    /// Whether any slice of `tier` lies in the device's own memory.
     pub fn is_device_local(&self, plan: &Plan, tier: Tier) -> bool {
         let mut both = plan.slices.iter().zip(&self.weights);
         both.any(|(slice, buffer)| slice.tier == tier && buffer.is_device_local())
     }
 
-    /// What was allocated, one a heap of the device.
-    pub fn bytes_by_heap(&self, n_heaps: usize) -> Vec<HeapBytes> {
-        let mut heaps = vec![HeapBytes::default(); n_heaps];
+    /// Allocated bytes, one entry a heap of the device.
+    pub fn bytes_by_heap(&self, n_heaps: usize) -> Vec<HeapAllocation> {
+        let mut heaps = vec![HeapAllocation::default(); n_heaps];
         for buffer in self.all() {
             let heap = &mut heaps[buffer.heap()];
             *if buffer.is_imported() { &mut heap.imported } else { &mut heap.own } += buffer.len_bytes();
@@ -165,7 +150,7 @@ impl Buffers {
         self.weights.iter().chain(kv).chain(rest)
     }
 
-    /// What is resident, by the tier that the driver really gave.
+    /// Allocated bytes by the tier that the driver gave: device-local is VRAM, the rest GTT.
     pub fn resident_bytes(&self) -> Vec<TierBytes> {
         let mut sums = [TierBytes::none(Tier::Vram), TierBytes::none(Tier::Gtt)];
         let mut add = |buffer: &Buffer, part: fn(&mut TierBytes) -> &mut u64| {
@@ -184,46 +169,29 @@ impl Buffers {
 impl KvBuffers {
     fn range(&self, place: impl Fn(&KvPools) -> (usize, u64)) -> BufferRange {
         let (buffer, offset_bytes) = place(&self.pools);
-        self.buffers[buffer].range(offset_bytes, self.bytes)
+        self.buffers[buffer].range(offset_bytes, self.region_bytes)
     }
 }
 
-/// Allocates and, when memory runs out, says what the whole model asked for.
-struct Allocator<'a> {
+/// Allocates a model's buffers and, when memory runs out, reports what the whole model needs.
+pub struct Allocator<'a> {
     device: &'a Arc<Device>,
     planned: Vec<TierBytes>,
 }
 
-impl Allocator<'_> {
-    fn resident(&self, what: &str, len_bytes: u64, tier: Tier) -> Result<Allocation, LoadError> {
-        self.create(what, len_bytes, resident_role(&self.planned, tier))
+impl<'a> Allocator<'a> {
+    /// For a model that is loaded for sequences of `context_tokens`.
+    pub fn new(device: &'a Arc<Device>, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Allocator<'a> {
+        Allocator { device, planned: planned_bytes(plan, context_tokens, request) }
     }
 
-    fn slice(&self, what: &str, source: &Source<'_>, extent: Extent, way: Way) -> Result<Slice, LoadError> {
-        let Extent { file_offset_bytes, len_bytes, tier } = extent;
-        let fresh = source.allocate(way, file_offset_bytes, len_bytes, resident_role(&self.planned, tier));
-        let fresh = fresh.map_err(|missing| match missing {
-            NoBuffer::Failed(failure) => self.error(what, failure),
-            NoBuffer::Refused(reason) => LoadError::Residency {
-                tier,
-                device: self.device.facts().name.clone(),
-                refusals: vec![format!("{way}, of {what}: {reason}")],
-            },
-        })?;
-        Ok(Slice::new(way, file_offset_bytes, len_bytes, fresh))
+    /// Use of a buffer that stays in `tier`.
+    pub fn resident_use(&self, tier: Tier) -> BufferUse {
+        resident_use(&self.planned, tier)
     }
 
-    fn hosted(&self, what: &str, len_bytes: u64, role: Role) -> Result<(Arc<Buffer>, Mapping), LoadError> {
-        let fresh = self.create(what, len_bytes, role)?;
-        Ok((fresh.buffer, fresh.mapping.expect("uploads and readbacks are host-visible")))
-    }
-
-    fn create(&self, what: &str, len_bytes: u64, role: Role) -> Result<Allocation, LoadError> {
-        Buffer::create(self.device, len_bytes.max(LEAST_BUFFER_BYTES), role)
-            .map_err(|failure| self.error(what, failure))
-    }
-
-    fn error(&self, what: &str, failure: Failure) -> LoadError {
+    /// The error for an allocation of `what` that failed.
+    pub fn error(&self, what: &str, failure: Failure) -> LoadError {
         if failure.is_out_of_memory() {
             return LoadError::OutOfMemory {
                 what: what.into(),
@@ -232,5 +200,18 @@ impl Allocator<'_> {
             };
         }
         failure.into()
+    }
+
+    fn resident(&self, what: &str, len_bytes: u64, tier: Tier) -> Result<Allocation, LoadError> {
+        self.create(what, len_bytes, self.resident_use(tier))
+    }
+
+    fn mapped(&self, what: &str, len_bytes: u64, usage: BufferUse) -> Result<(Arc<Buffer>, Mapping), LoadError> {
+        let fresh = self.create(what, len_bytes, usage)?;
+        Ok((fresh.buffer, fresh.mapping.expect("uploads and readbacks are host-visible")))
+    }
+
+    fn create(&self, what: &str, len_bytes: u64, usage: BufferUse) -> Result<Allocation, LoadError> {
+        Buffer::create(self.device, len_bytes.max(MIN_BUFFER_BYTES), usage).map_err(|failure| self.error(what, failure))
     }
 }

@@ -7,16 +7,16 @@ use std::time::Instant;
 use unicorn_artifact::Tier;
 use unicorn_artifact::kernels::READ_BLOCK_BYTES;
 
-use crate::device::plan::DeviceKind;
+use crate::device::facts::DeviceKind;
+use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
-use crate::memory::residency::Role;
-use crate::program::dispatch_range::Band;
+use crate::vk::buffer::Buffer;
+use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
-use crate::vk::memory::Buffer;
 use crate::vk::pipeline::{BoundSet, Pipeline};
-use crate::vk::record::{Command, CommandList};
-use crate::vk::stamps::Stamps;
-use crate::vk::submit::Lane;
+use crate::vk::submission::SubmissionQueue;
+use crate::vk::timestamps::Timestamps;
+use crate::vk::workgroup_range::WorkgroupRange;
 use unicorn_artifact::step::Link;
 
 /// Far beyond the caches of any device, and long enough for one dispatch to say something, where memory has room ...
@@ -26,7 +26,7 @@ const MOST_SOFTWARE_BYTES: u64 = 128 << 20;
 /// So little that its lack is worth an error.
 const LEAST_BYTES: u64 = 1 << 20;
 /// More than any device runs at a time, so that none of it is idle at the end.
-const MOST_WORKGROUPS: u64 = 8192;
+const MAX_WORKGROUPS: u64 = 8192;
 /// Submissions that count, after one that does not; the median is the answer.
 const ROUNDS: usize = 5;
 
@@ -35,32 +35,32 @@ const ROUNDS: usize = 5;
 ///
 /// # Errors
 /// When there is no room for what is read, or the device fails.
-pub fn measure(device: &Arc<Device>, lane: &mut Lane, kernel: &Arc<Pipeline>) -> Result<f64, LoadError> {
+pub fn measure(device: &Arc<Device>, queue: &mut SubmissionQueue, kernel: &Arc<Pipeline>) -> Result<f64, LoadError> {
     let len_bytes =
         scratch_bytes(device)?.min(device.facts().storage_range_bytes) / READ_BLOCK_BYTES * READ_BLOCK_BYTES;
-    let role = Role::Resident { tier: Tier::Vram, total_bytes: len_bytes };
-    let source = Buffer::create(device, len_bytes, role)?.buffer;
-    let workgroups = (len_bytes / READ_BLOCK_BYTES).min(MOST_WORKGROUPS);
-    let folded = Buffer::create(device, 4 * workgroups, role)?.buffer;
+    let usage = BufferUse::Resident { tier: Tier::Vram, total_bytes: len_bytes };
+    let source = Buffer::create(device, len_bytes, usage)?.buffer;
+    let count = (len_bytes / READ_BLOCK_BYTES).min(MAX_WORKGROUPS);
+    let folded = Buffer::create(device, 4 * count, usage)?.buffer;
     // Memory that nobody wrote may not be there, and zeros that a system has not given out yet are all in one page.
-    lane.run(&[CommandList::record(device, vec![Command::Fill(source.whole())])?])?;
+    queue.run(&[CommandList::record(device, vec![Command::Fill(source.whole())])?])?;
 
     let bindings = vec![source.whole(), folded.whole()];
     let set = BoundSet::create_all(device, &[(kernel.layout().clone(), bindings)])?.remove(0);
-    let band = Band::whole([workgroups as u32, 1, 1]);
-    let read = Command::Dispatch { pipeline: kernel.clone(), set, band, link: Link::default() };
-    let timer = Stamps::create(device, 2)?;
+    let workgroups = WorkgroupRange::whole([count as u32, 1, 1]);
+    let read = Command::Dispatch { pipeline: kernel.clone(), set, workgroups, link: Link::default() };
+    let timer = Timestamps::create(device, 2)?;
     let commands = match &timer {
         Some(timer) => {
-            let stamp = |number| Command::Stamp(timer.clone(), number);
-            vec![Command::ResetStamps(timer.clone()), stamp(0), read, stamp(1)]
+            let timestamp = |number| Command::WriteTimestamp(timer.clone(), number);
+            vec![Command::ResetTimestamps(timer.clone()), timestamp(0), read, timestamp(1)]
         }
         None => vec![read],
     };
     let list = [CommandList::record(device, commands)?];
     let mut round = || {
         let begin = Instant::now();
-        lane.run(&list)?;
+        queue.run(&list)?;
         let by_host = begin.elapsed().as_secs_f64();
         let by_device = timer.as_ref().and_then(|timer| timer.seconds_between(0, 1)).filter(|&seconds| seconds > 0.0);
         Ok(by_device.unwrap_or(by_host))

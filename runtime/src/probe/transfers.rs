@@ -1,55 +1,54 @@
-//! How fast bytes get from this machine's memory to what a device reads, measured without an artifact: what loading weights is
-//! held against.
+//! How fast bytes reach the memory that a device reads, measured without an artifact: an upper bound for loading weights.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use unicorn_artifact::Tier;
 
-use crate::device::plan::DeviceFacts;
+use crate::device::facts::DeviceFacts;
+use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
-use crate::load::order::PIECE_BYTES;
-use crate::load::reader::on_all_cores;
-use crate::memory::residency::Role;
+use crate::load::order::WEIGHT_CHUNK_BYTES;
+use crate::load::reader::for_each_part;
 use crate::probe::bandwidth::scratch_bytes;
+use crate::vk::buffer::Buffer;
+use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
-use crate::vk::memory::Buffer;
-use crate::vk::record::{Command, CommandList};
-use crate::vk::submit::Lane;
+use crate::vk::submission::SubmissionQueue;
 
-/// Bytes per second.
+/// Transfer rates in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfers {
-    /// The device copies from host memory to its own, on a queue that does nothing else where it has one.
+    /// The device copies from host memory to its own, on its transfer queue where it has one.
     pub copied: f64,
-    /// It copies from host memory to host memory that it reads in place; `None`: all its memory is its own.
+    /// The device copies from host memory to host memory that it reads in place; `None`: all its memory is its own.
     pub copied_to_host: Option<f64>,
-    /// All cores write the device's own memory; `None`: the host does not see enough of it.
+    /// All cores write the device's own memory; `None`: the host cannot map enough of it.
     pub mapped_device: Option<f64>,
     /// All cores write host memory that the device reads in place; `None`: all its memory is its own.
     pub mapped_host: Option<f64>,
 }
 
-/// What the device copies from, again and again.
+/// Size of the buffer that the device copies from, repeatedly.
 const STAGING_BYTES: u64 = 64 << 20;
-/// Of one copy, however slow the device.
+/// Timeout of one copy.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measured now, once, into memory that was not touched before, as weights go.
+/// Measures each rate once, into memory that was not written before, as weights are loaded. Blocks for seconds.
 ///
 /// # Errors
-/// When the device does not open, has no room, or fails.
+/// When the device cannot be opened, has too little memory, or fails.
 pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
     let device = &Device::open(Instance::create()?, facts, true)?;
     let len_bytes = scratch_bytes(device)?;
-    let resident = |tier| Role::Resident { tier, total_bytes: len_bytes };
+    let resident = |tier| BufferUse::Resident { tier, total_bytes: len_bytes };
     let copied = |tier| -> Result<Option<f64>, LoadError> {
         let target = Buffer::create_for_copies(device, len_bytes, resident(tier))?.buffer;
         if tier == Tier::Gtt && target.is_device_local() {
             return Ok(None);
         }
-        let staging = Buffer::create(device, STAGING_BYTES, Role::Staging)?;
+        let staging = Buffer::create(device, STAGING_BYTES, BufferUse::Staging)?;
         staging.mapping.expect("staging buffers are host-visible").bytes_mut().fill(1);
         let list = |at: u64| {
             let now = STAGING_BYTES.min(len_bytes - at);
@@ -57,8 +56,8 @@ pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
             CommandList::record_copies(device, vec![copy])
         };
         let lists = (0..len_bytes).step_by(STAGING_BYTES as usize).map(list).collect::<Result<Vec<_>, _>>()?;
-        let mut lane = Lane::create(device, TIMEOUT)?;
-        rate(len_bytes, || Ok(lane.run(&lists)?)).map(Some)
+        let mut queue = SubmissionQueue::create(device, TIMEOUT)?;
+        rate(len_bytes, || Ok(queue.run(&lists)?)).map(Some)
     };
     let source = vec![1; len_bytes as usize];
     let mapped = |tier, own| -> Result<Option<f64>, LoadError> {
@@ -67,14 +66,14 @@ pub fn measure_transfers(facts: &DeviceFacts) -> Result<Transfers, LoadError> {
             return Ok(None);
         };
         let (bytes, flush) = mapping.parts_mut();
-        let pieces = bytes.chunks_mut(PIECE_BYTES as usize).zip(source.chunks(PIECE_BYTES as usize));
-        let pieces = pieces.zip((0u64..).step_by(PIECE_BYTES as usize)).collect();
+        let parts = bytes.chunks_mut(WEIGHT_CHUNK_BYTES as usize).zip(source.chunks(WEIGHT_CHUNK_BYTES as usize));
+        let parts = parts.zip((0u64..).step_by(WEIGHT_CHUNK_BYTES as usize)).collect();
         let copy = |((target, source), at): ((&mut [u8], &[u8]), u64)| {
             target.copy_from_slice(source);
             Ok(flush.flush(at..at + target.len() as u64)?)
         };
-        let all = || on_all_cores(pieces, copy, &mut |()| ControlFlow::Continue(())).map(|_| ());
-        rate(len_bytes, all).map(Some)
+        let write = || for_each_part(parts, copy, &mut |()| ControlFlow::Continue(())).map(|_| ());
+        rate(len_bytes, write).map(Some)
     };
     Ok(Transfers {
         copied: copied(Tier::Vram)?.expect("every device has memory of its own"),

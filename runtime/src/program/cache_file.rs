@@ -1,9 +1,8 @@
-//! One file of bytes that a later start may find useful and never needs: what is damaged, foreign or cannot be written is
-//! as good as nothing.
+//! A file with cached bytes, identified by a key and protected by a hash: damaged and foreign files count as absent.
 //!
 //! ```text
 //!  0 ┌───────┐ magic, with the version of this layout
-//! 16 ├───────┤ key: whose bytes these are
+//! 16 ├───────┤ key: what the bytes belong to these are
 //! 48 ├───────┤ BLAKE3 of the bytes
 //! 80 ├───────┤ the bytes
 //!    └───────┘
@@ -17,62 +16,62 @@ use unicorn_artifact::hash::hash_parts;
 
 const MAGIC: &[u8; 16] = b"unicorn cache 1\n";
 const HEADER_BYTES: usize = 80;
-/// More than any driver writes for one model's kernels.
+/// Largest file that is read: more than any driver writes for one model's kernels.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Where the bytes lie, and the key without which they are another's.
+/// A cache file and the key that its contents must have.
 pub struct CacheFile {
     pub path: PathBuf,
     pub key: [u8; 32],
 }
 
 impl CacheFile {
-    /// The bytes that were last written under this key; `None` if there is no file.
+    /// The bytes; `None` if there is no file.
     ///
     /// # Errors
-    /// Says why a file that is there is of no use.
+    /// Why an existing file cannot be used.
     pub fn read(&self) -> Result<Option<Vec<u8>>, String> {
         let bytes = match read_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.says(error)),
+            Err(error) => return Err(self.error(error)),
             Ok(bytes) => bytes,
         };
         let Some((header, content)) = bytes.split_at_checked(HEADER_BYTES) else {
-            return Err(self.says(format!("has {} bytes, expected at least {HEADER_BYTES}", bytes.len())));
+            return Err(self.error(format!("has {} bytes, expected at least {HEADER_BYTES}", bytes.len())));
         };
         if &header[..16] != MAGIC {
-            return Err(self.says("is no cache of this version"));
+            return Err(self.error("is no cache of this version"));
         }
         if header[16..48] != self.key {
-            return Err(self.says("belongs to another driver or to other kernels"));
+            return Err(self.error("belongs to another driver or to other kernels"));
         }
         if header[48..] != hash_parts([content]) {
-            return Err(self.says("is damaged: its hash is not that of its bytes"));
+            return Err(self.error("is damaged: its hash is not that of its bytes"));
         }
         Ok(Some(content.to_vec()))
     }
 
-    /// Puts `content` in place of what is there, in one step: nobody ever sees half of it.
+    /// Replaces the file by `content`, atomically.
     ///
     /// # Errors
-    /// Says why it could not be written; what was there before still is, and nothing else is left behind.
+    /// Why it could not be written; the old file is unchanged then, and no other file is left behind.
     pub fn write(&self, content: &[u8]) -> Result<(), String> {
         let partial = self.path.with_extension(format!("{}.partial", std::process::id()));
         let written = write_file(&partial, &[MAGIC, &self.key, &hash_parts([content]), content])
             .and_then(|()| std::fs::rename(&partial, &self.path));
         written.map_err(|error| {
-            // It may not have come into being; what matters is the first error.
+            // The partial file may not exist; the first error is the one to report.
             let _ = std::fs::remove_file(&partial);
-            self.says(error)
+            self.error(error)
         })
     }
 
-    fn says(&self, what: impl std::fmt::Display) -> String {
+    fn error(&self, what: impl std::fmt::Display) -> String {
         format!("{}: {what}", self.path.display())
     }
 }
 
-/// A regular file of bounded size: a pipe would never end, and a device might not.
+/// Reads a regular file of bounded size: pipes and devices may never end.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
@@ -83,7 +82,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// On disk when it returns, so that a rename cannot overtake the bytes.
+/// Writes and syncs, so that the rename that follows cannot reach the disk before the bytes.
 fn write_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_another_owner() {
+    fn a_file_with_another_key_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let file = file_in(folder.path());
         file.write(b"bytes").unwrap();
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_waited_for() {
+    fn what_is_no_regular_file_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let endless = CacheFile { path: "/dev/zero".into(), key: [0; 32] };
         assert!(endless.read().unwrap_err().contains("is not a file"));
@@ -153,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_all_as_it_was() {
+    fn a_failed_write_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let no_folder = folder.path().join("a file");
         std::fs::write(&no_folder, "mine").unwrap();
         assert!(file_in(&no_folder).write(b"bytes").is_err());
         assert_eq!(std::fs::read(&no_folder).unwrap(), b"mine");
-        // A folder in the file's place: the last step, the rename, is what fails.
+        // A folder in the file's place makes the last step, the rename, fail.
         let file = CacheFile { path: folder.path().join("taken"), key: [0; 32] };
         std::fs::create_dir(&file.path).unwrap();
         assert!(file.write(b"bytes").is_err());

@@ -1,54 +1,56 @@
-//! What the dispatches of a chain are told: how many workgroups to wait for, how many they are, and whether anybody waits for
-//! them (`kernels/src/chain.rs`). It follows from what is submitted, so that a part of a program can run by itself.
+//! Counter synchronisation: instead of a barrier, a dispatch counts its workgroups, and those of the next wait for that count
+//! (`kernels/src/chain.rs`). The counts follow from what is submitted, so that a part of a program runs correctly, too.
 
 use std::collections::BTreeMap;
 
 use unicorn_artifact::Order;
 use unicorn_artifact::step::Link;
 
-use crate::program::pace::Piece;
+use crate::program::submissions::DispatchRange;
 
-/// The link of each dispatch that `pieces` have workgroups of, given the order of all dispatches of the program.
-pub fn links<'a>(orders: &[Order], pieces: impl IntoIterator<Item = &'a Piece>) -> BTreeMap<usize, Link> {
+/// Push constants of each dispatch in `ranges`; `orders` are those of all dispatches of the program.
+pub fn counters<'a>(orders: &[Order], ranges: impl IntoIterator<Item = &'a DispatchRange>) -> BTreeMap<usize, Link> {
     let mut workgroups: BTreeMap<usize, u32> = BTreeMap::new();
-    for piece in pieces {
-        *workgroups.entry(piece.dispatch).or_default() += piece.band.count() as u32;
+    for range in ranges {
+        *workgroups.entry(range.dispatch).or_default() += range.workgroups.count() as u32;
     }
     let is_counted = |dispatch: usize| orders.get(dispatch) == Some(&Order::Counted);
-    let link = |(&dispatch, &count): (&usize, &u32)| {
+    let one = |(&dispatch, &count): (&usize, &u32)| {
         let before =
             dispatch.checked_sub(1).filter(|_| is_counted(dispatch)).and_then(|before| workgroups.get(&before));
         let is_awaited = is_counted(dispatch + 1) && workgroups.contains_key(&(dispatch + 1));
-        let link = Link { waits_for: before.copied().unwrap_or(0), workgroups: count, ends: u32::from(!is_awaited) };
-        (dispatch, link)
+        let counter = Link { waits_for: before.copied().unwrap_or(0), workgroups: count, ends: u32::from(!is_awaited) };
+        (dispatch, counter)
     };
-    workgroups.iter().map(link).collect()
+    workgroups.iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::dispatch_range::{Band, bands};
+    use crate::program::grid::split_grid;
+    use crate::vk::workgroup_range::WorkgroupRange;
 
     const ORDERS: [Order; 4] = [Order::Barrier, Order::Barrier, Order::Counted, Order::Counted];
 
-    fn piece(dispatch: usize) -> Piece {
-        Piece { dispatch, band: Band::whole([dispatch as u32 + 2, 2, 1]) }
+    fn range(dispatch: usize) -> DispatchRange {
+        DispatchRange { dispatch, workgroups: WorkgroupRange::whole([dispatch as u32 + 2, 2, 1]) }
     }
 
     #[test]
-    fn a_chain_counts_from_one_dispatch_to_the_next() {
-        let pieces: Vec<Piece> = (0..4).map(piece).collect();
-        let found: Vec<Link> = links(&ORDERS, &pieces).into_values().collect();
-        let link = |waits_for, workgroups, ends| Link { waits_for, workgroups, ends };
-        assert_eq!(found, [link(0, 4, 1), link(0, 6, 0), link(6, 8, 0), link(8, 10, 1)]);
+    fn each_dispatch_waits_for_the_count_of_the_one_before() {
+        let ranges: Vec<DispatchRange> = (0..4).map(range).collect();
+        let found: Vec<Link> = counters(&ORDERS, &ranges).into_values().collect();
+        let counter = |waits_for, workgroups, ends| Link { waits_for, workgroups, ends };
+        assert_eq!(found, [counter(0, 4, 1), counter(0, 6, 0), counter(6, 8, 0), counter(8, 10, 1)]);
     }
 
     #[test]
-    fn a_part_of_a_chain_waits_for_nobody_outside() {
-        let halves: Vec<Piece> = bands([4, 2, 1], 4).into_iter().map(|band| Piece { dispatch: 2, band }).collect();
-        assert_eq!(links(&ORDERS, &halves[..1])[&2], Link { waits_for: 0, workgroups: 4, ends: 1 });
-        let found = links(&ORDERS, halves.iter().chain(&[piece(3)]));
+    fn a_dispatch_waits_only_for_workgroups_of_the_same_submissions() {
+        let halves: Vec<DispatchRange> =
+            split_grid([4, 2, 1], 4).into_iter().map(|workgroups| DispatchRange { dispatch: 2, workgroups }).collect();
+        assert_eq!(counters(&ORDERS, &halves[..1])[&2], Link { waits_for: 0, workgroups: 4, ends: 1 });
+        let found = counters(&ORDERS, halves.iter().chain(&[range(3)]));
         assert_eq!((found[&2].workgroups, found[&3].waits_for), (8, 8));
     }
 }

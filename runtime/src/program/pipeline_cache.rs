@@ -1,4 +1,4 @@
-//! Pipelines that an earlier start has left behind, so that this one need not compile them again.
+//! The pipeline cache on disk: pipelines that an earlier start compiled are not compiled again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,37 +6,38 @@ use std::sync::Arc;
 use unicorn_artifact::hash::hash_parts;
 use unicorn_artifact::{Kernels, TargetKernels};
 
-use crate::device::plan::DeviceFacts;
+use crate::device::facts::DeviceFacts;
 use crate::error::LoadError;
 use crate::program::cache_file::CacheFile;
 use crate::program::pipelines::compile_each;
 use crate::vk::Failure;
-use crate::vk::cache::{Identity, PipelineCache};
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 use crate::vk::pipeline::{Capture, Pipeline};
+use crate::vk::pipeline_cache::{DeviceIdentity, PipelineCache};
 
-/// A target's pipelines, and how they came about.
+/// A target's pipelines.
 pub struct Compiled {
     pub pipelines: Vec<Arc<Pipeline>>,
     pub report: PipelineReport,
 }
 
-/// How a target's pipelines came about.
+/// How a target's pipelines were made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipelineReport {
+    /// Number of pipelines.
     pub pipelines: u32,
-    /// Those that were not compiled but found in the cache on disk; `None`: the driver keeps no pipelines in caches (it
-    /// may have its own), or does not say.
+    /// Those that were found in the cache on disk; `None`: the driver does not support such caches (it may have one of its own), or
+    /// does not report hits.
     pub from_cache: Option<u32>,
-    /// Why the cache was not used or not kept. Everything else goes on as if it had never been.
+    /// Why the cache was not read or not written. This is never an error: pipelines are compiled then.
     pub note: Option<String>,
 }
 
-/// Compiles the pipelines of `target`, with the cache that earlier starts left below `folder`, and leaves one there.
+/// Compiles the pipelines of `target` with the cache below `folder`, and updates it.
 ///
 /// # Errors
-/// When the driver refuses a kernel. Nothing about the cache is an error.
+/// When the driver rejects a kernel. A cache that cannot be used is not an error.
 pub fn compile(
     device: &Arc<Device>,
     kernels: &Kernels,
@@ -54,18 +55,18 @@ pub fn compile(
     let mut report = PipelineReport { pipelines: pipelines.len() as u32, from_cache: None, note: unopened };
     if let Some(cache) = cache {
         let cached = count_cached(&pipelines);
-        let kept = cache.keep(cached == Some(report.pipelines));
-        report.from_cache = cached.filter(|_| kept != Ok(Kept::Nothing));
-        report.note = cache.unread.or(kept.err());
+        let stored = cache.store(cached == Some(report.pipelines));
+        report.from_cache = cached.filter(|_| stored != Ok(Stored::Nothing));
+        report.note = cache.unread.or(stored.err());
     }
     Ok(Compiled { pipelines, report })
 }
 
-/// Compiles every pipeline of `target` (one of `kernels`) as loading a model does, and leaves them in the cache below
-/// `folder`, so that the first start finds what a second one would.
+/// Compiles every pipeline of `target` (one of `kernels`) as loading a model does, and stores them in the cache below `folder`, so
+/// that the first start finds them. Blocks until all are compiled.
 ///
 /// # Errors
-/// When the device does not open or the driver refuses a kernel.
+/// When the device cannot be opened or the driver rejects a kernel.
 pub fn warm_pipeline_cache(
     facts: &DeviceFacts,
     kernels: &Kernels,
@@ -76,23 +77,23 @@ pub fn warm_pipeline_cache(
     Ok(compile(&device, kernels, target, Some(folder))?.report)
 }
 
-/// A driver that keeps nothing writes only Vulkan's own header.
+/// A driver without support for caches writes only Vulkan's own header.
 const HEADER_BYTES: usize = 32;
 
-/// The file of one device and set of kernels, and the driver's cache that began with it.
+/// The cache file of one device and set of kernels, loaded into a driver cache.
 struct OpenCache {
     file: CacheFile,
     found: Vec<u8>,
-    /// Why what was found was of no use.
+    /// Why the file could not be used.
     unread: Option<String>,
     in_driver: PipelineCache,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kept {
-    /// On disk, now or before.
+enum Stored {
+    /// The file holds all pipelines.
     All,
-    /// The driver keeps nothing in such caches.
+    /// The driver does not support caches.
     Nothing,
 }
 
@@ -109,21 +110,21 @@ impl OpenCache {
             Ok(found) => (found.unwrap_or_default(), None),
             Err(problem) => (Vec::new(), Some(problem)),
         };
-        // The driver may refuse what it wrote itself; then it begins anew.
+        // A driver may reject data that it wrote itself; then the cache starts empty.
         let in_driver = PipelineCache::create(device, &found).or_else(|_| PipelineCache::create(device, &[]));
         Ok(OpenCache { file, found, unread, in_driver: in_driver.map_err(in_words)? })
     }
 
-    /// What was found need not be written again where it held everything: drivers may give it in another order.
-    fn keep(&self, held_all: bool) -> Result<Kept, String> {
+    /// Writes the cache unless the file held every pipeline already: drivers may return it in another order.
+    fn store(&self, held_all: bool) -> Result<Stored, String> {
         let data = self.in_driver.data().map_err(in_words)?;
         if data.len() <= HEADER_BYTES {
-            return Ok(Kept::Nothing);
+            return Ok(Stored::Nothing);
         }
         if !held_all && data != self.found {
             self.file.write(&data)?;
         }
-        Ok(Kept::All)
+        Ok(Stored::All)
     }
 }
 
@@ -131,13 +132,13 @@ fn in_words(failure: Failure) -> String {
     LoadError::from(failure).to_string()
 }
 
-/// `None` if the driver is silent about any.
+/// `None` if the driver does not report it for every pipeline.
 fn count_cached(pipelines: &[Arc<Pipeline>]) -> Option<u32> {
     pipelines.iter().map(|pipeline| pipeline.was_cached().map(u32::from)).sum()
 }
 
-/// One file a device and set of kernels; a new version of the driver takes over the file of the old one.
-fn file_for(identity: &Identity, kernels: &Kernels, target: &TargetKernels, folder: &Path) -> CacheFile {
+/// The file is named by device and kernels; its key also has the driver's version, so that a new driver overwrites the file.
+fn file_for(identity: &DeviceIdentity, kernels: &Kernels, target: &TargetKernels, folder: &Path) -> CacheFile {
     let modules = target.pipelines.iter().map(|pipeline| {
         let words = kernels.modules[pipeline.module as usize].iter().flat_map(|word| word.to_le_bytes());
         words.collect::<Vec<u8>>()

@@ -1,4 +1,4 @@
-//! A target's programs, recorded at load.
+//! A target's programs: dispatches bound to their buffers, and recorded into command lists at load, so that a step only submits.
 
 use std::sync::Arc;
 
@@ -6,44 +6,50 @@ use unicorn_artifact::{BufferRef, Dispatch, LogitsRows, Order, Plan, Program, Ta
 
 use crate::error::LoadError;
 use crate::memory::buffers::Buffers;
-use crate::probe::profile::ProgramStamps;
 use crate::program::chunks::ProgramShape;
-use crate::program::counters::links;
-use crate::program::multistep::STEPS_TOGETHER;
-use crate::program::pace::{Pace, Piece, Work, cut};
+use crate::program::counters::counters;
+use crate::program::multistep::STEPS_PER_SUBMISSION;
+use crate::program::profile::ProgramTimestamps;
+use crate::program::submissions::{CostModel, DispatchCost, DispatchRange, split};
+use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
-use crate::vk::record::{Command, CommandList};
-use crate::vk::stamps::Stamps;
+use crate::vk::timestamps::Timestamps;
 
-/// Ready to run.
-pub struct Programs {
+/// Every program of a target, ready to be submitted.
+pub struct RecordedPrograms {
+    /// One a program.
     pub shapes: Vec<ProgramShape>,
+    /// One a program.
     pub recorded: Vec<RecordedProgram>,
 }
 
+/// Command lists of one program.
 pub struct RecordedProgram {
-    /// The program once, or twice where its steps can follow one another without the host; each a list a submission.
-    pub turns: Vec<Turn>,
-    /// The same with `STEPS_TOGETHER` steps in one list, for one sequence's decode where they are foreseen to stay within the
-    /// bound; else empty. Timers are those of `turns`.
-    pub turns_together: Vec<Turn>,
-    /// Where the first turn was recorded to be profiled.
-    pub stamps: Option<ProgramStamps>,
+    /// One step of the program, recorded once for each step that can be in flight ([`ProgramShape::slots`]).
+    pub slots: Vec<RecordedSlot>,
+    /// The same with [`STEPS_PER_SUBMISSION`] steps in one list, for one sequence's decode where they are estimated to stay
+    /// within the bound; else empty. Timers are those of `slots`.
+    pub multistep_slots: Vec<RecordedSlot>,
+    /// Present where the first slot was recorded for profiling.
+    pub timestamps: Option<ProgramTimestamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
 }
 
-pub struct Turn {
+/// Command lists that are in flight together.
+pub struct RecordedSlot {
+    /// One a submission.
     pub lists: Vec<CommandList>,
-    /// Around all of them; `None`: the device keeps no time.
-    pub timer: Option<Arc<Stamps>>,
+    /// Timestamps at the begin of the first list (0) and the end of the last (1); `None`: the device has no timestamps.
+    pub timer: Option<Arc<Timestamps>>,
 }
 
-/// Everything of a target's programs but where they are cut.
-pub struct Prepared {
+/// Programs that are bound to buffers and not recorded yet.
+pub struct PreparedPrograms {
+    /// One a program of the target.
     pub programs: Vec<PreparedProgram>,
-    timers: [Option<Arc<Stamps>>; 2],
+    timers: [Option<Arc<Timestamps>>; 2],
 }
 
 /// A program whose dispatches are bound to their buffers.
@@ -52,12 +58,12 @@ pub struct PreparedProgram {
     /// Index into the target's programs.
     index: usize,
     dispatches: Vec<BoundDispatch>,
-    /// Of each dispatch.
+    /// One a dispatch.
     orders: Vec<Order>,
-    /// By the weights that each dispatch reads.
-    pub weight_work: Vec<Work>,
-    /// By what each reads at the longest context: its weights, or its layer's K and V.
-    work: Vec<Work>,
+    /// Cost of each dispatch by the weights that it reads.
+    pub weight_costs: Vec<DispatchCost>,
+    /// Cost of each dispatch at the longest context: its weights, or its layer's K and V.
+    costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
 }
 
@@ -66,10 +72,11 @@ struct BoundDispatch {
     set: BoundSet,
 }
 
-/// Binds every dispatch to its buffers; `barriers`: also where a dispatch could wait by itself for the one before.
+/// Binds every dispatch to its buffers. `barriers`: use barriers also where the artifact has counter synchronisation.
 ///
 /// # Errors
-/// When the device cannot bind so much, or the plan has no room for a program's logits.
+/// [`LoadError::BindingTooLarge`] where the device cannot bind a range, [`LoadError::Unsupported`] where the plan has too few rows
+/// for a program's logits.
 pub fn prepare(
     device: &Arc<Device>,
     plan: &Plan,
@@ -78,7 +85,7 @@ pub fn prepare(
     buffers: &Buffers,
     context_tokens: u32,
     barriers: bool,
-) -> Result<Prepared, LoadError> {
+) -> Result<PreparedPrograms, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
     for dispatch in target.programs.iter().flat_map(|program| &program.dispatches) {
@@ -93,65 +100,59 @@ pub fn prepare(
             rows => Some(copy_logits(plan, buffers, rows)),
         };
         let &Program { rows, logits, samples, batch, from_tokens, .. } = program;
-        let work = |bytes: fn(&Plan, &Dispatch, u32) -> u64| {
-            let work = |dispatch: &Dispatch| Work {
-                bytes: bytes(plan, dispatch, context_tokens),
-                workgroups: dispatch.workgroups,
-            };
-            program.dispatches.iter().map(work).collect()
+        let costs = |bytes: &dyn Fn(&Dispatch) -> u64| {
+            let cost = |dispatch: &Dispatch| DispatchCost { bytes: bytes(dispatch), grid: dispatch.workgroups };
+            program.dispatches.iter().map(cost).collect()
         };
         Ok(PreparedProgram {
             shape: ProgramShape { rows, logits, samples, batch, from_tokens },
             index,
             dispatches: bind(&program.dispatches, pipelines, &mut sets),
             orders: program.dispatches.iter().map(|dispatch| order(dispatch, barriers)).collect(),
-            weight_work: work(|_, dispatch, _| dispatch.weight_bytes),
-            work: work(|plan, dispatch, context_tokens| {
-                dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)
-            }),
+            weight_costs: costs(&|dispatch| dispatch.weight_bytes),
+            costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)),
             read_logits,
         })
     };
     let programs = target.programs.iter().enumerate().map(one).collect::<Result<_, LoadError>>()?;
-    Ok(Prepared { programs, timers: [Stamps::create(device, 2)?, Stamps::create(device, 2)?] })
+    Ok(PreparedPrograms { programs, timers: [Timestamps::create(device, 2)?, Timestamps::create(device, 2)?] })
 }
 
-impl Prepared {
-    /// One a program, before anything was measured.
-    pub fn guessed_paces(&self) -> Vec<Pace> {
-        self.programs.iter().map(|program| Pace::guess(program.shape.rows)).collect()
+impl PreparedPrograms {
+    /// Cost models before any measurement, one a program.
+    pub fn estimated_costs(&self) -> Vec<CostModel> {
+        self.programs.iter().map(|program| CostModel::estimate(program.shape.rows)).collect()
     }
 
-    /// Records every program, cut so that no submission takes longer than `bound_seconds` at its pace. The step's time goes
-    /// to the two stamps of a timer; given the target in `profile`, each dispatch's goes to stamps of its own, for which
-    /// programs are to be prepared with barriers, and there are no steps together.
+    /// Records every program, split so that no submission is estimated to take longer than `bound_seconds`. Each slot is timed as a
+    /// whole; given the target in `profile`, each dispatch is timed, too. Profiled programs must be prepared with barriers, and
+    /// have no multi-step slots.
     ///
     /// # Errors
-    /// When the device fails, or is to be profiled and keeps no time.
+    /// When the device fails, or has no timestamps for a profile.
     pub fn record(
         &self,
         device: &Arc<Device>,
-        paces: &[Pace],
+        cost_models: &[CostModel],
         bound_seconds: f64,
         profile: Option<&TargetKernels>,
-    ) -> Result<Programs, LoadError> {
-        let mut programs = Programs { shapes: Vec::new(), recorded: Vec::new() };
-        for (program, pace) in self.programs.iter().zip(paces) {
-            let cuts = program.cuts(*pace, bound_seconds);
-            let mut parts = program.commands(&cuts);
-            let together = program.steps_together(&parts, *pace, bound_seconds).filter(|_| profile.is_none());
-            let stamps = profile
-                .map(|target| ProgramStamps::insert(device, target, &target.programs[program.index], &mut parts))
+    ) -> Result<RecordedPrograms, LoadError> {
+        let mut programs = RecordedPrograms { shapes: Vec::new(), recorded: Vec::new() };
+        for (program, cost_model) in self.programs.iter().zip(cost_models) {
+            let mut lists = program.commands(&program.submissions(*cost_model, bound_seconds));
+            let multistep = program.multistep(&lists, *cost_model, bound_seconds).filter(|_| profile.is_none());
+            let timestamps = profile
+                .map(|target| ProgramTimestamps::insert(device, target, &target.programs[program.index], &mut lists))
                 .transpose()?;
-            let timers = &self.timers[..program.shape.turns()];
-            let record_turns = |parts: &[Vec<Command>]| {
-                timers.iter().map(|timer| record_turn(device, parts.to_vec(), timer.clone())).collect::<Result<_, _>>()
+            let timers = &self.timers[..program.shape.slots()];
+            let record_slots = |lists: &[Vec<Command>]| {
+                timers.iter().map(|timer| record_slot(device, lists.to_vec(), timer.clone())).collect::<Result<_, _>>()
             };
-            let turns = record_turns(&parts)?;
-            let turns_together = together.map_or(Ok(Vec::new()), |steps| record_turns(&[steps]))?;
+            let slots = record_slots(&lists)?;
+            let multistep_slots = multistep.map_or(Ok(Vec::new()), |list| record_slots(&[list]))?;
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
-            programs.recorded.push(RecordedProgram { turns, turns_together, stamps, read_logits });
+            programs.recorded.push(RecordedProgram { slots, multistep_slots, timestamps, read_logits });
             programs.shapes.push(program.shape);
         }
         Ok(programs)
@@ -159,56 +160,61 @@ impl Prepared {
 }
 
 impl PreparedProgram {
-    /// These pieces by themselves, and the two stamps around them; `None`: the device keeps no time.
+    /// Records only these ranges, with a timestamp before (0) and after (1); `None`: the device has no timestamps.
     pub fn record_alone(
         &self,
         device: &Arc<Device>,
-        pieces: &[Piece],
-    ) -> Result<Option<(CommandList, Arc<Stamps>)>, LoadError> {
-        let Some(timer) = Stamps::create(device, 2)? else { return Ok(None) };
-        let mut turn = record_turn(device, self.commands(&[pieces.to_vec()]), Some(timer.clone()))?;
-        Ok(turn.lists.pop().map(|list| (list, timer)))
+        ranges: &[DispatchRange],
+    ) -> Result<Option<(CommandList, Arc<Timestamps>)>, LoadError> {
+        let Some(timer) = Timestamps::create(device, 2)? else { return Ok(None) };
+        let mut slot = record_slot(device, self.commands(&[ranges.to_vec()]), Some(timer.clone()))?;
+        Ok(slot.lists.pop().map(|list| (list, timer)))
     }
 
-    /// What goes into each submission.
-    pub fn cuts(&self, pace: Pace, bound_seconds: f64) -> Vec<Vec<Piece>> {
-        cut(&self.work, pace, bound_seconds)
+    /// The dispatch ranges of each submission.
+    pub fn submissions(&self, cost_model: CostModel, bound_seconds: f64) -> Vec<Vec<DispatchRange>> {
+        split(&self.costs, cost_model, bound_seconds)
     }
 
-    /// What is recorded for each submission.
-    pub fn commands(&self, submissions: &[Vec<Piece>]) -> Vec<Vec<Command>> {
-        let links = links(&self.orders, submissions.iter().flatten());
-        let one = |piece: &Piece| {
-            let BoundDispatch { pipeline, set } = &self.dispatches[piece.dispatch];
-            // What a dispatch waits for, its first band has waited for.
-            let waits = self.orders[piece.dispatch] == Order::Barrier && !piece.band.continues();
-            let (pipeline, set, link) = (pipeline.clone(), set.clone(), links[&piece.dispatch]);
-            let work = Command::Dispatch { pipeline, set, band: piece.band, link };
-            waits.then_some(Command::Barrier).into_iter().chain([work])
+    /// The commands of each submission.
+    pub fn commands(&self, submissions: &[Vec<DispatchRange>]) -> Vec<Vec<Command>> {
+        let counters = counters(&self.orders, submissions.iter().flatten());
+        let one = |range: &DispatchRange| {
+            let BoundDispatch { pipeline, set } = &self.dispatches[range.dispatch];
+            // The barrier before a dispatch's first range serves its other ranges, too.
+            let has_barrier = self.orders[range.dispatch] == Order::Barrier && !range.workgroups.continues();
+            let (pipeline, set, link) = (pipeline.clone(), set.clone(), counters[&range.dispatch]);
+            let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, link };
+            has_barrier.then_some(Command::Barrier).into_iter().chain([dispatch])
         };
-        submissions.iter().map(|pieces| pieces.iter().flat_map(one).collect()).collect()
+        submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect()
     }
 
-    /// What is recorded for several steps in one submission, given what is for one step; `None`: nobody wants that, or it would
-    /// be too long.
-    fn steps_together(&self, submissions: &[Vec<Command>], pace: Pace, bound_seconds: f64) -> Option<Vec<Command>> {
+    /// The commands of several steps in one submission, given those of one step; `None`: the program is not for one
+    /// sequence's decode, or the steps would exceed the bound.
+    fn multistep(
+        &self,
+        submissions: &[Vec<Command>],
+        cost_model: CostModel,
+        bound_seconds: f64,
+    ) -> Option<Vec<Command>> {
         let [step] = submissions else { return None };
-        let seconds = pace.seconds(self.work.iter().map(|work| work.bytes).sum());
-        let are_short = f64::from(STEPS_TOGETHER) * seconds <= bound_seconds;
-        let are_wanted = self.shape.decodes_one_sequence() && are_short;
-        // Each step reads the row that the one before has drawn, and its keys and values.
-        are_wanted.then(|| [step.as_slice(); STEPS_TOGETHER as usize].join(&Command::Barrier))
+        let seconds = cost_model.seconds(self.costs.iter().map(|cost| cost.bytes).sum());
+        let fits = f64::from(STEPS_PER_SUBMISSION) * seconds <= bound_seconds;
+        // Barriers between steps: each reads the token, K and V of the one before.
+        (self.shape.decodes_one_sequence() && fits)
+            .then(|| [step.as_slice(); STEPS_PER_SUBMISSION as usize].join(&Command::Barrier))
     }
 }
 
-impl Programs {
-    /// Submissions of a step of each program.
+impl RecordedPrograms {
+    /// Submissions of one step of each program.
     pub fn submissions(&self) -> Vec<u32> {
-        self.recorded.iter().map(|program| program.turns[0].lists.len() as u32).collect()
+        self.recorded.iter().map(|program| program.slots[0].lists.len() as u32).collect()
     }
 }
 
-/// K and V of the layers that a dispatch reads, at the longest context.
+/// Bytes of K and V that a dispatch reads at the longest context.
 fn kv_bytes_read(plan: &Plan, dispatch: &Dispatch, context_tokens: u32) -> u64 {
     let read = dispatch.bindings.iter().filter(|binding| !binding.writes).filter_map(|binding| match binding.buffer {
         BufferRef::Keys { group, .. } | BufferRef::Values { group, .. } => Some(&plan.kv_groups[group as usize]),
@@ -217,20 +223,24 @@ fn kv_bytes_read(plan: &Plan, dispatch: &Dispatch, context_tokens: u32) -> u64 {
     read.map(|group| group.bytes_read_per_token(context_tokens) / (2 * u64::from(group.n_layers.max(1)))).sum()
 }
 
-fn record_turn(
+fn record_slot(
     device: &Arc<Device>,
-    mut parts: Vec<Vec<Command>>,
-    timer: Option<Arc<Stamps>>,
-) -> Result<Turn, LoadError> {
+    mut submissions: Vec<Vec<Command>>,
+    timer: Option<Arc<Timestamps>>,
+) -> Result<RecordedSlot, LoadError> {
     if let Some(timer) = &timer {
-        let first = parts.first_mut().into_iter();
+        let first = submissions.first_mut().into_iter();
         first.for_each(|first| {
-            drop(first.splice(0..0, [Command::ResetStamps(timer.clone()), Command::Stamp(timer.clone(), 0)]))
+            drop(
+                first
+                    .splice(0..0, [Command::ResetTimestamps(timer.clone()), Command::WriteTimestamp(timer.clone(), 0)]),
+            )
         });
-        parts.last_mut().into_iter().for_each(|last| last.push(Command::Stamp(timer.clone(), 1)));
+        submissions.last_mut().into_iter().for_each(|last| last.push(Command::WriteTimestamp(timer.clone(), 1)));
     }
-    let lists = parts.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()?;
-    Ok(Turn { lists, timer })
+    let lists =
+        submissions.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()?;
+    Ok(RecordedSlot { lists, timer })
 }
 
 fn bind(
@@ -245,7 +255,7 @@ fn bind(
     dispatches.iter().zip(sets).map(one).collect()
 }
 
-/// A barrier takes the place of waiting, with the same results; a dispatch's time by itself is one without the next.
+/// A barrier instead of counter synchronisation gives the same results, and no overlap of dispatches, whose times are then their own.
 fn order(dispatch: &Dispatch, barriers: bool) -> Order {
     match dispatch.order {
         Order::Counted if barriers => Order::Barrier,
@@ -260,9 +270,9 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
         LogitsRows::All => program.rows,
     };
     if rows > plan.logits_rows {
-        let most = plan.logits_rows;
+        let max = plan.logits_rows;
         return Err(LoadError::Unsupported {
-            what: format!("program gives logits of {rows} rows, expected at most the plan's {most}"),
+            what: format!("program writes logits of {rows} rows, expected at most the plan's {max}"),
         });
     }
     Ok(rows)

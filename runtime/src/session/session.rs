@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use unicorn_artifact::step::{MAX_HISTORY, Sampler};
 
 use crate::error::RunError;
-use crate::memory::pages::BlockTable;
+use crate::memory::kv_pages::BlockTable;
 use crate::model::Model;
-use crate::program::chunks::{Chunk, Wanted, next_chunk};
+use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::journal::{Entry, Journal};
 use crate::session::recovery::{Stop, persist};
 use crate::step::batch::BatchRow;
@@ -110,7 +110,7 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`] for all of them.
     pub fn feed_part(&mut self, tokens: &[u32], n_tokens: usize) -> Result<(), RunError> {
-        self.feed_steps(tokens, n_tokens, Wanted::Nothing, &Sampling::default(), |_, _, _| Ok(()))
+        self.feed_steps(tokens, n_tokens, StepOutput::Nothing, &Sampling::default(), |_, _, _| Ok(()))
     }
 
     /// Appends tokens and draws the one that follows, which is not appended yet.
@@ -124,7 +124,7 @@ impl Session {
         }
         let mut sampled = None;
         let draws = self.draws;
-        self.feed_steps(tokens, tokens.len(), Wanted::Token, sampling, |engine, chunk, _| {
+        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampling, |engine, chunk, _| {
             if engine.programs.shapes[chunk.program].samples {
                 sampled = Some(engine.sampled(0, draws)?);
             }
@@ -141,7 +141,7 @@ impl Session {
     pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
         let vocab_size = self.model.meta().model.vocab_size;
         let mut logits = Vec::new();
-        self.feed_steps(tokens, tokens.len(), Wanted::AllLogits, &Sampling::default(), |engine, chunk, position| {
+        self.feed_steps(tokens, tokens.len(), StepOutput::AllLogits, &Sampling::default(), |engine, chunk, position| {
             logits.clear();
             engine.read_logits(chunk.program, chunk.n_rows, vocab_size, &mut logits)?;
             for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
@@ -234,7 +234,7 @@ impl Session {
         &mut self,
         tokens: &[u32],
         n_tokens: usize,
-        wanted: Wanted,
+        wanted: StepOutput,
         sampling: &Sampling,
         mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), Failure>,
     ) -> Result<(), RunError> {

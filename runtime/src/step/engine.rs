@@ -7,28 +7,28 @@ use unicorn_artifact::step::{HISTORY_AT, KEPT_DRAWS, MAX_HISTORY, MAX_SAMPLERS, 
 use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
 
 use crate::error::LoadError;
-use crate::load::streaming::Loading;
+use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::HostViews;
-use crate::memory::pages::{BlockTable, PagePool};
-use crate::probe::profile::StepProfile;
-use crate::program::pace::Piece;
-use crate::program::programs::Programs;
+use crate::memory::kv_pages::{BlockTable, PagePool};
+use crate::program::profile::StepProfile;
+use crate::program::programs::RecordedPrograms;
+use crate::program::submissions::DispatchRange;
 use crate::session::recovery::Stop;
 use crate::session::session::Sampled;
 use crate::vk::Failure;
 use crate::vk::pipeline::Pipeline;
-use crate::vk::submit::Lane;
+use crate::vk::submission::SubmissionQueue;
 
 /// What all sessions of a model share on its device.
 pub struct Engine {
     /// Dropped first: it waits for what is under way.
-    pub lane: Lane,
+    pub lane: SubmissionQueue,
     /// `None`: everything was there before the first step.
-    pub loading: Option<Loading>,
+    pub loading: Option<StreamingLoad>,
     /// Steps since they were last taken, where programs were recorded to be profiled.
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
-    pub programs: Programs,
+    pub programs: RecordedPrograms,
     /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
     pub reads: Option<Arc<Pipeline>>,
     /// One a KV group.
@@ -75,9 +75,9 @@ impl Engine {
         let begin = Instant::now();
         self.begin(step.program, 0)?;
         self.end(0)?;
-        if let Some(stamps) = &self.programs.recorded[step.program].stamps {
+        if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
             let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
-            self.profiles.extend(stamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
+            self.profiles.extend(timestamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
         }
         Ok(())
     }
@@ -86,31 +86,31 @@ impl Engine {
     /// submission waits for what it reads.
     pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
         match &self.loading {
-            Some(loading) if !loading.arrival.is_complete()? => {
+            Some(loading) if !loading.state.is_complete()? => {
                 let waiting = &loading.programs[program];
-                let ready = |list: usize| Ok(loading.arrival.wait_for(waiting.needs[list])?);
-                self.lane.begin_when(turn, &waiting.turns[turn], ready)
+                let ready = |list: usize| Ok(loading.state.wait_for(waiting.chunks_needed[list])?);
+                self.lane.begin_when(turn, &waiting.slots[turn], ready)
             }
-            _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].turns[turn].lists)?),
+            _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].slots[turn].lists)?),
         }
     }
 
     /// Whether one submission can have several steps of a program: not while weights are on their way.
     pub fn has_steps_together(&self, program: usize) -> Result<bool, Stop> {
-        let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.arrival.is_complete())?;
-        Ok(are_there && !self.programs.recorded[program].turns_together.is_empty())
+        let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.state.is_complete())?;
+        Ok(are_there && !self.programs.recorded[program].multistep_slots.is_empty())
     }
 
     /// As [`Engine::begin`], for several steps in one submission. The program has them.
     pub fn begin_together(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
-        Ok(self.lane.begin(turn, &self.programs.recorded[program].turns_together[turn].lists)?)
+        Ok(self.lane.begin(turn, &self.programs.recorded[program].multistep_slots[turn].lists)?)
     }
 
     /// Returns when these pieces of a program have the weights that they read.
-    pub fn wait_for_weights(&self, program: usize, pieces: &[Piece]) -> Result<(), LoadError> {
+    pub fn wait_for_weights(&self, program: usize, pieces: &[DispatchRange]) -> Result<(), LoadError> {
         let Some(loading) = &self.loading else { return Ok(()) };
-        let needed = pieces.iter().map(|piece| loading.needs[program][piece.dispatch]).max();
-        Ok(loading.arrival.wait_for(needed.unwrap_or(0))?)
+        let needed = pieces.iter().map(|piece| loading.chunks_needed[program][piece.dispatch]).max();
+        Ok(loading.state.wait_for(needed.unwrap_or(0))?)
     }
 
     /// Waits for the turn's steps.
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Seconds that the device spent in the turn's last submissions; `None`: it keeps no time.
     pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
-        self.programs.recorded[program].turns[turn].timer.as_ref()?.seconds_between(0, 1)
+        self.programs.recorded[program].slots[turn].timer.as_ref()?.seconds_between(0, 1)
     }
 
     /// The token that sampler `sampler` of a step that ended drew, as draw number `draw`.

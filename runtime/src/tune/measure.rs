@@ -9,19 +9,20 @@ use unicorn_artifact::{ModelMeta, Pipeline, TargetKernels};
 
 use crate::error::{LoadError, RunError};
 use crate::memory::buffers::Buffers;
-use crate::memory::pages::BlockTable;
+use crate::memory::kv_pages::BlockTable;
 use crate::model::Model;
 use crate::program::pipelines::compile_each;
-use crate::program::programs::{self, Programs};
+use crate::program::programs::{self, RecordedPrograms};
 use crate::session::recovery::Stop;
 use crate::session::session::Sampling;
 use crate::step::engine::{Drawing, Engine, Rows, Step};
-use crate::tune::tuning::{self, Candidates, Choice, StepShape};
+use crate::tune::candidates::{Candidates, cached_tokens, candidates, variants};
+use crate::tune::choices::{Choice, StepShape, shapes, versions};
 use crate::vk::device::Device;
 use crate::vk::pipeline::Capture;
 
 /// What a model that was loaded with [`crate::LoadOptions::candidates`] keeps, so that programs can be recorded later.
-pub struct Workbench {
+pub struct TuningResources {
     pub device: Arc<Device>,
     pub buffers: Buffers,
     pub bound_seconds: f64,
@@ -72,12 +73,12 @@ impl Model {
     pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
         let target = self.untuned();
         let has_room = |shape: &StepShape| {
-            let Some(depth_tokens) = tuning::depth(target, *shape, depth_tokens) else { return false };
+            let Some(depth_tokens) = cached_tokens(target, *shape, depth_tokens) else { return false };
             let (sequences, last_token) = extent(*shape, depth_tokens);
             sequences <= self.slots() && last_token < self.context_tokens()
         };
-        let shapes = tuning::shapes(target).into_iter().filter(has_room);
-        shapes.map(|shape| (shape, tuning::versions(target, shape).len() as u32)).collect()
+        let shapes = shapes(target).into_iter().filter(has_room);
+        shapes.map(|shape| (shape, versions(target, shape).len() as u32)).collect()
     }
 
     /// Times the candidates of all pipelines that are `wanted` of one version of a shape's program. `turn` hears of each
@@ -97,8 +98,8 @@ impl Model {
         turn: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<TimedPipeline>, TuneError> {
         let target = self.untuned();
-        let program = tuning::versions(target, shape)[version as usize];
-        let Candidates { target, pipelines, names } = tuning::candidates(target, program, wanted);
+        let program = versions(target, shape)[version as usize];
+        let Candidates { target, pipelines, names } = candidates(target, program, wanted);
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -139,7 +140,7 @@ impl Model {
         effort: Effort,
         turn: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<f64>, TuneError> {
-        let target = tuning::together(self.untuned(), shape, choices).expect("what was measured is there");
+        let target = variants(self.untuned(), shape, choices).expect("what was measured is there");
         let programs = self.record(&target, false)?;
         let mut samples = vec![Vec::new(); choices.len()];
         self.take_turns(programs, shape, effort, turn, |engine, candidate| {
@@ -149,25 +150,25 @@ impl Model {
     }
 
     /// Compiles and records the programs of `target`, with the time of each dispatch or only of the whole.
-    fn record(&self, target: &TargetKernels, profile: bool) -> Result<Programs, LoadError> {
-        let Workbench { device, buffers, bound_seconds } = self.workbench();
+    fn record(&self, target: &TargetKernels, profile: bool) -> Result<RecordedPrograms, LoadError> {
+        let TuningResources { device, buffers, bound_seconds } = self.tuning_resources();
         let pipelines = compile_each(device, self.kernels(), target, None, Capture::Nothing, Ok)?;
         let context_tokens = self.context_tokens();
         let barriers = profile || self.has_barriers();
         let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, context_tokens, barriers)?;
-        prepared.record(device, &prepared.guessed_paces(), *bound_seconds, profile.then_some(target))
+        prepared.record(device, &prepared.estimated_costs(), *bound_seconds, profile.then_some(target))
     }
 
     /// Runs steps of each of the programs, all of one shape, in turn. `look` is called after each step that counts.
     fn take_turns(
         &self,
-        mut programs: Programs,
+        mut programs: RecordedPrograms,
         shape: StepShape,
         effort: Effort,
         turn: &mut dyn FnMut(u32, u32),
         look: impl FnMut(&mut Engine, usize),
     ) -> Result<(), RunError> {
-        let depth_tokens = tuning::depth(self.untuned(), shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
+        let depth_tokens = cached_tokens(self.untuned(), shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
         let mut shared = self.shared();
         let (sequences, _) = extent(shape, depth_tokens);
         let slots: Vec<u32> = shared.free_slots.iter().rev().take(sequences as usize).copied().collect();

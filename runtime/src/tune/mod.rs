@@ -1,4 +1,15 @@
-//! Measuring alternatives, and the tuning that is applied at load.
+//! Tuning: every alternative of the artifact's kernels is measured on the device, and the fastest are applied at later loads.
+//!
+//! In: a loaded model's programs, buffers and alternatives; a [`choices::Tuning`] that a caller kept. Out: times of kernels and
+//! steps; the target that is loaded.
+//! Not known here: files (callers store a tuning), how many rounds are enough, which alternative wins.
+//!
+//! Read in this order:
+//!
+//! - `choices`: a tuning, and how it is applied to a target
+//! - `candidates`: targets that contain a program in several variants
+//! - `measure`: times of those variants, on made-up tokens
 
+pub mod candidates;
+pub mod choices;
 pub mod measure;
-pub mod tuning;

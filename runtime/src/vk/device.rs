@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ash::vk;
 
-use crate::device::plan::{DeviceFacts, Heap};
+use crate::device::facts::{DeviceFacts, Heap};
 use crate::error::LoadError;
 use crate::vk::features::{FeatureChain, extension_names};
-use crate::vk::import::HostImport;
+use crate::vk::host_memory::HostImport;
 use crate::vk::instance::Instance;
 use crate::vk::queues::QueueChoice;
-use crate::vk::{Named, facts, faults};
+use crate::vk::{Named, device_facts, faults};
 
 pub struct Device {
     pub(super) raw: ash::Device,
@@ -30,7 +30,7 @@ pub struct Device {
 
 /// What a command list is for, and so which queue takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum QueueKind {
     Compute,
     /// Copies and fills alone; on the queue that computes where there is no other.
     Transfer,
@@ -93,12 +93,12 @@ impl Device {
 
     /// Its heaps as they are now.
     pub fn heaps(&self) -> Result<Vec<Heap>, LoadError> {
-        facts::heaps(&self.instance, &self.facts)
+        device_facts::heaps(&self.instance, &self.facts)
     }
 
-    pub(super) fn queue(&self, work: Work) -> &Queue {
-        match (work, &self.transfer) {
-            (Work::Transfer, Some(transfer)) => transfer,
+    pub(super) fn queue(&self, kind: QueueKind) -> &Queue {
+        match (kind, &self.transfer) {
+            (QueueKind::Transfer, Some(transfer)) => transfer,
             _ => &self.compute,
         }
     }

@@ -2,7 +2,7 @@
 
 use ash::{khr, vk};
 
-use crate::device::plan::DeviceFeatures;
+use crate::device::facts::DeviceFeatures;
 
 /// Features that SPIR-V kernels may need. Structs of extensions stay out of the chain where the device lacks them.
 #[derive(Default)]

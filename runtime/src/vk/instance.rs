@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ash::{ext, vk};
 
-use crate::device::plan::DeviceFacts;
+use crate::device::facts::DeviceFacts;
 use crate::error::LoadError;
-use crate::vk::{Failure, Named, facts, faults};
+use crate::vk::{Failure, Named, device_facts, faults};
 
 /// A loaded Vulkan library and one instance of it.
 pub struct Instance {
@@ -72,7 +72,7 @@ impl Instance {
     /// Facts of every device, in the loader's order.
     pub fn devices(&self) -> Result<Vec<DeviceFacts>, LoadError> {
         let devices = self.physical_devices()?;
-        let facts = devices.into_iter().enumerate().map(|(index, device)| facts::facts(self, index, device));
+        let facts = devices.into_iter().enumerate().map(|(index, device)| device_facts::read(self, index, device));
         Ok(facts.collect::<Result<_, Failure>>()?)
     }
 

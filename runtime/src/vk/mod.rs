@@ -1,114 +1,54 @@
-//! Unsafe room B: Vulkan, wrapped so that what lies above it is safe code.
+//! Vulkan, wrapped so that what lies above it is safe code. All of the runtime's `unsafe` is here.
 //!
-//! Every wrapper owns its Vulkan object, keeps alive what that object refers to (`Arc`), and destroys it on drop. Ranges,
-//! offsets and lifetimes are checked here with `assert!`, because they come from a validated artifact and our own plan.
-//! Two rules are left to the callers, who all live in this crate:
+//! In: [`crate::DeviceFacts`] of the device to open, SPIR-V, commands as data. Out: devices, buffers, pipelines, command lists,
+//! results of submissions.
+//! Not known here: models, artifacts' plans, tokens.
 //!
-//! 1. Bytes of a [`memory::Mapping`] are read or written only while no submission that is under way writes them, or for
-//!    writing even reads them. Whoever owns the mapping also owns the [`submit::Lane`] and waits on it; only the mappings of
-//!    weights that arrive beside the first steps are elsewhere, and submissions that read them are not made before.
-//! 2. SPIR-V is trusted as a program is: the artifact's hashes say that it is what the compiler wrote.
+//! Every wrapper owns its Vulkan object, holds an `Arc` of whatever that object refers to, and destroys it on drop. Ranges, offsets
+//! and lifetimes are checked with `assert!`, because they come from a validated artifact and our own plan. Two rules are left to
+//! the callers, who are all in this crate:
 //!
-//! A lane that met a failure leaves nothing under way, so that whoever gives up can drop what it used. Only once a
-//! submission outran its timeout is nothing destroyed any more ([`device::Device::is_stuck`]): the device may still
-//! be using it.
+//! 1. Bytes of a [`buffer::Mapping`] are accessed only while no submission in flight writes them, and written only while none
+//!    reads them. The owner of a mapping also owns the [`submission::SubmissionQueue`] and waits on it; the exception are mappings
+//!    of weights that are loaded while steps run, and submissions that read those are delayed until they are resident.
+//! 2. SPIR-V is trusted like a program: the artifact's hashes show that it is what the compiler wrote.
+//!
+//! A queue that met a failure has nothing in flight, so that everything it used can be dropped. Only after a submission exceeded its
+//! timeout is nothing destroyed any more ([`device::Device::is_stuck`]), since the device may still use it.
+//!
+//! Read in this order:
+//!
+//! - `failure`: a Vulkan call that failed
+//! - `instance`, `device_facts`, `features`: the library, and what it reports about devices
+//! - `queues`, `device`: a logical device
+//! - `host_memory`, `buffer`: memory
+//! - `pipeline_cache`, `pipeline`, `pipeline_statistics`: compiled kernels
+//! - `timestamps`, `workgroup_range`, `command_list`: recorded work
+//! - `submission`: submitted work
+//! - `faults` (or `faults_disabled`): calls that fail on purpose, for tests
+//! - `crash`: a last message when a driver crashes the process
 
-pub mod cache;
+pub mod buffer;
+pub mod command_list;
 pub mod crash;
 pub mod device;
-pub mod facts;
+pub mod device_facts;
+mod failure;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 #[cfg(not(feature = "fault-injection"))]
 #[path = "faults_disabled.rs"]
 pub mod faults;
 pub mod features;
-pub mod import;
+pub mod host_memory;
 pub mod instance;
-pub mod memory;
 pub mod pipeline;
+pub mod pipeline_cache;
+pub mod pipeline_statistics;
 mod queues;
-pub mod record;
-pub mod stamps;
-pub mod statistics;
-pub mod submit;
+pub mod submission;
+pub mod timestamps;
+pub mod workgroup_range;
 
-use std::fmt;
-
-use ash::vk;
-
-use crate::error::{LoadError, RunError};
-
-/// A Vulkan call that failed.
-#[derive(Clone, Copy, Debug)]
-pub struct Failure {
-    pub call: &'static str,
-    code: vk::Result,
-}
-
-impl Failure {
-    /// A dispatch gave up waiting for the one before it.
-    pub fn stalled() -> Failure {
-        Failure { call: "a dispatch that waited for the one before it", code: vk::Result::NOT_READY }
-    }
-
-    /// No call of ours gives this code as an error.
-    pub fn is_stall(&self) -> bool {
-        self.code == vk::Result::NOT_READY
-    }
-
-    pub fn is_out_of_memory(&self) -> bool {
-        [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY].contains(&self.code)
-    }
-
-    /// Whether another device, or the same one later, may do what this one did not.
-    pub fn may_pass(&self) -> bool {
-        self.is_out_of_memory() || self.is_device_lost()
-    }
-
-    /// The device was reset, did not finish within a lane's timeout, or is at odds with how dispatches wait for each other.
-    pub fn is_device_lost(&self) -> bool {
-        [vk::Result::ERROR_DEVICE_LOST, vk::Result::TIMEOUT].contains(&self.code) || self.is_stall()
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed with {}", self.call, self.code)
-    }
-}
-
-impl From<Failure> for LoadError {
-    fn from(failure: Failure) -> LoadError {
-        if failure.is_device_lost() {
-            return LoadError::DeviceLost { call: failure.call };
-        }
-        LoadError::Vulkan { call: failure.call, code: failure.code.to_string() }
-    }
-}
-
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> RunError {
-        if failure.code == vk::Result::TIMEOUT {
-            return RunError::DeviceLost { detail: "a step did not finish in time".into() };
-        }
-        if failure.is_device_lost() {
-            return RunError::DeviceLost { detail: format!("{} failed", failure.call) };
-        }
-        if failure.is_out_of_memory() {
-            return RunError::OutOfMemory { what: failure.call.into() };
-        }
-        RunError::Vulkan { call: failure.call, code: failure.code.to_string() }
-    }
-}
-
-/// Names the call whose result this is.
-trait Named<T> {
-    fn named(self, call: &'static str) -> Result<T, Failure>;
-}
-
-impl<T> Named<T> for Result<T, vk::Result> {
-    fn named(self, call: &'static str) -> Result<T, Failure> {
-        self.map_err(|code| Failure { call, code })
-    }
-}
+pub use self::failure::Failure;
+use self::failure::Named;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use crate::vk::cache::PipelineCache;
+use crate::vk::buffer::BufferRange;
 use crate::vk::device::Device;
-use crate::vk::memory::BufferRange;
+use crate::vk::pipeline_cache::PipelineCache;
 use crate::vk::{Failure, Named};
 use unicorn_artifact::step::Link;
 

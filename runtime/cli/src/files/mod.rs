@@ -1,5 +1,0 @@
-//! Files that commands read and write.
-
-pub mod logits_file;
-pub mod output_file;
-pub mod tuning_file;

@@ -1,4 +1,0 @@
-//! What commands print about a run, and how it is laid out.
-
-pub mod statistics;
-pub mod table;

@@ -1,0 +1,104 @@
+//! What a person is told where this process may have only so much address space (`ulimit -v`): drivers need more of it than
+//! one would think, and what they say when there is none left does not name it.
+
+use std::io;
+
+use unicorn_artifact::limits;
+
+use unicorn_artifact::account::size;
+use unicorn_runtime::crash;
+use unicorn_runtime::{LoadError, Replan, RunError};
+
+/// Under a limit a crash is explained in a line, and ends the program with status 1.
+pub fn explain_crashes() {
+    if let Some(limit) = limits::address_space_bytes() {
+        crash::end_with(format!(
+            "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely for want of \
+             more; expected a higher limit, or none\n",
+            size(limit)
+        ));
+    }
+}
+
+/// `error`, and the limit where it may be the reason.
+pub fn explain_load(error: &LoadError) -> String {
+    explain(error.to_string(), lacks_memory(error)) + &commands(error)
+}
+
+/// What to type next after a load that failed.
+fn commands(error: &LoadError) -> String {
+    match error {
+        LoadError::InsufficientMemory(report) => {
+            let mut commands = String::new();
+            if report.fitting_context_tokens > 0 {
+                commands += &format!("\n  a shorter context: --ctx {}", report.fitting_context_tokens);
+            }
+            if let Some(Replan { tier_bytes, context_tokens }) = &report.replan {
+                let tiers = tier_bytes.iter().map(|(tier, bytes)| format!("{}={}MiB", tier.name(), bytes >> 20));
+                let tiers = tiers.collect::<Vec<_>>().join(",");
+                let artifact = quoted(&report.artifact.display().to_string());
+                commands += &format!(
+                    "\n  a new plan: unicorn-run replan {artifact} --budget {tiers} --context {context_tokens}"
+                );
+            }
+            commands
+        }
+        LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
+        _ => String::new(),
+    }
+}
+
+/// As one word of a shell command.
+fn quoted(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "._-/+=:@%".contains(letter);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// The same of a step.
+pub fn explain_run(error: &RunError) -> String {
+    let lacks = match error {
+        RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => true,
+        RunError::Loading { source } => lacks_memory(source),
+        RunError::NotRecovered { source, .. } => lacks_memory(source),
+        _ => false,
+    };
+    explain(error.to_string(), lacks)
+}
+
+/// Whether too little memory is one of the things that end so. A driver that has no room to be loaded is not there.
+fn lacks_memory(error: &LoadError) -> bool {
+    match error {
+        LoadError::File { source, .. } => source.kind() == io::ErrorKind::OutOfMemory,
+        LoadError::NoDevice { found, .. } => found.is_empty(),
+        LoadError::Pipeline { source, .. } => lacks_memory(source),
+        LoadError::Loading { source } => lacks_memory(source),
+        LoadError::NoLoader { .. }
+        | LoadError::NoDriver
+        | LoadError::OutOfMemory { .. }
+        | LoadError::Residency { .. }
+        | LoadError::NoThread { .. }
+        | LoadError::Vulkan { .. } => true,
+        _ => false,
+    }
+}
+
+fn explain(error: String, lacks_memory: bool) -> String {
+    match limits::address_space_bytes().filter(|_| lacks_memory) {
+        Some(limit) => format!("{error}; address space of this process is limited to {} (ulimit -v)", size(limit)),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_a_shell() {
+        assert_eq!(quoted("/models/m-1.unicorn"), "/models/m-1.unicorn");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
+}

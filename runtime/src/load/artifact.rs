@@ -1,0 +1,99 @@
+//! The open artifact file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use unicorn_artifact::view::WeightSection;
+use unicorn_artifact::{
+    ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection,
+};
+
+use crate::device::facts::DeviceFeatures;
+use crate::error::LoadError;
+use crate::load::slices::WeightExtent;
+use crate::program::alternatives;
+
+/// An open artifact. Everything but the weights was copied into memory of this process; weights are only read, so that a file
+/// that is cut or changed while it is in use gives an error.
+pub struct ArtifactFile {
+    file: Arc<MappedFile>,
+    view: ArtifactView<'static>,
+}
+
+impl ArtifactFile {
+    /// Maps the file and checks everything but the weights.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] when it cannot be read, [`LoadError::Artifact`] when it is no artifact.
+    pub fn open(path: &Path) -> Result<ArtifactFile, LoadError> {
+        let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
+        let view = ArtifactView::read(file.file()).map_err(|error| load_error(path, error))?;
+        Ok(ArtifactFile { file: Arc::new(file), view })
+    }
+
+    pub fn meta(&self) -> &Meta {
+        &self.view.meta
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.view.plan
+    }
+
+    pub fn tokenizer(&self) -> &TokenizerSection {
+        &self.view.tokenizer
+    }
+
+    pub fn kernels(&self) -> &Kernels {
+        &self.view.kernels
+    }
+
+    pub fn target(&self, index: usize) -> &TargetKernels {
+        &self.view.kernels.targets[index]
+    }
+
+    /// Removes the alternatives that a device cannot run.
+    pub fn keep_runnable(&mut self, features: &DeviceFeatures) {
+        alternatives::keep_runnable(&mut self.view.kernels, features);
+    }
+
+    /// Position in the file and tier of each weight slice.
+    pub fn extents(&self) -> Vec<WeightExtent> {
+        let both = self.view.weights().iter().zip(&self.view.plan.slices);
+        let extent = |(section, slice): (&WeightSection<'_>, &SlicePlan)| WeightExtent {
+            file_offset_bytes: section.offset_bytes,
+            len_bytes: section.len_bytes,
+            tier: slice.tier,
+        };
+        both.map(extent).collect()
+    }
+
+    pub fn file(&self) -> &Arc<MappedFile> {
+        &self.file
+    }
+
+    /// One section a weight slice of the plan.
+    pub fn weights(&self) -> &[WeightSection<'static>] {
+        self.view.weights()
+    }
+
+    /// Hash of everything in the file.
+    pub fn content_hash(&self) -> &[u8; 32] {
+        &self.view.content_hash
+    }
+
+    /// Compares the weights in the file with their hashes.
+    ///
+    /// # Errors
+    /// [`LoadError::Artifact`] for a hash that differs, [`LoadError::File`] when the file cannot be read.
+    pub fn verify(&self) -> Result<(), LoadError> {
+        let verified = self.view.weights().iter().try_for_each(|section| section.verify_in(self.file.file()));
+        verified.map_err(|error| load_error(self.file.path(), error))
+    }
+}
+
+fn load_error(path: &Path, error: ReadError) -> LoadError {
+    match error {
+        ReadError::File(source) => LoadError::File { path: path.to_owned(), source },
+        ReadError::Artifact(source) => LoadError::Artifact { path: path.to_owned(), source },
+    }
+}

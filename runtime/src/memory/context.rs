@@ -1,0 +1,132 @@
+//! How long a context a model is loaded for: the caller's, or the longest that memory allows. Pure.
+
+use unicorn_artifact::Plan;
+use unicorn_artifact::account::size;
+
+use crate::device::facts::DeviceKind;
+use crate::error::LoadError;
+use crate::memory::budget::{AvailableMemory, largest_that_fits};
+use crate::memory::requirements::{ContextRequest, pool_pages};
+
+/// Part of the memory left by the weights that a default context may take; other processes need memory, too.
+const DEFAULT_KV_SHARE: f64 = 0.8;
+/// Loading without a requested context fails where not even this many tokens fit.
+const MIN_DEFAULT_CONTEXT_TOKENS: u32 = 512;
+/// A default context is a multiple of this.
+const DEFAULT_CONTEXT_STEP_TOKENS: u32 = 256;
+/// Default on software devices, which are for tests: a longer context would only take memory.
+const SOFTWARE_CONTEXT_TOKENS: u32 = 4096;
+
+/// The context to load for, in tokens: the requested one, or by default the model's own length, shortened to what memory holds.
+///
+/// # Errors
+/// [`LoadError::Context`] when the requested context is longer than the model's or than a buffer binding allows;
+/// [`LoadError::InsufficientMemory`] when memory does not hold it, or not even a short default.
+pub fn choose_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest) -> Result<u32, LoadError> {
+    let max_positions = request.max_positions;
+    let fitting = |limit, kv_share| largest_that_fits(limit, |context| fits(plan, memory, request, context, kv_share));
+    if let Some(requested) = request.requested_tokens {
+        if requested == 0 || requested > max_positions {
+            return Err(LoadError::Context {
+                detail: format!("context must be 1 to {max_positions} tokens, the model's limit, found {requested}"),
+            });
+        }
+        let fitting = fitting(requested, 1.0);
+        if fitting < requested {
+            return Err(does_not_fit(plan, memory, request, requested, fitting));
+        }
+        return Ok(requested);
+    }
+    let is_software = memory.facts.kind == DeviceKind::Cpu;
+    let preferred = if is_software { max_positions.min(SOFTWARE_CONTEXT_TOKENS) } else { max_positions };
+    let longest = fitting(preferred, DEFAULT_KV_SHARE);
+    if longest == preferred {
+        return Ok(preferred);
+    }
+    let min_tokens = MIN_DEFAULT_CONTEXT_TOKENS.min(max_positions);
+    let context = (longest / DEFAULT_CONTEXT_STEP_TOKENS * DEFAULT_CONTEXT_STEP_TOKENS).max(longest.min(min_tokens));
+    if context < min_tokens {
+        return Err(does_not_fit(plan, memory, request, min_tokens, fitting(min_tokens, 1.0)));
+    }
+    Ok(context)
+}
+
+/// Whether the KV cache fits the bindings, and takes at most `kv_share` of what the rest of the model leaves in its memory.
+fn fits(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest, context: u32, kv_share: f64) -> bool {
+    fits_bindings(plan, memory, request, context)
+        && memory.budgets(plan, context, request).iter().all(|budget| budget.fits(kv_share))
+}
+
+/// Whether one binding covers a layer's whole pool.
+fn fits_bindings(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest, context: u32) -> bool {
+    plan.kv_groups.iter().all(|group| {
+        let pages = pool_pages(group, context, request);
+        pages <= u64::from(u32::MAX) && pages.saturating_mul(group.page_bytes) <= memory.facts.storage_range_bytes
+    })
+}
+
+fn does_not_fit(
+    plan: &Plan,
+    memory: &AvailableMemory<'_>,
+    request: &ContextRequest,
+    requested: u32,
+    fitting: u32,
+) -> LoadError {
+    if fits_bindings(plan, memory, request, requested) {
+        return LoadError::InsufficientMemory(Box::new(memory.insufficient(plan, requested, fitting, request)));
+    }
+    LoadError::Context {
+        detail: format!(
+            "context of {requested} tokens in {} slots does not fit: a layer's keys exceed the device's largest buffer \
+             binding, {}; {fitting} tokens would fit",
+            request.slots,
+            size(memory.facts.storage_range_bytes)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use unicorn_artifact::Budget;
+
+    use super::*;
+    use crate::device::facts::tests::facts;
+    use crate::device::facts::{DeviceFacts, Heap};
+    use crate::device::memory_types::tests::card;
+    use crate::memory::requirements::tests::{plan, request};
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn choose(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest) -> Result<u32, LoadError> {
+        let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
+        choose_context(plan, &AvailableMemory { artifact, facts, amdgpu: None, budget: &budget }, request)
+    }
+
+    #[test]
+    fn the_default_context_is_the_models_unless_memory_or_a_software_device_limits_it() {
+        assert_eq!(choose(&plan(None), &card(), &request(None)).unwrap(), 131_072);
+        let software = facts(0, "llvmpipe", DeviceKind::Cpu);
+        assert_eq!(choose(&plan(None), &software, &request(None)).unwrap(), 4096);
+        // 8 KiB a token: 80 % of what 1 GiB of weights leave of 1.25 GiB is about 26,000 tokens.
+        let heap = Heap { bytes: 5 * GIB / 4, budget_bytes: None, used_bytes: 0, device_local: true };
+        let tight = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
+        let context = choose(&plan(None), &tight, &request(None)).unwrap();
+        assert!(context.is_multiple_of(256) && (25_000..26_300).contains(&context), "{context}");
+    }
+
+    #[test]
+    fn a_requested_context_that_does_not_fit_is_refused_with_numbers() {
+        let error = choose(&plan(None), &card(), &request(Some(131_073))).unwrap_err().to_string();
+        assert!(error.starts_with("context must be 1 to 131072 tokens"), "{error}");
+        // A layer's keys are 512 bytes a token; a binding of 16 MiB holds 32,768 tokens of them.
+        let narrow = DeviceFacts { storage_range_bytes: 16 * MIB, ..card() };
+        let error = choose(&plan(None), &narrow, &request(Some(65_536))).unwrap_err().to_string();
+        assert!(error.contains("32768 tokens would fit"), "{error}");
+        assert_eq!(choose(&plan(None), &narrow, &request(Some(32_768))).unwrap(), 32_768);
+        // A sliding window needs pages for itself and one chunk.
+        assert_eq!(choose(&plan(Some(1024)), &narrow, &request(Some(65_536))).unwrap(), 65_536);
+    }
+}

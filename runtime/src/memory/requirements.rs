@@ -1,0 +1,104 @@
+//! What a model needs of each memory tier for a given context: sums over the plan. Pure.
+
+use unicorn_artifact::{KvGroupPlan, Plan, Tier};
+
+use crate::device::memory_types::BufferUse;
+use crate::memory::tier_bytes::TierBytes;
+
+/// How large a KV cache a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct ContextRequest {
+    /// Tokens of the longest sequence; `None`: as many as memory allows, up to `max_positions`.
+    pub requested_tokens: Option<u32>,
+    /// Tokens that the model was trained for.
+    pub max_positions: u32,
+    /// Sequences that exist at a time.
+    pub slots: u32,
+    /// Most tokens that steps in flight append to one sequence.
+    pub chunk_tokens: u32,
+}
+
+/// Pages of one group's pool, enough for the longest sequence in every slot.
+pub fn pool_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
+    u64::from(request.slots) * u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens))
+}
+
+/// Block table entries of one sequence, enough for the group with the smallest pages.
+pub fn table_stride(plan: &Plan, context_tokens: u32) -> u32 {
+    plan.kv_groups.iter().map(|group| context_tokens.div_ceil(group.page_tokens)).max().unwrap_or(0)
+}
+
+/// The model's bytes in each tier of the plan; tiers without any are left out.
+pub fn planned_bytes(plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<TierBytes> {
+    let mut sums: Vec<TierBytes> = [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host].map(TierBytes::none).to_vec();
+    let mut of = |tier: Tier, add: &dyn Fn(&mut TierBytes)| {
+        sums.iter_mut().filter(|sum| sum.tier == tier).for_each(add);
+    };
+    for slice in &plan.slices {
+        of(slice.tier, &|sum| sum.weights += slice.bytes);
+    }
+    for group in &plan.kv_groups {
+        let bytes = kv_bytes(group, context_tokens, request);
+        of(group.tier, &|sum| sum.kv = sum.kv.saturating_add(bytes));
+    }
+    of(plan.arena_tier, &|sum| sum.activations += plan.arena_bytes);
+    of(plan.arena_tier, &|sum| sum.other += logits_bytes(plan));
+    sums.retain(|sum| sum.total() > 0);
+    sums
+}
+
+/// Use of a resident buffer in `tier`, given the bytes of the whole model.
+pub fn resident_use(planned: &[TierBytes], tier: Tier) -> BufferUse {
+    let total_bytes = planned.iter().filter(|sum| sum.tier == tier).map(TierBytes::total).sum();
+    BufferUse::Resident { tier, total_bytes }
+}
+
+/// Length of the logits buffer.
+pub fn logits_bytes(plan: &Plan) -> u64 {
+    4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride)
+}
+
+/// Bytes of K and V in all of a group's layers and slots.
+pub fn kv_bytes(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
+    let layers = 2 * u64::from(group.n_layers);
+    pool_pages(group, context_tokens, request).saturating_mul(group.page_bytes).saturating_mul(layers)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use unicorn_artifact::{MachinePlan, SlicePlan};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    /// 1 GiB of weights; 1 KiB a token and layer for K and V together, 8 layers.
+    pub(crate) fn plan(window_tokens: Option<u32>) -> Plan {
+        Plan {
+            machine: MachinePlan::default(),
+            slices: vec![SlicePlan { bytes: GIB, tier: Tier::Vram }],
+            weights: vec![],
+            kv_groups: vec![KvGroupPlan {
+                window_tokens,
+                n_layers: 8,
+                page_tokens: 16,
+                page_bytes: 8 << 10,
+                tier: Tier::Vram,
+                reason: String::new(),
+            }],
+            activations: vec![],
+            arena_bytes: MIB,
+            arena_tier: Tier::Vram,
+            logits_rows: 1,
+            logits_stride: 1024,
+            buffers: vec![],
+            planned_context_tokens: 4096,
+            planned_chunk_tokens: 512,
+        }
+    }
+
+    pub(crate) fn request(requested_tokens: Option<u32>) -> ContextRequest {
+        ContextRequest { requested_tokens, max_positions: 131_072, slots: 1, chunk_tokens: 512 }
+    }
+}

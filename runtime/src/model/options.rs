@@ -1,0 +1,91 @@
+//! What a caller may choose about loading.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use unicorn_artifact::Budget;
+
+use crate::device::choice::DeviceChoice;
+use crate::load::upload_path::UploadPath;
+use crate::tune::choices::Tuning;
+
+/// How a model is loaded and run.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The device to run on.
+    pub device: DeviceChoice,
+    /// Name of a target in the artifact; `None`: the first that fits the device.
+    pub target: Option<String>,
+    /// Longest sequence, in tokens; `None`: the model's limit, or as many as memory holds.
+    pub context_tokens: Option<u32>,
+    /// Sequences that can exist at a time; 0 counts as 1.
+    pub slots: u32,
+    /// Most bytes of each tier that the model may take; tiers without an entry are not limited.
+    pub budget: Budget,
+    /// How weights reach the device; `None`: the fastest path available.
+    pub residency: Option<UploadPath>,
+    /// Steps begin as soon as the first layers are resident, while another thread loads the rest. Ignored with `profile` or
+    /// `candidates`.
+    pub lazy: bool,
+    /// Pipelines are compiled after the weights are loaded, not at the same time. Loading takes longer, and its measured time is
+    /// that of the weights alone. Ignored by a lazy load.
+    pub load_alone: bool,
+    /// Compares every weight section with its hash, on the device where the artifact has a kernel for it.
+    pub verify_weights: bool,
+    /// Longest estimated time of one submission. `None`: 100 ms, and on a software device, which no driver resets, nothing is
+    /// measured for it.
+    pub submission: Option<Duration>,
+    /// Longest time of several decode steps in one submission, whose tokens arrive together; zero: one step a submission.
+    pub multistep: Duration,
+    /// Folder of the pipeline cache; `None`: no cache.
+    pub cache_folder: Option<PathBuf>,
+    /// Barriers between all dependent dispatches, also where the artifact has counter synchronisation.
+    pub barriers: bool,
+    /// Records programs with a timestamp after every dispatch: see [`crate::Model::take_profiles`].
+    pub profile: bool,
+    /// Alternatives chosen by an earlier tuning.
+    pub tuning: Option<Tuning>,
+    /// Keeps what is needed to record other programs later: see [`crate::Model::time_kernels`].
+    pub candidates: bool,
+    /// The device checks every buffer access of a kernel against the bound range.
+    pub robust_buffer_access: bool,
+}
+
+/// Default of [`LoadOptions::submission`]: recent kernels reset an amdgpu ring after 2 s, and a desktop on the same GPU should not
+/// stutter.
+const SUBMISSION: Duration = Duration::from_millis(100);
+
+/// Default of [`LoadOptions::multistep`]: shorter than a frame of any display. Where steps take longer, the microseconds saved are
+/// negligible.
+const MULTISTEP: Duration = Duration::from_millis(10);
+
+impl LoadOptions {
+    /// Longest estimated time of one submission.
+    pub(crate) fn submission_seconds(&self) -> f64 {
+        self.submission.unwrap_or(SUBMISSION).as_secs_f64()
+    }
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions {
+            device: DeviceChoice::Auto,
+            target: None,
+            context_tokens: None,
+            slots: 1,
+            budget: Budget::default(),
+            residency: None,
+            lazy: false,
+            load_alone: false,
+            verify_weights: true,
+            submission: None,
+            multistep: MULTISTEP,
+            cache_folder: None,
+            barriers: false,
+            profile: false,
+            tuning: None,
+            candidates: false,
+            robust_buffer_access: true,
+        }
+    }
+}

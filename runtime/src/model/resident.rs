@@ -1,0 +1,205 @@
+//! Loads an artifact onto a device: what a start does once, and again for a device that was lost.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::device::facts::{DeviceFacts, DeviceKind};
+use crate::error::LoadError;
+use crate::load::artifact::ArtifactFile;
+use crate::load::order::LoadOrder;
+use crate::load::path_choice::UploadPaths;
+use crate::load::slices::{Slice, UploadSource};
+use crate::load::streaming::StreamingLoad;
+use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
+use crate::memory::buffers::{Allocator, Buffers};
+use crate::memory::kv_pages::{PagePool, PagesInUse};
+use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
+use crate::memory::usage::MemoryUsage;
+use crate::model::options::LoadOptions;
+use crate::model::report::LoadReport;
+use crate::parallel;
+use crate::program::pipeline_cache::{self, Compiled};
+use crate::program::{matrix_layout, programs, streamed};
+use crate::step::calibration;
+use crate::step::engine::Engine;
+use crate::tune::choices;
+use crate::tune::measure::TuningResources;
+use crate::vk::device::Device;
+use crate::vk::instance::Instance;
+use crate::vk::pipeline::Pipeline;
+use crate::vk::submission::SubmissionQueue;
+
+/// Decisions of the first load, which hold for every later one of the same model.
+pub struct Decided {
+    /// Index into the artifact's targets.
+    pub target: usize,
+    pub request: ContextRequest,
+    pub context_tokens: u32,
+    pub pages_in_use: PagesInUse,
+    pub options: LoadOptions,
+    /// Use barriers instead of counter synchronisation: the options say so, or a dispatch stopped waiting for a counter.
+    pub barriers: AtomicBool,
+}
+
+/// An artifact on a device.
+pub struct Resident {
+    pub engine: Engine,
+    pub report: LoadReport,
+    /// Present with [`LoadOptions::candidates`].
+    pub tuning_resources: Option<TuningResources>,
+}
+
+/// Longer than any submission to a working GPU.
+const GPU_TIMEOUT: Duration = Duration::from_secs(10);
+/// Software devices are slow.
+const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Opens the device, loads the weights and records every program; `begun` is when loading began. `progress` is called with the
+/// weight bytes loaded and their total. A lazy load returns before all weights are resident, and the engine's `loading` continues.
+///
+/// # Errors
+/// [`LoadError`] names the file, the device or its memory as the cause. Everything allocated on the device is freed then.
+pub fn make_resident(
+    artifact: &Arc<ArtifactFile>,
+    decided: &Decided,
+    instance: Instance,
+    facts: &DeviceFacts,
+    begun: Instant,
+    lazy: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Resident, LoadError> {
+    let Decided { request, context_tokens, options, .. } = decided;
+    let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
+    let device = Device::open(instance, facts, options.robust_buffer_access)?;
+    let key = choices::key(&device.identity()?, artifact.content_hash(), untuned);
+    let (target, tuning) = choices::apply(untuned, key, options.tuning.as_ref());
+    let target = &target;
+    let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
+    let usage_before = MemoryUsage::read(facts, &device.heaps()?);
+    let mut queue = SubmissionQueue::create(&device, timeout)?;
+
+    let source = UploadSource { device: &device, file: artifact.file(), timeout };
+    let allocator = Allocator::new(&device, plan, context_tokens, request);
+    let extents = artifact.extents();
+    let paths = UploadPaths::choose(&source, &extents, &allocator, options.residency)?;
+    let slices = Slice::allocate_all(&source, &extents, |tier| paths.of(tier), &allocator)?;
+    let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
+    let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request)?;
+    buffers.clear(&device, &mut queue)?;
+
+    let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
+    let mut upload = WeightUpload {
+        artifact: artifact.clone(),
+        device: device.clone(),
+        timeout,
+        slices,
+        order: match lazy {
+            true => LoadOrder::in_reading_order(&slice_bytes, target),
+            false => LoadOrder::in_file_order(&slice_bytes),
+        },
+        usage_before,
+        allocated: buffers.bytes_by_heap(facts.heaps.len()),
+        begun,
+    };
+    let compile =
+        || timed(|| pipeline_cache::compile(&device, artifact.kernels(), target, options.cache_folder.as_deref()));
+    let verify_method = |pipelines: &[Arc<Pipeline>]| match target.checksum {
+        _ if !options.verify_weights => VerifyMethod::No,
+        None => VerifyMethod::InFile,
+        Some(kernel) => VerifyMethod::OnDevice(pipelines[kernel as usize].clone()),
+    };
+    let (loading, report, compiled, seconds_pipelines) = if lazy {
+        let loading = StreamingLoad::start(upload, target)?;
+        let (compiled, seconds) = compile();
+        let compiled = compiled?;
+        loading.verify(verify_method(&compiled.pipelines));
+        (Some(loading), None, compiled, seconds)
+    } else {
+        let (times, (compiled, seconds)) = if options.load_alone {
+            (fill(&mut upload, progress), compile())
+        } else {
+            thread::scope(|scope| {
+                let compiling = parallel::start(scope, 1, compile).pop();
+                let times = fill(&mut upload, progress);
+                let compiled = match compiling {
+                    Some(thread) => thread.join().expect("compiling does not panic"),
+                    None => compile(),
+                };
+                (times, compiled)
+            })
+        };
+        let (times, compiled) = (times?, compiled?);
+        let report = upload.check(times, verify_method(&compiled.pipelines))?;
+        (None, Some(report), compiled, seconds)
+    };
+    let Compiled { pipelines, report: pipeline_report } = compiled;
+    if let Some(kernel) = target.fragments {
+        matrix_layout::check(&device, &mut queue, &pipelines[kernel as usize], &target.name)?;
+    }
+
+    let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
+    let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;
+    let mut cost_models = prepared.estimated_costs();
+    let bound = options.submission_seconds();
+    let mut engine = Engine {
+        lane: queue,
+        loading,
+        profiles: Vec::new(),
+        views,
+        programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
+        reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
+        pools: plan
+            .kv_groups
+            .iter()
+            .map(|group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use))
+            .collect(),
+        slots: request.slots,
+        table_stride: table_stride(plan, context_tokens),
+        long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),
+        logits_stride: plan.logits_stride,
+    };
+    if options.submission.is_some() || facts.kind != DeviceKind::Cpu {
+        calibration::measure(&mut engine, &prepared, &mut cost_models, bound, context_tokens)?;
+        engine.programs = prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?;
+    }
+    if let Some(loading) = &mut engine.loading {
+        loading.programs = streamed::record(&device, &prepared, &cost_models, bound, &loading.chunks_needed)?;
+    }
+    let report = LoadReport {
+        seconds_total: begun.elapsed().as_secs_f64(),
+        seconds_pipelines,
+        pipelines: pipeline_report,
+        tuning,
+        weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
+        upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
+        upload: report,
+        target: target.name.clone(),
+        memory: buffers.resident_bytes(),
+        submissions: engine.programs.submissions(),
+    };
+    let tuning_resources = options.candidates.then_some(TuningResources { device, buffers, bound_seconds: bound });
+    Ok(Resident { engine, report, tuning_resources })
+}
+
+/// Loads all weights; calls `progress` with the bytes loaded and their total.
+fn fill(upload: &mut WeightUpload, progress: &mut dyn FnMut(u64, u64)) -> Result<FillTimes, LoadError> {
+    let lengths: Vec<u64> = upload.order.chunks().iter().map(|chunk| chunk.len_bytes).collect();
+    let (mut done, total) = (0, lengths.iter().sum());
+    progress(done, total);
+    let times = upload.fill(&mut |position| {
+        done += lengths[position];
+        progress(done, total);
+        ControlFlow::Continue(())
+    })?;
+    Ok(times.expect("the callback never breaks"))
+}
+
+/// Result of `work`, and the seconds that it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let begin = Instant::now();
+    let result = work();
+    (result, begin.elapsed().as_secs_f64())
+}

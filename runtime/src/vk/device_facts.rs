@@ -1,0 +1,188 @@
+//! Asks a device everything that `device_plan` and `residency` want to know.
+
+use ash::{ext, khr, vk};
+
+use crate::device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
+use crate::error::LoadError;
+use crate::vk::features::{Extensions, FeatureChain};
+use crate::vk::instance::Instance;
+use crate::vk::{Failure, Named};
+
+/// A snapshot of one device. Devices older than Vulkan 1.2 are described by name and version only.
+///
+/// # Errors
+/// When the driver does not list what it has: guessing would choose other kernels.
+pub fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result<DeviceFacts, Failure> {
+    // SAFETY: the device belongs to the instance.
+    let core = unsafe { instance.raw.get_physical_device_properties(device) };
+    let version = core.api_version;
+    let extensions = extensions(instance, device, version)?;
+    let (heaps, memory_types) = memory(instance, device, extensions.memory_budget);
+    let mut facts = DeviceFacts {
+        index,
+        name: text(core.device_name_as_c_str()),
+        driver: String::new(),
+        vendor_id: core.vendor_id,
+        device_id: core.device_id,
+        kind: match core.device_type {
+            vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
+            vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
+            vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
+            vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
+            _ => DeviceKind::Other,
+        },
+        api_version: (vk::api_version_major(version), vk::api_version_minor(version), vk::api_version_patch(version)),
+        subgroup_size: 0,
+        min_subgroup_size: 0,
+        max_subgroup_size: 0,
+        subgroup_arithmetic: false,
+        shared_memory_bytes: core.limits.max_compute_shared_memory_size,
+        workgroup_invocations: core.limits.max_compute_work_group_invocations,
+        storage_range_bytes: u64::from(core.limits.max_storage_buffer_range),
+        max_allocation_bytes: 0,
+        heaps,
+        memory_types,
+        features: DeviceFeatures::default(),
+    };
+    if version >= vk::API_VERSION_1_2 {
+        add_properties(instance, device, extensions, &mut facts);
+        facts.features = features(instance, device, extensions)?;
+    }
+    Ok(facts)
+}
+
+/// Heaps as they are now, of a device that was described before.
+pub fn heaps(instance: &Instance, facts: &DeviceFacts) -> Result<Vec<Heap>, LoadError> {
+    let device = instance.physical_devices()?[facts.index];
+    Ok(memory(instance, device, facts.features.memory_budget).0)
+}
+
+fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: Extensions, facts: &mut DeviceFacts) {
+    let mut vulkan11 = vk::PhysicalDeviceVulkan11Properties::default();
+    let mut vulkan12 = vk::PhysicalDeviceVulkan12Properties::default();
+    let mut subgroup_size = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+    let has_subgroup_size = extensions.core_1_3 || extensions.subgroup_size_control;
+    let mut chain = vk::PhysicalDeviceProperties2::default().push_next(&mut vulkan11).push_next(&mut vulkan12);
+    if has_subgroup_size {
+        chain = chain.push_next(&mut subgroup_size);
+    }
+    // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
+    unsafe { instance.raw.get_physical_device_properties2(device, &mut chain) };
+    facts.driver = format!("{} {}", text(vulkan12.driver_name_as_c_str()), text(vulkan12.driver_info_as_c_str()));
+    facts.subgroup_size = vulkan11.subgroup_size;
+    facts.subgroup_arithmetic = vulkan11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
+        && vulkan11
+            .subgroup_supported_operations
+            .contains(vk::SubgroupFeatureFlags::ARITHMETIC | vk::SubgroupFeatureFlags::SHUFFLE);
+    facts.max_allocation_bytes = vulkan11.max_memory_allocation_size;
+    let may_require = subgroup_size.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
+    let range = (subgroup_size.min_subgroup_size, subgroup_size.max_subgroup_size);
+    (facts.min_subgroup_size, facts.max_subgroup_size) =
+        if may_require { range } else { (vulkan11.subgroup_size, vulkan11.subgroup_size) };
+}
+
+fn features(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    extensions: Extensions,
+) -> Result<DeviceFeatures, Failure> {
+    let mut query = FeatureChain::query(extensions);
+    let mut chain = query.chain();
+    // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
+    unsafe { instance.raw.get_physical_device_features2(device, &mut chain) };
+    let core = chain.features;
+    let mut features = query.answer(core, extensions);
+    if query.has_cooperative_matrix() {
+        features.cooperative_matrix = cooperative_matrices(instance, device)?;
+    }
+    Ok(features)
+}
+
+/// Shapes that a subgroup multiplies at once.
+fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Result<Vec<String>, Failure> {
+    let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
+    // SAFETY: the device has the extension.
+    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }
+        .named("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")?;
+    let name = |component| match component {
+        vk::ComponentTypeKHR::FLOAT16 => "f16",
+        vk::ComponentTypeKHR::FLOAT32 => "f32",
+        vk::ComponentTypeKHR::FLOAT64 => "f64",
+        vk::ComponentTypeKHR::SINT8 => "i8",
+        vk::ComponentTypeKHR::UINT8 => "u8",
+        vk::ComponentTypeKHR::SINT32 => "i32",
+        vk::ComponentTypeKHR::UINT32 => "u32",
+        _ => "other",
+    };
+    Ok(shapes
+        .iter()
+        .filter(|shape| shape.scope == vk::ScopeKHR::SUBGROUP)
+        .map(|shape| {
+            let (m, n, k) = (shape.m_size, shape.n_size, shape.k_size);
+            format!("{m}x{n}x{k} {} -> {}", name(shape.a_type), name(shape.result_type))
+        })
+        .collect())
+}
+
+fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> Result<Extensions, Failure> {
+    // SAFETY: the device belongs to the instance.
+    let list = unsafe { instance.raw.enumerate_device_extension_properties(device) }
+        .named("vkEnumerateDeviceExtensionProperties")?;
+    let has = |name| list.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
+    Ok(Extensions {
+        core_1_3: version >= vk::API_VERSION_1_3,
+        subgroup_size_control: has(ext::subgroup_size_control::NAME),
+        integer_dot_product: has(khr::shader_integer_dot_product::NAME),
+        cooperative_matrix: has(khr::cooperative_matrix::NAME),
+        memory_budget: has(ext::memory_budget::NAME),
+        host_import: has(ext::external_memory_host::NAME),
+        pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
+    })
+}
+
+fn memory(instance: &Instance, device: vk::PhysicalDevice, has_budget: bool) -> (Vec<Heap>, Vec<MemoryType>) {
+    // SAFETY: the device belongs to the instance.
+    let memory = unsafe { instance.raw.get_physical_device_memory_properties(device) };
+    // A device without heaps is a compiler only, as RADV is without its hardware: it offers the budget extension and
+    // crashes when asked.
+    let has_budget = has_budget && memory.memory_heap_count > 0;
+    let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    if has_budget {
+        let mut chain = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the loader has Vulkan 1.1 or later, and the device has the budget's extension.
+        unsafe { instance.raw.get_physical_device_memory_properties2(device, &mut chain) };
+    }
+    let heaps = memory
+        .memory_heaps_as_slice()
+        .iter()
+        .enumerate()
+        .map(|(index, heap)| Heap {
+            bytes: heap.size,
+            budget_bytes: has_budget.then_some(budget.heap_budget[index]),
+            used_bytes: budget.heap_usage[index],
+            device_local: heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL),
+        })
+        .collect();
+    (heaps, memory.memory_types_as_slice().iter().map(memory_type).collect())
+}
+
+/// A type with a property that we do not know (protected, lazily allocated, a vendor's) shows none at all, so that
+/// nothing is put there.
+fn memory_type(kind: &vk::MemoryType) -> MemoryType {
+    let known = vk::MemoryPropertyFlags::DEVICE_LOCAL
+        | vk::MemoryPropertyFlags::HOST_VISIBLE
+        | vk::MemoryPropertyFlags::HOST_COHERENT
+        | vk::MemoryPropertyFlags::HOST_CACHED;
+    let has = |flag| known.contains(kind.property_flags) && kind.property_flags.contains(flag);
+    MemoryType {
+        heap: kind.heap_index as usize,
+        device_local: has(vk::MemoryPropertyFlags::DEVICE_LOCAL),
+        host_visible: has(vk::MemoryPropertyFlags::HOST_VISIBLE),
+        host_coherent: has(vk::MemoryPropertyFlags::HOST_COHERENT),
+        host_cached: has(vk::MemoryPropertyFlags::HOST_CACHED),
+    }
+}
+
+fn text<E>(name: Result<&std::ffi::CStr, E>) -> String {
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
