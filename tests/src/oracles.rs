@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, codec};
-use unicorn_cli::SamplingArgs;
-use unicorn_cli::serve::request::{Kind, MOST_CHOICES, Request};
 use unicorn_compiler::import::{Checkpoint, parse_gguf};
 use unicorn_compiler::machine::Machine;
 use unicorn_compiler::place::replace::replace;
+use unicorn_runtime::Sampling;
+use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
 
@@ -62,9 +62,9 @@ pub fn config_json(bytes: &[u8]) {
 
 /// Reading a client's request returns, and what it accepts can be ordered.
 pub fn request(bytes: &[u8]) {
-    for kind in [Kind::Chat, Kind::Text] {
-        let Ok(request) = Request::parse(kind, bytes, &SamplingArgs::default()) else { continue };
-        assert!((1..=MOST_CHOICES).contains(&(request.prompts.len() * request.n as usize)), "choices of {request:?}");
+    for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions] {
+        let Ok(request) = Request::parse(endpoint, bytes, &Sampling::default()) else { continue };
+        assert!((1..=MAX_CHOICES).contains(&(request.prompts.len() * request.n as usize)), "choices of {request:?}");
         assert!(request.max_tokens != Some(0), "tokens of {request:?}");
         let sampling = &request.sampling;
         assert!(sampling.temperature >= 0.0 && (0.0..=1.0).contains(&sampling.top_p), "sampling of {request:?}");

@@ -169,7 +169,7 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
         (TEXT, &json!({"prompt": far}).to_string(), "prompt".into(), "prompt: expected 1 to 64 tokens"),
         (TEXT, r#"{"prompt": "a", "temperature": -1}"#, Value::Null, "temperature must be 0 or more, found -1"),
         (TEXT, r#"{"prompt": "a", "logprobs": 2}"#, "logprobs".into(), "logprobs: not supported here, found 2"),
-        (CHAT, r#"{"messages": []}"#, "messages".into(), "messages: expected one message at least, found none"),
+        (CHAT, r#"{"messages": []}"#, "messages".into(), "messages: expected at least one message, found none"),
         (
             CHAT,
             r#"{"messages": [{"role": "user"}]}"#,
@@ -220,11 +220,9 @@ fn synthetic_weights_are_not_served() {
     let output = program("unicorn-run").arg("serve").arg(&artifact).args(["--device", "none"]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    let expected = format!(
-        "error: {}: weights are synthetic, good for timing and not for text: serve expects",
-        artifact.display()
-    );
-    assert!(error.starts_with(&expected) && output.stdout.is_empty(), "{error}");
+    let expected = format!("error: {}: weights of ", artifact.display());
+    let reason = "are synthetic, good for timing and not for text: a server expects those of a trained model";
+    assert!(error.starts_with(&expected) && error.contains(reason) && output.stdout.is_empty(), "{error}");
 }
 
 #[test]
@@ -235,7 +233,7 @@ fn a_port_that_is_taken_ends_it_with_a_clear_error() {
         program("unicorn-run").arg("serve").arg(MODEL.artifact_path()).args(["--port", &port]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.starts_with(&format!("error: nothing can be served at 127.0.0.1 port {port}: ")), "{error}");
+    assert!(error.starts_with(&format!("error: cannot serve at 127.0.0.1 port {port}: ")), "{error}");
 }
 
 /// What `unicorn-run` says with these arguments, most likely token by most likely token, and why it ended.

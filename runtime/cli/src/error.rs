@@ -4,8 +4,10 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use super::shortage;
+use crate::memory_limit;
 use unicorn_runtime::{LoadError, RunError};
+use unicorn_serve::ServeError;
+use unicorn_text::TextError;
 
 #[derive(Debug)]
 pub enum CliError {
@@ -36,13 +38,34 @@ impl CliError {
 
 impl From<LoadError> for CliError {
     fn from(error: LoadError) -> CliError {
-        CliError::Failed(shortage::explain_load(&error))
+        CliError::Failed(memory_limit::explain_load(&error))
+    }
+}
+
+impl From<TextError> for CliError {
+    fn from(error: TextError) -> CliError {
+        match error {
+            TextError::NoTokenizer => CliError::new(format!("{error}; `logits` and `bench` work without")),
+            TextError::NoChatTemplate => CliError::new(format!("{error}; -p continues a plain prompt")),
+            TextError::Run(error) => error.into(),
+            error => CliError::new(error),
+        }
+    }
+}
+
+impl From<ServeError> for CliError {
+    fn from(error: ServeError) -> CliError {
+        match error {
+            ServeError::Text(error) => error.into(),
+            ServeError::Run(error) => error.into(),
+            error => CliError::new(error),
+        }
     }
 }
 
 impl From<&RunError> for CliError {
     fn from(error: &RunError) -> CliError {
-        CliError::Failed(shortage::explain_run(error))
+        CliError::Failed(memory_limit::explain_run(error))
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use unicorn_artifact::{ArtifactView, MappedFile};
 
-use super::args::LoadArgs;
-use super::error::CliError;
-use super::output::note;
-use super::tuning_file;
+use crate::args::LoadArgs;
+use crate::error::CliError;
+use crate::files::tuning_file;
+use crate::terminal::output::note;
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
@@ -130,8 +130,8 @@ fn user_cache_folder() -> Option<PathBuf> {
     Some(caches.join("unicorn"))
 }
 
-/// A word on stderr for each time that the device was lost and had back since this was last said.
-pub fn tell_recoveries(model: &Model) {
+/// Notes each recovery of a lost device since the last call.
+pub fn note_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
         let Recovery { cause, seconds, barriers } = recovery;
         let barriers = if barriers { ", with barriers between all dispatches" } else { "" };

@@ -1,0 +1,58 @@
+//! `bench`: prefill, decode at some depths and decode of several sequences, timed apart on made-up tokens, as llama-bench
+//! does (its `pp`, `tg`, `-d`).
+//!
+//! ```text
+//! cases (pure): what to time, in which context ──► measure: runs, medians ──► report: rates beside the floor
+//! ```
+
+mod cases;
+mod measure;
+mod report;
+
+use indicatif::ProgressBar;
+
+use crate::args::BenchArgs;
+use crate::error::CliError;
+use crate::load::{load_for, max_positions};
+use crate::report::statistics::LoadFigures;
+use crate::terminal::output::{note, print, print_json};
+use cases::Cases;
+use measure::Bench;
+use report::{BenchReport, LoadedFor};
+use unicorn_runtime::Model;
+
+pub use measure::made_up_tokens;
+
+pub fn run(args: &BenchArgs) -> Result<(), CliError> {
+    let Cases { groups, notes } = Cases::new(args, max_positions(&args.artifact)?);
+    notes.iter().for_each(note);
+    let bar = ProgressBar::new(groups.iter().map(|group| group.cases.len() as u64).sum());
+    let mut report = BenchReport::new(args.repetitions);
+    for group in groups {
+        let model = load_for(&args.artifact, &args.load, group.context_tokens, group.slots)?;
+        check_sequences(&model, group.slots)?;
+        let bench = Bench { model: &model, n_gen: args.n_gen, repetitions: args.repetitions };
+        let measured = group.cases.iter().map(|case| {
+            let measured = bench.measure(*case)?;
+            bar.inc(1);
+            Ok((*case, measured))
+        });
+        let measured = measured.collect::<Result<Vec<_>, CliError>>()?;
+        let load = LoadFigures::new(&model);
+        let load = LoadedFor { sequences: group.slots, context_tokens: group.context_tokens, load };
+        report.add(&model, load, &measured);
+    }
+    bar.finish_and_clear();
+    if args.json { print_json(&report) } else { print(&report.page()) }
+}
+
+/// Whether the artifact decodes so many sequences in one step.
+pub fn check_sequences(model: &Model, asked: u32) -> Result<(), CliError> {
+    let most = model.batch_rows().max(1);
+    if asked > most {
+        return Err(CliError::new(format!(
+            "artifact decodes at most {most} sequences in one step, found {asked} in -s"
+        )));
+    }
+    Ok(())
+}

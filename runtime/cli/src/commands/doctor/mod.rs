@@ -1,0 +1,111 @@
+//! `doctor`: what of this machine is in the way of running models, and what to change.
+
+use std::path::Path;
+
+use serde::Serialize;
+use unicorn_artifact::TargetKernels;
+
+mod findings;
+pub mod machine;
+
+use self::findings::{Finding, Verdict, can_run, examine};
+use self::machine::Machine;
+use crate::args::DoctorArgs;
+use crate::commands::devices::{TargetFit, targets_of};
+use crate::error::CliError;
+use crate::terminal::output::{print, print_json};
+use unicorn_runtime::{DeviceFacts, devices};
+
+pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
+    let targets = args.artifact.as_deref().map(targets_of).transpose()?;
+    let devices = devices();
+    let machine = Machine::read(args.root.as_deref().unwrap_or(Path::new("/")));
+    let listed = devices.as_deref().unwrap_or_default();
+    let report = Report {
+        can_run: can_run(&devices),
+        findings: examine(&machine, &devices),
+        targets: targets.map(|targets| listed.iter().map(|facts| DeviceTargets::new(&targets, facts)).collect()),
+    };
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&report.page())?,
+    }
+    match report.can_run {
+        true => Ok(()),
+        false => Err(CliError::new("nothing can run here: Vulkan lists no device with memory and version 1.2")),
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    can_run: bool,
+    findings: Vec<Finding>,
+    /// Only when an artifact was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    targets: Option<Vec<DeviceTargets>>,
+}
+
+/// Which of an artifact's targets fit a device.
+#[derive(Serialize)]
+struct DeviceTargets {
+    device: String,
+    targets: Vec<TargetFit>,
+}
+
+impl DeviceTargets {
+    fn new(targets: &[TargetKernels], facts: &DeviceFacts) -> DeviceTargets {
+        let targets = targets.iter().map(|target| TargetFit::new(target, facts)).collect();
+        DeviceTargets { device: facts.name.clone(), targets }
+    }
+}
+
+impl Report {
+    fn page(&self) -> String {
+        let mut page = String::new();
+        for Finding { what, verdict, found, expected, change } in &self.findings {
+            let mark = match verdict {
+                Verdict::Good => "good",
+                Verdict::Advice => "advice",
+                Verdict::Problem => "PROBLEM",
+                Verdict::Unknown => "unknown",
+            };
+            page += &format!("{mark:<8} {what:<24} {found}\n");
+            if *verdict != Verdict::Good {
+                page += &format!("{:<33} expected: {expected}\n", "");
+            }
+            if let Some(change) = change {
+                page += &format!("{:<33} change:   {change}\n", "");
+            }
+        }
+        for DeviceTargets { device, targets } in self.targets.iter().flatten() {
+            page += &format!("targets for {device}\n");
+            for target in targets {
+                page += &(target.line() + "\n");
+            }
+        }
+        let changes = self.findings.iter().filter(|finding| finding.change.is_some()).count();
+        page + &format!("{} findings, {changes} with something to change\n", self.findings.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_what_to_change_and_only_then_what_was_expected() {
+        let finding = |verdict, change: Option<&str>| Finding {
+            what: "thing".into(),
+            verdict,
+            found: "this".into(),
+            expected: "that".into(),
+            change: change.map(str::to_owned),
+        };
+        let findings = vec![finding(Verdict::Good, None), finding(Verdict::Advice, Some("do it"))];
+        let page = Report { can_run: true, findings, targets: None }.page();
+        let lines: Vec<&str> = page.lines().map(str::trim).collect();
+        assert_eq!(lines[0], "good     thing                    this");
+        assert_eq!(&lines[2..], ["expected: that", "change:   do it", "2 findings, 1 with something to change"]);
+    }
+}

@@ -1,0 +1,276 @@
+//! An inspection as a page of tables.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::Inspection;
+use crate::report::table::Column::{Left, Right};
+use crate::report::table::table;
+use unicorn_artifact::account::size;
+
+impl Inspection<'_> {
+    pub(super) fn page(&self) -> String {
+        let mut page = String::new();
+        let mut part = |heading: String, body: String| {
+            let gap = if page.is_empty() { "" } else { "\n" };
+            write!(page, "{gap}{heading}\n{body}").expect("writing to a String");
+        };
+        part(self.model.name.clone(), self.model_lines());
+        part(format!("Made by unicorn-compile {}", self.provenance.compiler_version), self.provenance_lines());
+        part(
+            format!(
+                "Memory of {}, with the KV cache of one sequence of {} tokens",
+                self.machine, self.account.context_tokens
+            ),
+            self.account.to_string().lines().map(|line| format!("  {line}\n")).collect(),
+        );
+        part(format!("Layers, {} bytes read a token", self.account.bytes_read_per_token()), self.layers());
+        part(format!("Weights, {} bytes read a token", self.model.weight_bytes_per_token), self.weights());
+        part("KV cache".into(), self.kv_groups());
+        part(format!("Activations, {} bytes in all", self.arena_bytes), self.activations());
+        part("Other buffers".into(), self.buffers());
+        part(format!("Kernels, {} modules of {}", self.kernel_modules, size(self.kernel_module_bytes)), self.targets());
+        part(self.tensors_heading(), self.tensors());
+        part(format!("File, {} bytes, format {}", self.file_bytes, self.format_version), self.sections());
+        page
+    }
+
+    fn model_lines(&self) -> String {
+        let model = self.model;
+        let mut lines = format!(
+            "  {} · {:.2} million parameters · {} layers · hidden {} · vocabulary {} · {} positions\n",
+            model.architecture,
+            model.parameters as f64 / 1e6,
+            model.n_layers,
+            model.hidden_size,
+            model.vocab_size,
+            model.max_positions
+        );
+        if let Some(tokens) = model.long_rope_above_tokens {
+            lines += &format!("  sequences above {tokens} tokens take the long rotary frequencies\n");
+        }
+        if model.synthetic {
+            lines += "  synthetic: the weights are random, good for timing and never for text\n";
+        }
+        lines
+    }
+
+    fn provenance_lines(&self) -> String {
+        let row = |(name, value): (&String, &Value)| vec![name.clone(), value.as_str().unwrap_or_default().to_owned()];
+        let options: Vec<Vec<String>> = self.provenance.options.iter().map(row).collect();
+        format!(
+            "{}  source BLAKE3 {}\n",
+            table(&[Left("option"), Left("value")], &options),
+            self.provenance.source_blake3
+        )
+    }
+
+    fn layers(&self) -> String {
+        let kv = self.kv_groups.iter().map(|group| {
+            let name = group.window_tokens.map_or("KV".into(), |window| format!("KV, window {window}"));
+            let cells = [group.n_layers.to_string(), group.bytes_per_sequence.to_string()];
+            let cells = [name].into_iter().chain(cells).chain([group.bytes_read_per_token.to_string()]);
+            cells.chain([percent(group.share_of_traffic), group.tier.to_owned()]).collect()
+        });
+        let layers = self.layers.iter().map(|layer| {
+            vec![
+                layer.layer.map_or("none".into(), |index| index.to_string()),
+                layer.weights.to_string(),
+                layer.len_bytes.to_string(),
+                layer.bytes_read_per_token.to_string(),
+                percent(layer.share_of_traffic),
+                layer.tiers.join(", "),
+            ]
+        });
+        let columns =
+            [Left("layer"), Right("parts"), Right("bytes"), Right("read a token"), Right("of all"), Left("tier")];
+        table(&columns, &layers.chain(kv).collect::<Vec<_>>())
+    }
+
+    fn weights(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .weights
+            .iter()
+            .map(|weight| {
+                vec![
+                    weight.layer.map_or("-".into(), |layer| layer.to_string()),
+                    weight.name.to_owned(),
+                    weight.len_bytes.to_string(),
+                    weight.slice.to_string(),
+                    weight.offset_bytes.to_string(),
+                    weight.tier.to_owned(),
+                    weight.bytes_read_per_token.to_string(),
+                    percent(weight.share_of_traffic),
+                    weight.reason.to_owned(),
+                ]
+            })
+            .collect();
+        let columns = [
+            Right("layer"),
+            Left("name"),
+            Right("bytes"),
+            Right("slice"),
+            Right("offset"),
+            Left("tier"),
+            Right("read a token"),
+            Right("of all"),
+            Left("reason"),
+        ];
+        table(&columns, &rows)
+    }
+
+    fn kv_groups(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .kv_groups
+            .iter()
+            .map(|group| {
+                vec![
+                    group.n_layers.to_string(),
+                    group.window_tokens.map_or("all".into(), |tokens| tokens.to_string()),
+                    group.page_tokens.to_string(),
+                    group.page_bytes.to_string(),
+                    group.pages_per_sequence.to_string(),
+                    group.bytes_per_sequence.to_string(),
+                    group.tier.to_owned(),
+                    group.reason.to_owned(),
+                ]
+            })
+            .collect();
+        let columns = [
+            Right("layers"),
+            Right("window"),
+            Right("page tokens"),
+            Right("page bytes"),
+            Right("pages"),
+            Right("bytes"),
+            Left("tier"),
+            Left("reason"),
+        ];
+        table(&columns, &rows)
+    }
+
+    fn activations(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .activations
+            .iter()
+            .map(|activation| {
+                vec![
+                    activation.name.to_owned(),
+                    activation.len_bytes.to_string(),
+                    activation.offset_bytes.to_string(),
+                    format!("{}..={}", activation.first_use, activation.last_use),
+                    activation.tier.to_owned(),
+                    activation.reason.to_owned(),
+                ]
+            })
+            .collect();
+        let columns =
+            [Left("name"), Right("bytes"), Right("offset"), Right("dispatches"), Left("tier"), Left("reason")];
+        table(&columns, &rows)
+    }
+
+    fn buffers(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .buffers
+            .iter()
+            .map(|buffer| {
+                let bytes = buffer.bytes.to_string();
+                vec![buffer.name.to_owned(), bytes, buffer.tier.to_owned(), buffer.reason.to_owned()]
+            })
+            .collect();
+        table(&[Left("name"), Right("bytes"), Left("tier"), Left("reason")], &rows)
+    }
+
+    fn targets(&self) -> String {
+        let mut lines = String::new();
+        for target in &self.targets {
+            let subgroups = match target.subgroup_size {
+                0 => "any subgroup size".to_owned(),
+                size => format!("subgroup size {size}"),
+            };
+            let mut wants = vec![subgroups];
+            wants.extend(target.vendor_id.map(|vendor| format!("vendor {vendor:#06x}")));
+            if !target.name_contains.is_empty() {
+                wants.push(format!("devices named {}", target.name_contains.join(" or ")));
+            }
+            wants.push(format!("{} of shared memory", size(target.shared_memory_bytes.into())));
+            wants.push(format!("workgroups of {}", target.workgroup_invocations));
+            lines += &format!("  {}: {}\n", target.name, wants.join(", "));
+            lines += &format!("  pipelines: {}\n", target.pipelines.join(", "));
+            let programs: Vec<Vec<String>> = target
+                .programs
+                .iter()
+                .map(|program| {
+                    vec![
+                        program.rows.to_string(),
+                        program.logits.to_owned(),
+                        if program.samples { "yes" } else { "no" }.to_owned(),
+                        program.from_tokens.to_string(),
+                        program.dispatches.to_string(),
+                        program.barriers.to_string(),
+                        program.weight_bytes.to_string(),
+                    ]
+                })
+                .collect();
+            let columns = [
+                Right("program rows"),
+                Left("logits"),
+                Left("samples"),
+                Right("from tokens"),
+                Right("dispatches"),
+                Right("barriers"),
+                Right("weight bytes"),
+            ];
+            lines += &table(&columns, &programs);
+        }
+        lines
+    }
+
+    fn tensors_heading(&self) -> String {
+        match self.mean_bits_per_weight {
+            Some(bits) => format!("Source tensors, {bits:.3} bits a weight on average"),
+            None => "Source tensors".into(),
+        }
+    }
+
+    fn tensors(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .tensors
+            .iter()
+            .map(|tensor| {
+                vec![
+                    tensor.name.clone(),
+                    format!("{} × {}", tensor.rows, tensor.cols),
+                    tensor.format.clone(),
+                    format!("{:.3}", tensor.bits_per_weight),
+                    format!("{:.5}", tensor.relative_error),
+                ]
+            })
+            .collect();
+        let columns = [Left("name"), Right("shape"), Left("format"), Right("bits a weight"), Right("relative error")];
+        table(&columns, &rows)
+    }
+
+    fn sections(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .sections
+            .iter()
+            .map(|section| {
+                vec![
+                    section.kind.clone(),
+                    section.index.to_string(),
+                    section.offset_bytes.to_string(),
+                    section.len_bytes.to_string(),
+                    section.blake3.clone(),
+                ]
+            })
+            .collect();
+        table(&[Left("section"), Right("index"), Right("offset"), Right("bytes"), Left("BLAKE3")], &rows)
+    }
+}
+
+/// A share of 1 as people read it.
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}

@@ -1,0 +1,16 @@
+//! A file or folder for each command.
+
+pub mod generate;
+pub mod serve;
+
+pub mod bench;
+pub mod logits;
+pub mod perplexity;
+pub mod profile;
+pub mod tune;
+
+pub mod devices;
+pub mod doctor;
+pub mod inspect;
+pub mod replan;
+pub mod top;

@@ -1,0 +1,141 @@
+//! `profile`: where the time of prefill and decode goes, kernel by kernel, by the device's own clock.
+
+mod kernels;
+mod trace;
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::args::ProfileArgs;
+use crate::commands::bench::{check_sequences, made_up_tokens};
+use crate::error::CliError;
+use crate::files::output_file::{check_output, write_whole};
+use crate::load::{is_software, load_profiled};
+use crate::terminal::output::{print, print_json};
+use kernels::KernelTimes;
+use unicorn_runtime::profile::StepProfile;
+use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
+
+pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.trace {
+        check_output(path, "the trace", &[])?;
+    }
+    let context_tokens = args.n_prompt + args.n_gen;
+    let model = load_profiled(&args.artifact, &args.load, context_tokens, args.sequences)?;
+    check_sequences(&model, args.sequences)?;
+    let tokens = made_up_tokens(context_tokens as usize, model.meta().model.vocab_size);
+    let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
+    let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
+    // Once unlooked at: first steps pay for caches that later ones find warm.
+    sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
+    decode(&model, &mut sessions, &steps[..1])?;
+    sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
+    model.take_profiles();
+
+    let begin = Instant::now();
+    prefill(&mut sessions[0], prompt)?;
+    let prefill_steps = model.take_profiles();
+    decode(&model, &mut sessions, steps)?;
+    let decode_steps = model.take_profiles();
+
+    let bandwidth = model.measure_read_bandwidth();
+    let report = ProfileReport {
+        device: model.device().name.clone(),
+        target: model.report().target.clone(),
+        software: is_software(&model),
+        read_bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
+        prefill: Phase::new(&prefill_steps, bandwidth),
+        decode: Phase::new(&decode_steps, bandwidth),
+    };
+    if let Some(path) = &args.trace {
+        write_trace(path, &trace::events(begin, &[("prefill", &prefill_steps), ("decode", &decode_steps)]))?;
+    }
+    if args.json {
+        return print_json(&report);
+    }
+    print(&report.page(args))
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct ProfileReport {
+    device: String,
+    target: String,
+    software: bool,
+    /// Of reads from the device's memory, measured after the run; `None`: no room to measure it.
+    read_bandwidth_gb_per_s: Option<f64>,
+    prefill: Phase,
+    /// From the end of the prompt on.
+    decode: Phase,
+}
+
+/// All steps of one kind.
+#[derive(Serialize)]
+struct Phase {
+    steps: usize,
+    tokens: u64,
+    /// By the host's clock, from each step's begin to its end.
+    wall_s: f64,
+    /// By the device's clock, the sum of all dispatches.
+    gpu_s: f64,
+    dispatches: usize,
+    kernels: Vec<KernelTimes>,
+}
+
+impl Phase {
+    fn new(steps: &[StepProfile], read_bytes_per_s: Option<f64>) -> Phase {
+        Phase {
+            steps: steps.len(),
+            tokens: steps.iter().map(|step| u64::from(step.rows)).sum(),
+            wall_s: steps.iter().map(|step| step.wall_seconds).sum(),
+            gpu_s: steps.iter().flat_map(|step| &step.seconds).sum(),
+            dispatches: steps.iter().map(|step| step.dispatches.len()).sum(),
+            kernels: kernels::times(steps, read_bytes_per_s),
+        }
+    }
+
+    fn page(&self, name: &str) -> String {
+        let Phase { steps, tokens, dispatches, .. } = self;
+        let (gpu_ms, wall_ms) = (1e3 * self.gpu_s, 1e3 * self.wall_s);
+        format!(
+            "{name}: {tokens} tokens in {steps} steps of {dispatches} dispatches, {gpu_ms:.3} ms on the device, {wall_ms:.3} ms in all\n{}",
+            kernels::page(&self.kernels)
+        )
+    }
+}
+
+impl ProfileReport {
+    fn page(&self, args: &ProfileArgs) -> String {
+        let ProfileReport { device, target, .. } = self;
+        let bandwidth = match self.read_bandwidth_gb_per_s {
+            Some(bandwidth) => format!("bandwidth of reads {bandwidth:.1} GB/s"),
+            None => "bandwidth of reads not measured".into(),
+        };
+        let of = if args.sequences > 1 { format!(" of {} sequences", args.sequences) } else { String::new() };
+        let decode = self.decode.page(&format!("decode{of} after {} tokens", args.n_prompt));
+        let prefill = self.prefill.page("prefill");
+        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}")
+    }
+}
+
+/// All tokens into an empty cache, up to the first drawn token.
+fn prefill(session: &mut Session, tokens: &[u32]) -> Result<(), RunError> {
+    session.clear();
+    session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
+}
+
+/// One token after another, each with a draw, in all sequences.
+fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(), RunError> {
+    let sampling = Sampling::default();
+    tokens.iter().try_for_each(|&token| {
+        let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
+        model.decode_batch(&mut rows.collect::<Vec<_>>()).map(|_| ())
+    })
+}
+
+fn write_trace(path: &Path, events: &serde_json::Value) -> Result<(), CliError> {
+    let text = serde_json::to_string(events).expect("events are plain data");
+    write_whole(path, &text)
+}

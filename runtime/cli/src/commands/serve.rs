@@ -1,0 +1,86 @@
+//! `unicorn-run serve`: unicorn-serve until Ctrl-C or SIGTERM.
+
+use std::io;
+use std::thread;
+
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+use unicorn_serve::{Activity, HttpListener, ServeError, ServeOptions, Server, Stopper};
+
+use crate::args::ServeArgs;
+use crate::error::CliError;
+use crate::load::{load_to_serve, note_recoveries, read};
+use crate::monitor::status::{self, State, StatusWriter};
+use crate::terminal::interrupt;
+use crate::terminal::output::note;
+
+/// Serves until Ctrl-C or SIGTERM.
+pub fn run(args: &ServeArgs) -> Result<(), CliError> {
+    // Errors that can be found before a minute of loading.
+    refuse_synthetic(args)?;
+    let refused =
+        |error: io::Error| CliError::new(format!("cannot serve at {} port {}: {error}", args.host, args.port));
+    let listener = HttpListener::bind((args.host.as_str(), args.port)).map_err(refused)?;
+    let address = listener.address();
+
+    let model = load_to_serve(&args.artifact, &args.load, args.ctx, args.parallel)?;
+    let mut options = ServeOptions::default();
+    options.sampling = args.sampling.resolve();
+    options.seed = args.sampling.seed;
+    let server = Server::new(&model, options)?;
+
+    let stopper = server.stopper();
+    interrupt::catch_with(move || stopper.stop())?;
+    stop_at_sigterm(server.stopper());
+    listener.serve("http", server.router()).map_err(refused)?;
+    note(format_args!(
+        "serving {} at http://{address}/v1: {} sequences of {} tokens",
+        model.meta().model.name,
+        args.parallel,
+        model.context_tokens()
+    ));
+    let mut status = StatusWriter::new(status::folder(), &model);
+    server.run(&mut |activity| {
+        status.set(state(activity), activity.waiting, &model);
+        if activity.new_tokens > 0 {
+            status.add_tokens(activity.new_tokens.into(), &model);
+        }
+        note_recoveries(&model);
+    });
+    Ok(())
+}
+
+fn state(activity: &Activity) -> State {
+    match (activity.in_prefill + activity.waiting, activity.decoding) {
+        (0, 0) => State::Idle,
+        (_, 0) => State::Prefill,
+        _ => State::Decode,
+    }
+}
+
+/// SIGTERM, which service managers and containers send, stops as Ctrl-C does. Where it cannot be caught, it ends the process.
+fn stop_at_sigterm(stopper: Stopper) {
+    if !interrupt::has_thread() {
+        return;
+    }
+    if let Ok(mut signals) = Signals::new([SIGTERM]) {
+        let waiting = thread::Builder::new().name("signals".into()).spawn(move || {
+            if signals.forever().next().is_some() {
+                stopper.stop();
+            }
+        });
+        drop(waiting);
+    }
+}
+
+/// Nobody who sends a request sees what `unicorn-run` notes about synthetic weights on stderr, so they are not served.
+fn refuse_synthetic(args: &ServeArgs) -> Result<(), CliError> {
+    let model = read(&args.artifact, |view| view.meta.model.synthetic.then(|| view.meta.model.name.clone()))?;
+    match model {
+        None => Ok(()),
+        Some(model) => {
+            let error = ServeError::SyntheticWeights { model };
+            Err(CliError::at(&args.artifact, format!("{error}; `bench` and `profile` take these")))
+        }
+    }
+}

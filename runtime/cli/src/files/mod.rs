@@ -1,0 +1,5 @@
+//! Files that commands read and write.
+
+pub mod logits_file;
+pub mod output_file;
+pub mod tuning_file;

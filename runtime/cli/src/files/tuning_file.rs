@@ -1,0 +1,179 @@
+//! `model.unicorn.tune.json`: what `tune` found best, beside the artifact. A later load uses it if it is its own, says so if
+//! not, and never fails for it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use unicorn_artifact::header::hex;
+
+use crate::error::CliError;
+use crate::terminal::output::note;
+use unicorn_runtime::{Choice, StepShape, Tuning};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TuningFile {
+    /// Of artifact, target, device and driver, in hexadecimal digits: another's key is no use here.
+    pub key: String,
+    /// For people.
+    pub device: String,
+    pub driver: String,
+    pub target: String,
+    pub steps: Vec<TunedStep>,
+}
+
+/// Steps that run faster another way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunedStep {
+    /// Most rows, and whether each is of a sequence of its own.
+    pub rows: u32,
+    pub batch: bool,
+    /// Cached tokens from which on steps are of this shape.
+    pub from_tokens: u32,
+    /// Of the programs that give the same, by number; 0: the compiler's.
+    pub version: u32,
+    /// Of the whole step: the compiler's choice, and this.
+    pub microseconds_before: f64,
+    pub microseconds: f64,
+    pub winners: Vec<Winner>,
+}
+
+/// A pipeline that runs faster another way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Winner {
+    /// Numbers in the artifact.
+    pub pipeline: u32,
+    pub alternative: u32,
+    /// For people.
+    pub name: String,
+    /// Of all its dispatches in a step: the compiler's choice, and this.
+    pub microseconds_before: f64,
+    pub microseconds: f64,
+}
+
+/// Larger than any that was written.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Where an artifact's file lies.
+pub fn path_for(artifact: &Path) -> PathBuf {
+    let mut name = artifact.as_os_str().to_owned();
+    name.push(".tune.json");
+    name.into()
+}
+
+/// `None` without a file, and with a word on stderr where the file is of no use.
+pub fn read(artifact: &Path) -> Option<Tuning> {
+    let path = path_for(artifact);
+    match read_file(&path) {
+        Ok(tuning) => Some(tuning),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            note(format_args!("tuning is not used: {}: {error}", path.display()));
+            None
+        }
+    }
+}
+
+impl TuningFile {
+    /// Puts the file in place in one step: nobody ever reads half of it.
+    pub fn write(&self, artifact: &Path) -> Result<PathBuf, CliError> {
+        let path = path_for(artifact);
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let text = serde_json::to_string_pretty(self).expect("a record is plain data") + "\n";
+        let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|error| error.error)
+        });
+        written.map_err(|error| CliError::at(&path, error))?;
+        Ok(path)
+    }
+
+    fn tuning(&self) -> Option<Tuning> {
+        let digits = self.key.as_bytes().as_chunks::<2>().0;
+        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let key: Vec<u8> = digits.iter().map(byte).collect::<Option<_>>()?;
+        let choices = self.steps.iter().map(|step| (step.shape(), step.choice())).collect();
+        let key: [u8; 32] = key.try_into().ok()?;
+        (hex(&key) == self.key).then_some(Tuning { key, choices })
+    }
+}
+
+impl TunedStep {
+    pub fn shape(&self) -> StepShape {
+        StepShape { rows: self.rows, batch: self.batch, from_tokens: self.from_tokens }
+    }
+
+    pub fn choice(&self) -> Choice {
+        let winners = self.winners.iter().map(|one| (one.pipeline, one.alternative)).collect();
+        Choice { version: self.version, winners }
+    }
+}
+
+fn read_file(path: &Path) -> io::Result<Tuning> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > MAX_BYTES {
+        return Err(io::Error::other(format!("is not a file of at most {MAX_BYTES} bytes")));
+    }
+    let file: TuningFile = serde_json::from_slice(&std::fs::read(path)?)?;
+    file.tuning().ok_or_else(|| io::Error::other("its key is not 64 hexadecimal digits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn file() -> TuningFile {
+        let winner =
+            Winner { pipeline: 3, alternative: 1, name: "matmul".into(), microseconds_before: 10.0, microseconds: 8.0 };
+        TuningFile {
+            key: hex(&[0xab; 32]),
+            device: "Some GPU".into(),
+            driver: "driver 1".into(),
+            target: "generic".into(),
+            steps: vec![TunedStep {
+                rows: 8,
+                batch: true,
+                from_tokens: 0,
+                version: 0,
+                microseconds_before: 100.0,
+                microseconds: 98.0,
+                winners: vec![winner],
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let artifact = folder.path().join("model.unicorn");
+        assert_eq!(read(&artifact), None);
+        let path = file().write(&artifact).unwrap();
+        let shape = StepShape { rows: 8, batch: true, from_tokens: 0 };
+        let choice = Choice { version: 0, winners: [(3, 1)].into() };
+        assert_eq!(path, folder.path().join("model.unicorn.tune.json"));
+        assert_eq!(read(&artifact), Some(Tuning { key: [0xab; 32], choices: BTreeMap::from([(shape, choice)]) }));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_damaged_is_as_good_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let artifact = folder.path().join("model.unicorn");
+        let path = file().write(&artifact).unwrap();
+        let sound = std::fs::read_to_string(&path).unwrap();
+        for damaged in [&sound[..sound.len() / 2], "", "[]", &sound.replace("abab", "xyxy"), &sound.replace("abab", "")]
+        {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(read(&artifact), None, "{damaged}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(read(&artifact), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! What the GPUs and every running `unicorn-run` do now.
+//!
+//! ```text
+//! sysfs, nvidia-smi ──► gpus ─────┐
+//! /proc/PID/fdinfo  ──► clients ──┼─► Sample ──► top: terminal, lines of JSON
+//! status files      ──► status ───┘         └──► metrics
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+
+mod clients;
+pub mod gpus;
+
+use self::gpus::GpuSample;
+use crate::monitor::status::{self, Status};
+use unicorn_runtime::sysfs::text;
+
+/// What is seen at one time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    pub gpus: Vec<GpuSample>,
+    pub processes: Vec<ProcessSample>,
+}
+
+/// One `unicorn-run`: what it says of itself, and what the kernel says of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessSample {
+    #[serde(flatten)]
+    pub status: Status,
+    pub vram_bytes: Option<u64>,
+    pub gtt_bytes: Option<u64>,
+    /// Of the time since the last sample, engines worked this part for it.
+    pub gpu_percent: Option<f64>,
+}
+
+/// Looks, and remembers what it needs for the next look.
+pub struct Watch {
+    /// `/` but in tests.
+    root: PathBuf,
+    /// Where processes leave their statuses, if the system offers such a place.
+    folder: Option<PathBuf>,
+    /// When each process was last looked at, and its engines' time then.
+    before: BTreeMap<u32, (Instant, u64)>,
+}
+
+impl Watch {
+    pub fn new(root: PathBuf) -> Watch {
+        Watch { root, folder: status::folder(), before: BTreeMap::new() }
+    }
+
+    pub fn sample(&mut self, now: Instant) -> Sample {
+        let statuses = self.folder.iter().flat_map(|folder| status::read_all(folder, |pid| is_ours(&self.root, pid)));
+        let statuses: Vec<Status> = statuses.collect();
+        let before = std::mem::take(&mut self.before);
+        let process = |status: Status| {
+            let client = clients::read(&self.root, status.pid);
+            let time = client.engine_nanoseconds;
+            let gpu_percent = time.zip(before.get(&status.pid)).and_then(|(time, (since, before))| {
+                let elapsed = now.duration_since(*since).as_nanos() as f64;
+                // A client that was closed took its time with it.
+                let worked = time.checked_sub(*before)?;
+                (elapsed > 0.0).then(|| 100.0 * worked as f64 / elapsed)
+            });
+            self.before.extend(time.map(|time| (status.pid, (now, time))));
+            ProcessSample { status, vram_bytes: client.vram_bytes, gtt_bytes: client.gtt_bytes, gpu_percent }
+        };
+        Sample { gpus: gpus::sample(&self.root), processes: statuses.into_iter().map(process).collect() }
+    }
+}
+
+/// Whether the process runs and is a `unicorn-run`: ids are given out again.
+fn is_ours(root: &Path, pid: u32) -> bool {
+    text(&root.join(format!("proc/{pid}/comm"))).as_deref() == Some("unicorn-run")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gpus::tests::write;
+    use super::*;
+    use crate::monitor::status::tests::status;
+    use std::time::Duration;
+
+    #[test]
+    fn a_process_is_watched_while_it_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("run/unicorn");
+        let status_text = |pid| serde_json::to_string(&status(pid)).unwrap();
+        let info = |time: u64| format!("drm-client-id: 1\ndrm-memory-vram: 1 MiB\ndrm-engine-compute: {time} ns\n");
+        write(root.path(), &[("run/unicorn/5.json", &status_text(5)), ("run/unicorn/6.json", &status_text(6))]);
+        write(root.path(), &[("proc/5/comm", "unicorn-run\n"), ("proc/6/comm", "someone else\n")]);
+        write(root.path(), &[("proc/5/fdinfo/9", &info(1_000))]);
+        let mut watch = Watch { root: root.path().to_owned(), folder: Some(folder), before: BTreeMap::new() };
+        let begin = Instant::now();
+        let first = watch.sample(begin);
+        let [process] = first.processes.as_slice() else { panic!("{first:?}") };
+        assert_eq!((process.status.pid, process.vram_bytes, process.gpu_percent), (5, Some(1 << 20), None));
+
+        write(root.path(), &[("proc/5/fdinfo/9", &info(250_001_000))]);
+        let second = watch.sample(begin + Duration::from_secs(1));
+        assert_eq!(second.processes[0].gpu_percent, Some(25.0));
+        let json = serde_json::to_value(&second).unwrap();
+        assert_eq!((&json["processes"][0]["pid"], &json["processes"][0]["doing"]), (&5.into(), &"decode".into()));
+
+        // Another look at the same moment, or less time than before, says nothing.
+        assert_eq!(watch.sample(begin + Duration::from_secs(1)).processes[0].gpu_percent, None);
+        write(root.path(), &[("proc/5/fdinfo/9", &info(7))]);
+        assert_eq!(watch.sample(begin + Duration::from_secs(2)).processes[0].gpu_percent, None);
+
+        std::fs::remove_dir_all(root.path().join("proc/5")).unwrap();
+        assert!(watch.sample(begin + Duration::from_secs(3)).processes.is_empty());
+    }
+}

@@ -1,0 +1,4 @@
+//! What commands print about a run, and how it is laid out.
+
+pub mod statistics;
+pub mod table;

@@ -1,0 +1,56 @@
+//! Ctrl-C stops an answer, not the program; pressed again before anyone noticed, it ends the program. Commands that write
+//! a file are ended by it at once, and their half-written file with them.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::error::CliError;
+
+/// From now on, Ctrl-C is a flag that [`pressed`] reads. Called once the model is loaded: until then, Ctrl-C ends the
+/// program at once. So it does where there is no thread to wait for it.
+pub fn catch() -> Result<(), CliError> {
+    catch_with(|| ())
+}
+
+/// The same, and `pressed` is told.
+pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
+    if !has_thread() {
+        return Ok(());
+    }
+    let on_press = move || {
+        if PRESSED.swap(true, Ordering::Relaxed) {
+            std::process::exit(EXIT_INTERRUPTED);
+        }
+        pressed();
+    };
+    ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
+}
+
+/// From now on, Ctrl-C ends the program and removes the half-written file `partial`. One file a program: a second one is
+/// not removed.
+pub fn remove_partial(partial: PathBuf) {
+    let on_press = move || {
+        let _ = std::fs::remove_file(&partial);
+        std::process::exit(EXIT_INTERRUPTED);
+    };
+    // Without a handler Ctrl-C ends the program just as well, and leaves the file.
+    if has_thread() {
+        let _ = ctrlc::set_handler(on_press);
+    }
+}
+
+/// Whether a thread can be started. `ctrlc` asks only when it has taken the signal, which then nobody hears.
+pub fn has_thread() -> bool {
+    thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
+}
+
+/// Whether Ctrl-C was pressed since the last call.
+pub fn pressed() -> bool {
+    PRESSED.swap(false, Ordering::Relaxed)
+}
+
+static PRESSED: AtomicBool = AtomicBool::new(false);
+
+/// What shells report for a program that SIGINT ended.
+const EXIT_INTERRUPTED: i32 = 130;

@@ -1,0 +1,71 @@
+//! Errors that a client gets, in OpenAI's form.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::response::json_response;
+
+/// Why a request is not answered, and with which of its parameters that has to do.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ApiError {
+    /// Of the response.
+    pub status: StatusCode,
+    /// What, expected, found, in one line.
+    pub message: String,
+    /// The parameter that is wrong, if it is one.
+    pub parameter: Option<String>,
+    /// OpenAI's code for it, if there is one, which client libraries check.
+    pub code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// The client's mistake.
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError { status: StatusCode::BAD_REQUEST, message: message.into(), parameter: None, code: None }
+    }
+
+    /// A parameter that is not what it should be.
+    pub(crate) fn parameter(name: &str, message: impl std::fmt::Display) -> ApiError {
+        let parameter = Some(name.to_owned());
+        ApiError { parameter, ..ApiError::bad_request(format!("{name}: {message}")) }
+    }
+
+    /// A prompt of more tokens than the context has. Clients check the code, and shorten their history.
+    pub(crate) fn context_length(name: &str, message: impl std::fmt::Display) -> ApiError {
+        ApiError { code: Some("context_length_exceeded"), ..ApiError::parameter(name, message) }
+    }
+
+    /// A model's name other than that of the model that is served.
+    pub(crate) fn unknown_model(asked: &str, served: &str) -> ApiError {
+        let message = format!("expected {served:?}, found {asked:?}");
+        ApiError {
+            status: StatusCode::NOT_FOUND,
+            code: Some("model_not_found"),
+            ..ApiError::parameter("model", message)
+        }
+    }
+
+    /// The server is shutting down: a client may try again.
+    pub(crate) fn stopping() -> ApiError {
+        ApiError { status: StatusCode::SERVICE_UNAVAILABLE, ..ApiError::bad_request("server is stopping") }
+    }
+
+    /// The server's own failure.
+    pub(crate) fn failed(message: impl Into<String>) -> ApiError {
+        ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, ..ApiError::bad_request(message) }
+    }
+
+    /// The body of the response: OpenAI's `error` object.
+    pub fn json(&self) -> Value {
+        let kind = if self.status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        json!({"error": {"message": self.message, "type": kind, "param": self.parameter, "code": self.code}})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        json_response(self.status, &self.json())
+    }
+}

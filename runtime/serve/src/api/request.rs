@@ -1,0 +1,395 @@
+//! Requests of OpenAI's API (<https://platform.openai.com/docs/api-reference>) with llama.cpp's further sampling parameters.
+//! A parameter that would change the answer and is not implemented is an error; other unknown parameters are ignored.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use unicorn_text::Message;
+use unicorn_text::unicorn_runtime::Sampling;
+
+use super::error::ApiError;
+
+/// An endpoint that generates text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`: a conversation, put into the model's chat template.
+    ChatCompletions,
+    /// `/v1/completions`: a prompt, continued as it is.
+    Completions,
+}
+
+/// A request whose parameters are all implemented and in their ranges.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// At least one; [`MAX_CHOICES`] at most, times `n`.
+    pub prompts: Vec<Prompt>,
+    /// Choices for each prompt, at least one.
+    pub n: u32,
+    /// Checked; its `seed` is that of the server's defaults.
+    pub sampling: Sampling,
+    /// The request's own seed.
+    pub seed: Option<u64>,
+    /// `None`: no limit. Never 0.
+    pub max_tokens: Option<u32>,
+    /// Strings that end a choice.
+    pub stop_strings: Vec<String>,
+    /// Whether the response is a stream of server-sent events.
+    pub stream: bool,
+    /// Whether a stream ends with token counts.
+    pub include_usage: bool,
+}
+
+/// What a choice continues.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A conversation, for the chat template.
+    Chat(Vec<Message>),
+    /// Plain text.
+    Text(String),
+    /// Token ids, not checked yet.
+    Tokens(Vec<u32>),
+}
+
+/// Most choices of a request, of all prompts together.
+pub const MAX_CHOICES: usize = 128;
+/// Characters of a value that an error message quotes.
+const MAX_QUOTED_CHARACTERS: usize = 80;
+
+/// Stop strings of a request, and bytes of each.
+const MAX_STOP_STRINGS: usize = 16;
+const MAX_STOP_BYTES: usize = 1 << 10;
+
+/// Parameters of OpenAI, llama.cpp and vLLM that are not implemented, with the value that has no effect.
+fn not_implemented() -> Vec<(&'static str, Value)> {
+    vec![
+        ("audio", Value::Null),
+        ("best_of", json!(1)),
+        ("dry_multiplier", json!(0.0)),
+        ("echo", json!(false)),
+        ("frequency_penalty", json!(0.0)),
+        ("function_call", json!("none")),
+        ("functions", json!([])),
+        ("grammar", json!("")),
+        ("guided_choice", Value::Null),
+        ("guided_grammar", Value::Null),
+        ("guided_json", Value::Null),
+        ("guided_regex", Value::Null),
+        ("ignore_eos", json!(false)),
+        ("json_schema", json!({})),
+        ("logit_bias", json!({})),
+        ("logprobs", json!(false)),
+        ("min_tokens", json!(0)),
+        ("mirostat", json!(0)),
+        ("modalities", json!(["text"])),
+        ("presence_penalty", json!(0.0)),
+        ("prompt_logprobs", Value::Null),
+        ("response_format", json!({"type": "text"})),
+        ("stop_token_ids", json!([])),
+        ("structured_outputs", Value::Null),
+        ("suffix", json!("")),
+        ("tools", json!([])),
+        ("top_logprobs", json!(0)),
+        ("typical_p", json!(1.0)),
+        ("use_beam_search", json!(false)),
+        ("xtc_probability", json!(0.0)),
+    ]
+}
+
+impl Request {
+    /// Parses the body of a request; `defaults` are the sampling parameters that it leaves out.
+    ///
+    /// # Errors
+    /// For a body that is not JSON, a parameter outside its range, and one that is not implemented.
+    pub fn parse(endpoint: Endpoint, body: &[u8], defaults: &Sampling) -> Result<Request, ApiError> {
+        let body: Value = serde_json::from_slice(body)
+            .map_err(|error| ApiError::bad_request(format!("body: expected JSON, found {error}")))?;
+        let Value::Object(fields) = body else {
+            return Err(ApiError::bad_request(format!("body: expected an object, found {}", quoted(&body))));
+        };
+        let mut fields = Fields(fields);
+        for (name, no_effect) in not_implemented() {
+            fields.accept_only(name, &no_effect)?;
+        }
+        // Without tools there is nothing to choose.
+        if fields.0.get("tool_choice") != Some(&json!("auto")) {
+            fields.accept_only("tool_choice", &json!("none"))?;
+        }
+        let prompts = match endpoint {
+            Endpoint::ChatCompletions => {
+                vec![Prompt::Chat(messages(fields.require("messages", "a list of messages")?)?)]
+            }
+            Endpoint::Completions => prompts(&fields.require("prompt", PROMPT)?)?,
+        };
+        let n = fields.take("n", "a whole number")?.unwrap_or(1u32);
+        if n == 0 || prompts.len().saturating_mul(n as usize) > MAX_CHOICES {
+            let expected =
+                format!("expected 1 to {MAX_CHOICES} choices in all, found {n} for each of {}", prompts.len());
+            return Err(ApiError::parameter("n", expected));
+        }
+        let stream_options: Option<Map<String, Value>> = fields.take("stream_options", "an object")?;
+        let include_usage =
+            stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
+        Ok(Request {
+            prompts,
+            n,
+            sampling: sampling(&mut fields, defaults)?,
+            seed: seed(&mut fields)?,
+            max_tokens: max_tokens(&mut fields)?,
+            stop_strings: stop_strings(fields.take("stop", STOP)?)?,
+            stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
+            include_usage: include_usage.unwrap_or(false),
+        })
+    }
+}
+
+const BOOLEAN: &str = "true or false";
+const COUNT: &str = "a whole number above 0, or -1 for no limit";
+const NUMBER: &str = "a number";
+const PROMPT: &str = "text, a list of texts, token ids, or a list of lists of token ids";
+const STOP: &str = "a text or a list of texts";
+
+/// The parameters of a request, or of a part of one.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// A parameter that may be left out or null.
+    fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
+        match T::deserialize(&value) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(unexpected(name, expected, &value)),
+        }
+    }
+
+    fn require<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<T, ApiError> {
+        let missing = || ApiError::parameter(name, format!("expected {expected}, found nothing"));
+        self.take(name, expected)?.ok_or_else(missing)
+    }
+
+    /// An error unless the parameter is left out, null, or has the value that has no effect.
+    fn accept_only(&mut self, name: &str, no_effect: &Value) -> Result<(), ApiError> {
+        let asked = self.0.remove(name).filter(|value| !value.is_null());
+        // 0 and 0.0 are one number.
+        let has_no_effect =
+            |value: &Value| value == no_effect || (value.is_number() && value.as_f64() == no_effect.as_f64());
+        match asked.filter(|value| !has_no_effect(value)) {
+            None => Ok(()),
+            Some(value) => Err(ApiError::parameter(name, format!("not supported here, found {}", quoted(&value)))),
+        }
+    }
+}
+
+fn unexpected(name: &str, expected: &str, found: &Value) -> ApiError {
+    ApiError::parameter(name, format!("expected {expected}, found {}", quoted(found)))
+}
+
+/// A value as an error message quotes it.
+fn quoted(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_QUOTED_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// By OpenAI's two names and llama.cpp's; `None`: no limit.
+fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let mut max_tokens = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let asked: Option<i64> = fields.take(name, COUNT)?;
+        if let Some(found) = asked.filter(|asked| *asked != -1 && *asked <= 0) {
+            return Err(ApiError::parameter(name, format!("expected {COUNT}, found {found}")));
+        }
+        max_tokens = max_tokens.or(asked);
+    }
+    // No context has more tokens than u32::MAX.
+    Ok(max_tokens.filter(|asked| *asked != -1).map(|asked| asked.min(u32::MAX.into()) as u32))
+}
+
+/// Sampling parameters without the seed.
+fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampling, ApiError> {
+    let top_p = fields.take("top_p", NUMBER)?;
+    let top_k = fields.take("top_k", "a whole number")?;
+    // vLLM's name and llama.cpp's.
+    let repetition_penalty = fields.take("repetition_penalty", NUMBER)?;
+    let repeat_penalty = fields.take("repeat_penalty", NUMBER)?.or(repetition_penalty);
+    let sampling = Sampling {
+        temperature: fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature),
+        // 0 stands for the smallest set, which holds the most likely token.
+        top_p: top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p),
+        min_p: fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p),
+        // vLLM has -1 for all tokens.
+        top_k: top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k),
+        repeat_penalty: repeat_penalty.unwrap_or(defaults.repeat_penalty),
+        repeat_last_n: fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n),
+        ..defaults.clone()
+    };
+    sampling.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(sampling)
+}
+
+/// `None`: a random one, for which llama.cpp has -1.
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let seed: Option<i128> = fields.take("seed", "a whole number")?;
+    Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
+}
+
+fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
+    let several = stop.map(|stop| if stop.is_string() { json!([stop]) } else { stop });
+    match several {
+        None => Ok(Vec::new()),
+        Some(several) => {
+            let texts: Vec<String> = Vec::deserialize(&several).map_err(|_| unexpected("stop", STOP, &several))?;
+            // Each is searched for after every token.
+            if texts.len() > MAX_STOP_STRINGS || texts.iter().any(|text| text.len() > MAX_STOP_BYTES) {
+                let expected = format!("{MAX_STOP_STRINGS} texts of {MAX_STOP_BYTES} bytes each, at most");
+                return Err(unexpected("stop", &expected, &several));
+            }
+            Ok(texts)
+        }
+    }
+}
+
+fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+    let one = |prompt: &Value| match prompt {
+        Value::String(text) => Some(Prompt::Text(text.clone())),
+        tokens => Vec::deserialize(tokens).ok().map(Prompt::Tokens),
+    };
+    let several = |prompt: &Value| prompt.as_array()?.iter().map(one).collect::<Option<Vec<Prompt>>>();
+    let prompts = one(prompt).map(|one| vec![one]).or_else(|| several(prompt));
+    prompts.ok_or_else(|| unexpected("prompt", PROMPT, prompt))
+}
+
+fn messages(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::parameter("messages", "expected at least one message, found none"));
+    }
+    let numbered = messages.into_iter().enumerate();
+    numbered
+        .map(|(index, value)| message(&value).ok_or_else(|| unexpected(&format!("messages[{index}]"), MESSAGE, &value)))
+        .collect()
+}
+
+const MESSAGE: &str = "a role and a content that is text or a list of parts of text, without tool calls";
+
+fn message(value: &Value) -> Option<Message> {
+    let role = value.get("role")?.as_str()?.to_owned();
+    // Leaving tool calls out would change the conversation.
+    let calls = value.get("tool_calls").filter(|calls| !calls.is_null());
+    if calls.is_some_and(|calls| calls.as_array().is_none_or(|calls| !calls.is_empty())) {
+        return None;
+    }
+    let content = match value.get("content")? {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        parts => parts.as_array()?.iter().map(text_part).collect::<Option<String>>()?,
+    };
+    Some(Message { role, content })
+}
+
+fn text_part(part: &Value) -> Option<&str> {
+    // A refusal of the assistant is a part of its own kind.
+    let kind = part.get("type")?.as_str().filter(|kind| ["text", "refusal"].contains(kind))?;
+    part.get(kind)?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(endpoint: Endpoint, body: Value) -> Result<Request, String> {
+        let defaults = Sampling { top_k: 5, ..unicorn_text::default_sampling() };
+        Request::parse(endpoint, body.to_string().as_bytes(), &defaults).map_err(|error| error.message)
+    }
+
+    fn text(body: Value) -> Result<Request, String> {
+        let mut whole = json!({"prompt": "Hello"});
+        whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        parse(Endpoint::Completions, whole)
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_tokens_or_several_of_them() {
+        let prompts =
+            |prompt: Value| parse(Endpoint::Completions, json!({"prompt": prompt})).map(|request| request.prompts);
+        let (hello, bye) = (Prompt::Text("Hello".into()), Prompt::Text("Bye".into()));
+        assert_eq!(prompts(json!("Hello")), Ok(vec![hello.clone()]));
+        assert_eq!(prompts(json!(["Hello", "Bye"])), Ok(vec![hello, bye]));
+        assert_eq!(prompts(json!([1, 2])), Ok(vec![Prompt::Tokens(vec![1, 2])]));
+        assert_eq!(prompts(json!([[1], [2]])), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2])]));
+        assert!(prompts(json!([1, "Hello"])).unwrap_err().ends_with("found [1,\"Hello\"]"));
+    }
+
+    #[test]
+    fn a_message_is_text_or_parts_of_text() {
+        let messages = |message: Value| {
+            parse(Endpoint::ChatCompletions, json!({"messages": [message]})).map(|request| request.prompts)
+        };
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        assert_eq!(
+            messages(json!({"role": "user", "content": parts})),
+            Ok(vec![Prompt::Chat(vec![Message::new("user", "ab")])])
+        );
+        assert_eq!(
+            messages(json!({"role": "assistant", "content": null, "tool_calls": []})),
+            Ok(vec![Prompt::Chat(vec![Message::new("assistant", "")])])
+        );
+        let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
+        for rejected in [
+            json!({"role": "user", "content": image}),
+            json!({"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}),
+            json!({"content": "a"}),
+            json!("a"),
+        ] {
+            assert!(messages(rejected).unwrap_err().starts_with("messages[0]: expected a role"));
+        }
+    }
+
+    #[test]
+    fn what_a_request_leaves_out_is_the_server_s_default() {
+        let request = text(json!({"temperature": 0.5, "top_p": null})).unwrap();
+        let sampling = request.sampling;
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p, request.seed), (0.5, 5, 0.95, None));
+        let request = text(json!({"top_k": -1, "seed": -7, "repetition_penalty": 1.5})).unwrap();
+        let sampling = request.sampling;
+        assert_eq!((sampling.top_k, request.seed, sampling.repeat_penalty), (0, Some(-7i64 as u64), 1.5));
+        let request = text(json!({"max_tokens": 3, "stop": "END", "stream_options": {}})).unwrap();
+        assert_eq!((request.max_tokens, request.stop_strings, request.n), (Some(3), vec!["END".to_owned()], 1));
+        assert!(!request.stream && !request.include_usage);
+    }
+
+    #[test]
+    fn parameters_of_other_servers_are_understood() {
+        let max_tokens = |body: Value| text(body).map(|request| request.max_tokens);
+        assert_eq!(max_tokens(json!({"n_predict": 4})), Ok(Some(4)));
+        assert_eq!(max_tokens(json!({"max_tokens": -1, "n_predict": 4})), Ok(None));
+        assert_eq!(max_tokens(json!({"max_completion_tokens": 10_000_000_000u64})), Ok(Some(u32::MAX)));
+        assert!(max_tokens(json!({"max_tokens": -2})).unwrap_err().starts_with("max_tokens: expected a whole number"));
+        assert_eq!(text(json!({"seed": u64::MAX})).unwrap().seed, Some(u64::MAX));
+        assert_eq!(text(json!({"seed": -1})).unwrap().seed, None);
+        assert!(text(json!({"top_p": 0})).unwrap().sampling.top_p > 0.0);
+        assert!(text(json!({"tool_choice": "auto"})).is_ok() && text(json!({"tool_choice": "required"})).is_err());
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_an_error_unless_it_has_no_effect() {
+        let no_effect = json!({"logprobs": null, "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
+        assert!(text(no_effect).is_ok());
+        for (name, value) in [("frequency_penalty", json!(0.5)), ("echo", json!(true)), ("logit_bias", json!({"1": 2}))]
+        {
+            let message = text(json!({name: value})).unwrap_err();
+            assert!(message.starts_with(&format!("{name}: not supported here, found ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_at_most_a_line() {
+        let message = text(json!({"temperature": "é".repeat(1000)})).unwrap_err();
+        assert!(message.starts_with("temperature: expected a number, found \"éé") && message.len() < 300, "{message}");
+        assert!(text(json!({"n": 129})).unwrap_err().starts_with("n: expected 1 to 128 choices"));
+        assert!(text(json!({"max_tokens": 0})).is_err() && text(json!({"top_p": 1.5})).is_err());
+        let many = vec!["a"; 17];
+        assert!(text(json!({"stop": many})).unwrap_err().starts_with("stop: expected 16 texts"));
+    }
+}

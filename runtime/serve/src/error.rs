@@ -1,0 +1,58 @@
+//! Why a server could not start.
+
+use std::error::Error;
+use std::fmt;
+
+use unicorn_text::TextError;
+use unicorn_text::unicorn_runtime::RunError;
+
+/// Why a server could not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The artifact's weights are random: they are for measuring time, and their text means nothing.
+    SyntheticWeights {
+        /// The model's name.
+        model: String,
+    },
+    /// The artifact's tokenizer or chat template is missing or not usable.
+    Text(TextError),
+    /// The model has no sessions left, or no program for as many sequences as it was loaded for; or a default of sampling is out
+    /// of its range.
+    Run(RunError),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::SyntheticWeights { model } => write!(
+                f,
+                "weights of {model} are synthetic, good for timing and not for text: a server expects those of a trained model"
+            ),
+            ServeError::Text(error) => error.fmt(f),
+            ServeError::Run(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ServeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ServeError::SyntheticWeights { .. } => None,
+            ServeError::Text(error) => error.source(),
+            ServeError::Run(error) => error.source(),
+        }
+    }
+}
+
+impl From<TextError> for ServeError {
+    fn from(error: TextError) -> ServeError {
+        ServeError::Text(error)
+    }
+}
+
+impl From<RunError> for ServeError {
+    fn from(error: RunError) -> ServeError {
+        ServeError::Run(error)
+    }
+}

@@ -1,0 +1,48 @@
+//! An HTTP server with OpenAI's API for a model of [`unicorn_runtime`], whose sequences share each step.
+//!
+//! ```text
+//!                threads of the HTTP server                       the thread that calls Server::run
+//! client ──► routes ── Request ──► RequestHandler: tokens ─ Job ─► Worker ──► Scheduler ──► Model
+//!        ◄── PendingResponse (one object, or a stream) ◄─ Event ── Choice: tokens → text, until it ends
+//! ```
+//!
+//! ```no_run
+//! use unicorn_serve::{HttpListener, ServeOptions, Server};
+//!
+//! fn serve(model: &unicorn_serve::unicorn_runtime::Model) -> Result<(), Box<dyn std::error::Error>> {
+//!     let listener = HttpListener::bind("127.0.0.1:8080")?;
+//!     let server = Server::new(model, ServeOptions::default())?;
+//!     listener.serve("http", server.router())?;
+//!     server.run(&mut |_activity| ());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The crate reads no command line, prints nothing and handles no signals: [`Stopper::stop`] ends a server.
+
+#![deny(missing_docs)]
+
+mod options;
+mod server;
+
+mod api;
+mod handler;
+mod pending;
+mod routes;
+
+mod choice;
+mod worker;
+
+mod error;
+mod http;
+
+pub use axum;
+pub use unicorn_text;
+pub use unicorn_text::unicorn_runtime;
+
+pub use api::error::ApiError;
+pub use api::request::{Endpoint, MAX_CHOICES, Prompt, Request};
+pub use error::ServeError;
+pub use http::HttpListener;
+pub use options::ServeOptions;
+pub use server::{Activity, Server, Stopper};

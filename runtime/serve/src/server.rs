@@ -1,0 +1,88 @@
+//! The server: a model, its scheduler, and the routes that queue requests for it.
+
+use std::sync::{Arc, mpsc};
+
+use axum::Router;
+use unicorn_text::unicorn_runtime::Model;
+use unicorn_text::unicorn_runtime::scheduler::Scheduler;
+
+use crate::error::ServeError;
+use crate::handler::RequestHandler;
+use crate::options::ServeOptions;
+use crate::routes::routes;
+use crate::worker::{Command, Worker};
+
+/// Serves one model. [`Server::router`] answers requests on the threads of an HTTP server, [`Server::run`] generates the tokens on
+/// the thread that calls it.
+///
+/// Requests share each step of the model (continuous batching): as many sequences at a time as the model was loaded for, further
+/// requests wait.
+pub struct Server {
+    handler: Arc<RequestHandler>,
+    stopper: Stopper,
+    worker: Worker,
+}
+
+/// Stops a [`Server`] from any thread.
+#[derive(Clone)]
+pub struct Stopper {
+    commands: mpsc::Sender<Command>,
+}
+
+/// What a running server is doing, for its monitor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Activity {
+    /// Requests that wait for a sequence to end.
+    pub waiting: u32,
+    /// Sequences whose prompt is not in the cache yet.
+    pub in_prefill: u32,
+    /// Sequences that get a token with each step.
+    pub decoding: u32,
+    /// Tokens that were sampled since the monitor was last called.
+    pub new_tokens: u32,
+}
+
+impl Server {
+    /// Creates as many sessions as `model` was loaded for. The server holds the model until it is dropped.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn new(model: &Model, options: ServeOptions) -> Result<Server, ServeError> {
+        let meta = &model.meta().model;
+        if meta.synthetic {
+            return Err(ServeError::SyntheticWeights { model: meta.name.clone() });
+        }
+        options.sampling.check()?;
+        let scheduler = Scheduler::new(model)?;
+        let (sender, commands) = mpsc::channel();
+        let handler = Arc::new(RequestHandler::new(model, options, sender.clone())?);
+        let worker = Worker { tokenizer: handler.tokenizer().clone(), scheduler, commands };
+        Ok(Server { handler, stopper: Stopper { commands: sender }, worker })
+    }
+
+    /// The routes `/v1/chat/completions`, `/v1/completions`, `/v1/models` and `/health`, to be served by themselves (see
+    /// [`HttpListener`](crate::HttpListener)) or as a part of another program's. Requests that arrive before [`Server::run`] wait.
+    pub fn router(&self) -> Router {
+        routes(self.handler.clone())
+    }
+
+    /// What ends [`Server::run`].
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Generates what requests ask for. Blocks until the server is stopped; requests that are not answered by then get an error.
+    ///
+    /// `monitor` is called before and after each step, and should return quickly: the next step starts after it.
+    pub fn run(self, monitor: &mut dyn FnMut(&Activity)) {
+        self.worker.run(monitor);
+    }
+}
+
+impl Stopper {
+    /// Stops the server after the step that is running. Does nothing when it has stopped.
+    pub fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+}

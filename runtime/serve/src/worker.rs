@@ -1,0 +1,82 @@
+//! The thread that runs the model's steps: takes commands between two steps, and ticks the scheduler.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::mpsc::Receiver;
+
+use tokio::sync::mpsc::UnboundedSender;
+use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
+use unicorn_text::{OutputText, StopConditions, Tokenizer};
+
+use crate::choice::{Choice, Event};
+use crate::server::Activity;
+
+/// What is sent to the worker.
+pub(crate) enum Command {
+    Generate(Box<Job>),
+    /// End at once, whatever is being generated.
+    Stop,
+}
+
+/// One choice of a request.
+pub(crate) struct Job {
+    /// Index among the request's choices.
+    pub(crate) choice: u32,
+    /// Fits the context.
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) sampling: Sampling,
+    pub(crate) conditions: StopConditions,
+    pub(crate) events: UnboundedSender<Event>,
+}
+
+pub(crate) struct Worker {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) scheduler: Scheduler<Choice>,
+    pub(crate) commands: Receiver<Command>,
+}
+
+impl Worker {
+    /// Returns after [`Command::Stop`], or when every sender of commands has been dropped.
+    pub(crate) fn run(mut self, monitor: &mut dyn FnMut(&Activity)) {
+        let mut received = VecDeque::new();
+        loop {
+            if self.scheduler.is_idle() && received.is_empty() {
+                monitor(&self.activity());
+                let Ok(command) = self.commands.recv() else { return };
+                received.push_back(command);
+            }
+            received.extend(self.commands.try_iter());
+            for command in received.drain(..) {
+                match command {
+                    Command::Generate(job) => self.scheduler.submit(request(*job, &self.tokenizer)),
+                    Command::Stop => return,
+                }
+            }
+            let mut activity = self.activity();
+            monitor(&activity);
+            let Worker { scheduler, commands, .. } = &mut self;
+            scheduler.turn(&mut |n_tokens| {
+                activity.new_tokens = n_tokens as u32;
+                monitor(&activity);
+                received.extend(commands.try_iter());
+                if received.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+    }
+
+    fn activity(&self) -> Activity {
+        Activity {
+            waiting: self.scheduler.waiting() as u32,
+            in_prefill: self.scheduler.in_prefill() as u32,
+            decoding: self.scheduler.decoding() as u32,
+            new_tokens: 0,
+        }
+    }
+}
+
+fn request(job: Job, tokenizer: &Tokenizer) -> Request<Choice> {
+    let Job { choice, prompt, sampling, conditions, events } = job;
+    let output = OutputText::new(tokenizer, &prompt, conditions);
+    Request { prompt, sampling, listener: Choice::new(choice, events, output) }
+}

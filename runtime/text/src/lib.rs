@@ -1,0 +1,35 @@
+//! Text around [`unicorn_runtime`]: a model takes and returns token ids, this crate has what turns them into text.
+//!
+//! ```text
+//! messages ──► ChatTemplate ──► text ──► Tokenizer ──► token ids ──► a session of unicorn_runtime
+//!                                                                                  │ token ids
+//!          OutputText: pieces of text ◄── StopStrings ◄── Detokenizer ◄────────────┘
+//! ```
+//!
+//! It contains no device, no HTTP and no command line. Everything is read from the artifact's [`TokenizerSection`].
+
+#![deny(missing_docs)]
+
+mod tokenizer;
+
+mod detokenizer;
+mod output;
+mod stop_strings;
+
+mod chat_template;
+mod strftime;
+
+mod sampling;
+
+mod error;
+
+pub use unicorn_artifact::TokenizerSection;
+pub use unicorn_runtime;
+
+pub use chat_template::{ChatTemplate, Message};
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use output::{EndReason, OutputText, Piece, StopConditions};
+pub use sampling::{default_sampling, random_seed};
+pub use stop_strings::StopStrings;
+pub use tokenizer::Tokenizer;

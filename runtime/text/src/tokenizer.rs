@@ -1,0 +1,145 @@
+//! The tokenizer of an artifact: text to token ids. `detokenizer` is the way back.
+
+use std::sync::Arc;
+
+use unicorn_artifact::TokenizerSection;
+
+use crate::detokenizer::Detokenizer;
+use crate::error::TextError;
+
+/// A model's tokenizer. Cloning is cheap: clones share the vocabulary. All methods may be called from several threads at once.
+///
+/// ```no_run
+/// # fn example(model: &unicorn_runtime::Model) -> Result<(), unicorn_text::TextError> {
+/// let tokenizer = unicorn_text::Tokenizer::new(model.tokenizer_section())?;
+/// let prompt: Vec<u32> = tokenizer.encode_prompt("Once upon a time")?;
+/// let text: String = tokenizer.decode(&prompt)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tokenizer {
+    tokenizer: Arc<tokenizers::Tokenizer>,
+    /// Precedes a plain prompt.
+    prompt_bos: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Parses the tokenizer section of an artifact, which takes tens of milliseconds for a large vocabulary.
+    ///
+    /// # Errors
+    /// [`TextError::NoTokenizer`] or [`TextError::Tokenizer`].
+    pub fn new(section: &TokenizerSection) -> Result<Tokenizer, TextError> {
+        if section.tokenizer_json.is_empty() {
+            return Err(TextError::NoTokenizer);
+        }
+        let unusable = |error: tokenizers::Error| TextError::Tokenizer { detail: error.to_string() };
+        let mut tokenizer: tokenizers::Tokenizer = section.tokenizer_json.parse().map_err(unusable)?;
+        // Some files keep the truncation and the padding of their training.
+        tokenizer.with_truncation(None).map_err(unusable)?.with_padding(None);
+        let prompt_bos = section.bos_id.filter(|_| section.add_bos);
+        Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos })
+    }
+
+    /// Ids of a plain prompt: those of `text`, preceded by the beginning-of-sequence token if the model expects one and the text
+    /// does not begin with it.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode(text)?;
+        if let Some(bos) = self.prompt_bos
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// Ids of `text` alone, as a rendered chat template needs them. Special tokens that are written out in the text, such as
+    /// `<|im_start|>`, become their ids.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoding =
+            self.tokenizer.encode_fast(text, false).map_err(|error| TextError::Encode { detail: error.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The beginning-of-sequence token that precedes a plain prompt; `None` if the model expects none.
+    pub fn prompt_bos(&self) -> Option<u32> {
+        self.prompt_bos
+    }
+
+    /// Text of `ids`, without special tokens. For ids that arrive one by one, use [`Tokenizer::detokenizer`]: the concatenation of
+    /// what single ids decode to is not the text of all of them.
+    ///
+    /// # Errors
+    /// [`TextError::Decode`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
+        self.tokenizer
+            .decode(ids, true)
+            .map_err(|error| TextError::Decode { tokens: ids.to_vec(), detail: error.to_string() })
+    }
+
+    /// A decoder for ids that follow `prompt` and arrive one at a time.
+    pub fn detokenizer(&self, prompt: &[u32]) -> Detokenizer {
+        Detokenizer::new(self.clone(), prompt)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Byte-level BPE as GPT-2's: `Ġ` is a space, `é` is the two bytes `Ã` `©`.
+    pub(crate) const BYTE_LEVEL: &str = r#"{
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [{"id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                          "normalized": false, "special": true}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": {"<s>": 0, "a": 1, "Ġ": 2, "Ã": 3, "©": 4, "Ġa": 5, "ð": 6, "Ł": 7, "ĺ": 8,
+                  "Ģ": 9, "ÿ": 10}, "merges": [["Ġ", "a"]]}
+    }"#;
+
+    /// SentencePiece with byte fallback as Llama 2's: the first space of a sequence is not text.
+    pub(crate) const BYTE_FALLBACK: &str = r#"{
+        "version": "1.0", "truncation": null, "padding": null, "post_processor": null, "pre_tokenizer": null,
+        "added_tokens": [{"id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                          "normalized": false, "special": true}],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+                       {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                    {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<s>", "vocab": {"<s>": 0, "▁": 1, "a": 2, "▁a": 3,
+                  "<0xE5>": 4, "<0x9B>": 5, "<0xBD>": 6, "<0xC3>": 7, "<0xA9>": 8, "<0xFF>": 9},
+                  "merges": [["▁", "a"]]}
+    }"#;
+
+    pub(crate) fn tokenizer(tokenizer_json: &str) -> Tokenizer {
+        let section = TokenizerSection { tokenizer_json: tokenizer_json.into(), ..TokenizerSection::default() };
+        Tokenizer::new(&section).unwrap()
+    }
+
+    #[test]
+    fn a_prompt_begins_with_one_bos() {
+        let section = TokenizerSection {
+            tokenizer_json: BYTE_LEVEL.into(),
+            add_bos: true,
+            bos_id: Some(0),
+            ..TokenizerSection::default()
+        };
+        let tokenizer = Tokenizer::new(&section).unwrap();
+        assert_eq!(tokenizer.encode_prompt("a a").unwrap(), [0, 1, 5]);
+        assert_eq!(tokenizer.encode_prompt("<s>a").unwrap(), [0, 1]);
+        assert_eq!(tokenizer.encode("a").unwrap(), [1]);
+    }
+
+    #[test]
+    fn an_artifact_without_tokenizer_is_refused() {
+        let error = Tokenizer::new(&TokenizerSection::default()).err().unwrap();
+        assert!(error.to_string().starts_with("artifact has no tokenizer"));
+    }
+}
