@@ -12,7 +12,6 @@ pub mod arrive;
 pub mod cache;
 pub mod chain;
 mod group_weights;
-pub mod intrinsics;
 pub mod layout;
 pub mod next;
 pub mod spec;

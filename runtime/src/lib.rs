@@ -29,17 +29,14 @@
 //! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
 //! (tokenizer, chat template, command line, HTTP) belongs to the `unicorn-run` binary behind feature `cli`.
 
-pub mod device;
+mod device;
 pub mod error;
 mod load;
 mod memory;
-mod model;
-mod options;
+pub mod model;
 mod parallel;
 pub mod probe;
 mod program;
-mod report;
-mod resident;
 pub mod session;
 mod step;
 pub mod tune;
@@ -47,32 +44,36 @@ mod vk;
 
 pub use device::choice::{DeviceChoice, choose_device, choose_target};
 pub use device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
-pub use device::sysfs;
 pub use error::{LoadError, RunError};
 pub use load::upload::{UploadReport, Verification};
 pub use load::upload_path::{TierUpload, UploadPath};
 pub use memory::insufficient_memory::{BudgetSource, InsufficientMemory, MemoryBudget, Replan};
 pub use memory::tier_bytes::TierBytes;
 pub use memory::usage::{AuditEntry, MemoryAudit};
-pub use model::Model;
-pub use options::LoadOptions;
+pub use model::{LoadOptions, LoadReport, Model};
 pub use probe::kernel_statistics::kernel_statistics;
 pub use probe::transfers::{Transfers, measure_transfers};
 pub use program::pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use program::profile;
-pub use report::LoadReport;
-pub use session::cancel::CancelToken;
+pub use session::recovery::Recovery;
 pub use session::scheduler;
-pub use session::session::{LogitsSink, Session};
-pub use session::shared::Recovery;
-pub use session::stream::{BatchRow, BatchTokens, Tokens};
-pub use step::sampling::{Sampled, Sampling};
+pub use session::session::{LogitsSink, Sampled, Sampling, Session};
+pub use step::batch::BatchRow;
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError};
 pub use vk::crash;
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};
+
+/// What the kernel reports about this machine: for diagnosis and monitoring, not needed to run a model. Linux only in effect: without
+/// sysfs and procfs every value is `None`.
+pub mod machine {
+    pub use crate::device::drm_usage::DrmUsage;
+    pub use crate::device::gpu_activity::GpuActivity;
+    pub use crate::device::limits::address_space_bytes;
+    pub use crate::device::machine::{AmdgpuParameters, Gpu, Machine, Npu, kernel_version, milliseconds};
+}
 
 #[cfg(all(feature = "fault-injection", not(debug_assertions)))]
 compile_error!("feature fault-injection is for tests, not for a release build");

@@ -1,4 +1,4 @@
-//! Checks of a finished module against its spec and its target.
+//! The last look at a module: names are dropped, and what the words ask for must be what the spec and the target say.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,15 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, Op, StorageC
 use unicorn_kernels::KernelSpec;
 
 use crate::error::EmitError;
-use crate::passes::intrinsic_functions;
 use crate::target::Target;
 
-/// Parses a module.
-pub(crate) fn parse(words: &[u32]) -> Result<Module, EmitError> {
+/// The module of these words.
+pub fn parse(words: &[u32]) -> Result<Module, EmitError> {
     rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))
 }
 
-/// Checks intrinsics, capabilities, workgroup size, grid and bindings, and drops debug names.
-pub(crate) fn check_and_strip(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
-    check_intrinsics(&module)?;
+/// Drops debug names and checks entry point, capabilities, workgroup size, grid and bindings.
+pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
     module.debug_string_source.clear();
     module.debug_names.clear();
     check_capabilities(&module, target)?;
@@ -28,7 +26,7 @@ pub(crate) fn check_and_strip(mut module: Module, spec: &KernelSpec, target: &Ta
     Ok(module.assemble())
 }
 
-/// The capabilities that a module declares.
+/// Capabilities that a module declares.
 pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
     module
         .capabilities
@@ -38,14 +36,6 @@ pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
             _ => None,
         })
         .collect()
-}
-
-/// The bodies of intrinsics are no definitions: a module that has one of them left does something else than its kernel.
-pub(crate) fn check_intrinsics(module: &Module) -> Result<(), EmitError> {
-    match intrinsic_functions(module).first() {
-        None => Ok(()),
-        Some((_, name)) => Err(mismatch("functions", "no intrinsic that was not lowered", name)),
-    }
 }
 
 fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError> {
@@ -71,18 +61,18 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
         Some(size) if size <= target.workgroup_invocations as u64 => Ok(()),
         found => Err(mismatch(
             "workgroup size",
-            format!("at most {} invocations", target.workgroup_invocations),
+            format!("at most {} lanes", target.workgroup_invocations),
             format!("{found:?}"),
         )),
     }
 }
 
-/// The runtime may split a dispatch into ranges of workgroups: NumWorkgroups is then that of the range.
+/// The runtime may submit a grid in bands: then the number of workgroups is that of the band.
 fn check_grid(module: &Module) -> Result<(), EmitError> {
-    let is_number = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
-    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(is_number)) {
+    let asks = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
+    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(asks)) {
         false => Ok(()),
-        true => Err(mismatch("grid", "a kernel that does not read the number of workgroups", "NumWorkgroups")),
+        true => Err(mismatch("grid", "a kernel that does not ask for the number of workgroups", "NumWorkgroups")),
     }
 }
 
@@ -96,7 +86,7 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
         instruction.class.opcode == Op::Variable
             && instruction.operands.first() == Some(&Operand::StorageClass(StorageClass::StorageBuffer))
     });
-    // naga leaves out a buffer that the kernel does not access, so there may be fewer.
+    // A buffer that the code never reads may be missing from the words, never one too many.
     let expected: BTreeSet<u32> = (0..spec.bindings().len() as u32).collect();
     if !found.is_subset(&expected) || storage.count() != found.len() {
         return Err(mismatch("bindings", format!("{expected:?}"), format!("{found:?}")));
@@ -104,7 +94,7 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
     Ok(())
 }
 
-pub(crate) fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
+fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
     EmitError::Check { what: what.into(), expected: expected.to_string(), found: found.to_string() }
 }
 
@@ -115,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workgroup_id_is_allowed_and_the_number_of_workgroups_is_not() {
+    fn a_kernel_knows_where_it_is_but_not_how_many_there_are() {
         let with = |builtin| {
             let operands = vec![Operand::IdRef(1), Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(builtin)];
             let mut module = Module::new();

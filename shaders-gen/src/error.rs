@@ -1,22 +1,10 @@
-//! [`EmitError`].
+//! Why a kernel did not become code.
 
-/// Why a kernel could not be compiled.
+/// Both variants name what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum EmitError {
-    /// naga rejected the WGSL.
     #[error("WGSL is not valid: {message}")]
-    Wgsl {
-        /// naga's message, with the lines that it is about.
-        message: String,
-    },
-    /// The SPIR-V module is not what the spec and the target say.
+    Wgsl { message: String },
     #[error("SPIR-V {what}: expected {expected}, found {found}")]
-    Check {
-        /// What was checked.
-        what: String,
-        /// What the spec or the target asks for.
-        expected: String,
-        /// What the module has.
-        found: String,
-    },
+    Check { what: String, expected: String, found: String },
 }

@@ -1,19 +1,21 @@
 //! How kernels become code: a [`KernelSpec`] and a [`Target`] in, a SPIR-V module out.
 //!
-//! ```text
-//! KernelSpec ── wgsl() ──► WGSL ── naga ──► SPIR-V ── passes ──► checked words
-//! ```
+//! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
 //!
-//! [`emit`] is a pure function. This crate handles SPIR-V and facts about kinds of devices; models, weight values, files and plans
-//! are outside of it.
-
-#![deny(missing_docs)]
+//! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
+//! vain is mended (`mend` and what it calls), and a last look drops names and checks that the words ask for what the spec and
+//! the target say, and nothing else (`check`).
 
 pub mod check;
-mod error;
-mod passes;
+pub mod error;
+mod fences;
+mod fragments;
+mod loops;
+pub mod matrices;
+mod memory_model;
+pub mod mend;
 pub mod target;
-mod wgsl;
+pub mod wgsl;
 
 pub use error::EmitError;
 pub use target::Target;
@@ -23,7 +25,7 @@ use unicorn_kernels::KernelSpec;
 /// One compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelBinary {
-    /// A SPIR-V module with entry point `main`.
+    /// SPIR-V, entry point `main`.
     pub words: Vec<u32>,
     /// Storage buffers of descriptor set 0.
     pub bindings: u32,
@@ -32,18 +34,14 @@ pub struct KernelBinary {
 /// SPIR-V for `spec` on `target`.
 ///
 /// # Errors
-/// [`EmitError`] when the WGSL does not validate, or the module needs more than the target has: a bug in a kernel, or a
-/// shape that no kernel exists for.
+/// [`EmitError`] when the WGSL does not validate or the words ask for more than the target has: a mistake of ours, or a
+/// shape that no kernel can be made for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
-    passes::lower_intrinsics(&mut module)?;
-    passes::drop_16bit_storage(&mut module);
-    passes::drop_workgroup_layout(&mut module);
-    passes::initialize_matrices(&mut module);
-    passes::apply_vulkan_memory_model(&mut module);
+    mend::mend(&mut module, spec);
     if target.keeps_loops {
-        passes::keep_loops(&mut module);
+        loops::keep(&mut module);
     }
-    let words = check::check_and_strip(module, spec, target)?;
+    let words = check::strip_and_check(module, spec, target)?;
     Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }

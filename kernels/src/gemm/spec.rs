@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Product, body, loads};
 use crate::activations::{ActivationFormat, Precision, group_words_at};
-use crate::fragments::matrix;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::spec::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
@@ -117,7 +116,6 @@ impl GemmSpec {
             .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
             .flag("INTERLEAVED", layout.format != WeightFormat::F16)
             .flag("INT11", input == Precision::Int11)
-            .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("BODY", body::body(self));

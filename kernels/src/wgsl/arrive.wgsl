@@ -1,21 +1,20 @@
 // Who is the last of several workgroups to leave its part of a result.
-//#intrinsic device_fence
-//#intrinsic workgroup_and_storage_barrier
+//#include fence
 
 // As wide as a cooperative matrix wants whatever lies behind it to be aligned.
 var<workgroup> arrived: vec4<u32>;
 
 // Whether this workgroup is the last of `splits` to leave its part; leaves the counter as it was before the first.
 fn is_last(counter: u32, splits: u32, index: u32) -> bool {
-    workgroup_and_storage_barrier();
+    storageBarrier();
     if (index == 0u) {
-        device_fence();
+        fence();
         arrived.x = atomicAdd(&arrivals[counter], 1u) + 1u;
         if (arrived.x == splits) {
             atomicStore(&arrivals[counter], 0u);
         }
-        device_fence();
+        fence();
     }
-    workgroup_and_storage_barrier();
+    storageBarrier();
     return arrived.x == splits;
 }

@@ -1,6 +1,5 @@
 // Dispatches that follow one another without a barrier; drawn in kernels/src/chain.rs.
-//#intrinsic device_fence
-//#intrinsic workgroup_and_storage_barrier
+//#include fence
 
 ${LINK}
 var<immediate> link: Link;
@@ -16,16 +15,16 @@ fn await_dispatch(lane: u32) {
             atomicStore(&chain[SLOT_WORDS + 1u], 1u);
         }
         // Whoever saw the count sees what was written before it.
-        device_fence();
+        fence();
     }
-    workgroup_and_storage_barrier();
+    storageBarrier();
 }
 
 // Called by all lanes when the workgroup has written all that it writes.
 fn count_workgroup(lane: u32) {
-    workgroup_and_storage_barrier();
+    storageBarrier();
     if (lane == 0u) {
-        device_fence();
+        fence();
         if (atomicAdd(&chain[SLOT_WORDS], 1u) + 1u == link.workgroups) {
             // Every workgroup of this dispatch has seen the count of the one before.
             atomicStore(&chain[0], 0u);

@@ -12,7 +12,7 @@ use unicorn_runtime::{LoadError, Replan, RunError};
 /// Under a limit a crash is explained in a line, and ends the program with status 1.
 pub fn explain_crashes() {
     if let Some(limit) = limits::address_space_bytes() {
-        crash::end_with(format!(
+        crash::exit_on_crash(format!(
             "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely for want of \
              more; expected a higher limit, or none\n",
             size(limit)

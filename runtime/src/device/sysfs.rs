@@ -1,15 +1,14 @@
-//! Small files by which the kernel tells of itself (sysfs, procfs), below any folder. What is missing, unreadable or garbage is
-//! `None`: nobody stops over it.
+//! Small files of the kernel (sysfs, procfs), below any folder. What is missing, unreadable or malformed is `None`.
 
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What is read of one file: more than any of them holds.
+/// Most bytes that are read of one file: longer than any of them.
 pub const MAX_TEXT_BYTES: u64 = 64 << 10;
 
-/// Entries of a folder, sorted; none if it cannot be read.
+/// Names of a folder's entries, sorted; none if it cannot be read.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -17,27 +16,27 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// `card0`, but not `card0-HDMI-A-1`.
+/// Whether a name is `prefix` and a number: `card0`, but not `card0-HDMI-A-1`.
 pub fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A small file's text without the space around it; `None` if there is none.
+/// A small file's text, trimmed; `None` if it is empty.
 pub fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
-    // A pipe or a device in a file's place would never end.
+    // Reading a pipe or a device might never end.
     let file = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::File::open(path).ok())?;
     file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
 
-/// A file that holds one number.
+/// The number in a file.
 pub fn number<N: FromStr>(path: &Path) -> Option<N> {
     text(path)?.parse().ok()
 }
 
-/// A file that holds one number as in `0x15bf`.
+/// The number in a file, written like `0x15bf`.
 pub fn hex(path: &Path) -> Option<u32> {
     u32::from_str_radix(text(path)?.strip_prefix("0x")?, 16).ok()
 }
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_file_of_text_is_nothing() {
+    fn what_is_not_a_small_text_file_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("number"), "42\n").unwrap();

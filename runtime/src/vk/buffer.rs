@@ -1,4 +1,4 @@
-//! Buffers, each with an allocation of its own, and the host's view of those it can see.
+//! Buffers, each with an allocation of its own, and mappings of those that the host can see.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,30 +11,30 @@ use crate::vk::device::Device;
 use crate::vk::host_memory::{HostImport, HostMemory};
 use crate::vk::{Failure, Named, faults};
 
-/// A storage buffer in device memory.
+/// A storage buffer. Threads share it by `Arc`.
 pub struct Buffer {
     device: Arc<Device>,
     pub(super) raw: vk::Buffer,
     memory: vk::DeviceMemory,
     len_bytes: u64,
     memory_type: usize,
-    /// What `memory` was imported from.
+    /// The host memory that `memory` was imported from.
     host: Option<HostMemory>,
 }
 
-/// The host's only view of a buffer's bytes. When it may be touched: see the room's rule 1.
+/// The host's only view of a buffer's bytes. When it may be accessed: rule 1 of the folder's `mod.rs`.
 pub struct Mapping {
     buffer: Arc<Buffer>,
     start: NonNull<u8>,
 }
 
-/// Makes the host's writes to parts of a mapping visible to the device while other parts are still being written.
+/// Makes host writes to a part of a mapping visible to the device while other threads write other parts.
 #[derive(Clone, Copy)]
 pub struct Flush<'m> {
     buffer: &'m Buffer,
 }
 
-/// Part of a buffer.
+/// A range of a buffer's bytes.
 #[derive(Clone)]
 pub struct BufferRange {
     pub buffer: Arc<Buffer>,
@@ -42,24 +42,24 @@ pub struct BufferRange {
     pub len_bytes: u64,
 }
 
-/// A fresh buffer, with a mapping if the host sees the memory that it got.
+/// A new buffer, with a mapping if its memory is host-visible.
 pub struct Allocation {
     pub buffer: Arc<Buffer>,
     pub mapping: Option<Mapping>,
 }
 
-/// No device has a larger nonCoherentAtomSize: 256 is the most that Vulkan allows.
+/// Largest nonCoherentAtomSize that Vulkan allows.
 const ATOM_BYTES: u64 = 256;
 
 impl Buffer {
-    /// Allocates from the best memory type that has room. The contents are undefined.
+    /// Allocates from the best memory type with free memory. The contents are undefined.
     pub fn create(device: &Arc<Device>, len_bytes: u64, usage: BufferUse) -> Result<Allocation, Failure> {
         Buffer::create_from(device, request(len_bytes), usage)
     }
 
-    /// The same for a buffer that copies fill and kernels read, each on its queue.
+    /// The same for a buffer that is written on the transfer queue and read on the compute queue.
     pub fn create_for_copies(device: &Arc<Device>, len_bytes: u64, usage: BufferUse) -> Result<Allocation, Failure> {
-        // Shared for good, not handed over: drivers treat buffers of either kind alike, and nothing has to be in step.
+        // Concurrent sharing instead of ownership transfers: drivers make no difference, and no barriers are needed.
         match device.families.sharing() {
             None => Buffer::create(device, len_bytes, usage),
             Some(families) => {
@@ -81,55 +81,55 @@ impl Buffer {
             Ok((memory, memory_type)) => {
                 let buffer =
                     Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host: None });
-                let mapping = buffer.kind().host_visible.then(|| Mapping::of(&buffer)).transpose()?;
+                let mapping = buffer.kind().host_visible.then(|| Mapping::map(&buffer)).transpose()?;
                 Ok(Allocation { buffer, mapping })
             }
             Err(failure) => {
-                // SAFETY: made above, bound to nothing, known to nobody.
+                // SAFETY: made above, bound to nothing and used nowhere.
                 unsafe { device.raw.destroy_buffer(raw, None) };
                 Err(failure)
             }
         }
     }
 
-    /// A buffer over `host` memory, without a copy, in the best memory type of `usage` that the driver takes it as. There is
+    /// A buffer over `host` memory, without a copy, in the best memory type of `usage` that the driver accepts. There is
     /// a mapping if the memory may be written.
     ///
     /// # Errors
-    /// Why the driver does not take it, in words that follow a colon.
+    /// Why the driver does not accept it; follows a colon in messages.
     pub fn import(
         device: &Arc<Device>,
         len_bytes: u64,
         usage: BufferUse,
         mut host: HostMemory,
     ) -> Result<Allocation, String> {
-        let import = device.host_import.as_ref().ok_or("the driver takes no host memory")?;
+        let import = device.host_import.as_ref().ok_or("the driver imports no host memory")?;
         let (start, whole_bytes) = host.start();
         let import_bytes = len_bytes.next_multiple_of(import.align_bytes);
         if !(start as u64).is_multiple_of(import.align_bytes) || import_bytes > whole_bytes {
-            return Err(format!("the driver takes whole blocks of {} bytes only", import.align_bytes));
+            return Err(format!("the driver imports only whole blocks of {} bytes", import.align_bytes));
         }
         let handle = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
-        let in_words = |failure: Failure| format!("{} failed with {}", failure.call, failure.code);
+        let to_text = |failure: Failure| format!("{} failed with {}", failure.call, failure.code);
         // SAFETY: a plain request of the extension that the device was opened with; destroyed below on failure, else by its
         // owner.
         let raw = unsafe { device.raw.create_buffer(&request(len_bytes).push_next(&mut external), None) }
             .named("vkCreateBuffer")
-            .map_err(in_words)?;
-        match take(device, import, raw, usage, (start, import_bytes)) {
+            .map_err(to_text)?;
+        match import_memory(device, import, raw, usage, (start, import_bytes)) {
             Ok((memory, memory_type)) => {
                 let writable = host.is_writable();
                 let host = Some(host);
                 let buffer = Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host });
-                let start = NonNull::new(start).expect("maps do not begin at 0");
+                let start = NonNull::new(start).expect("a mapping has no null address");
                 let mapping = writable.then(|| Mapping { buffer: buffer.clone(), start });
                 Ok(Allocation { buffer, mapping })
             }
             Err(failure) => {
-                // SAFETY: made above, bound to nothing, known to nobody.
+                // SAFETY: made above, bound to nothing and used nowhere.
                 unsafe { device.raw.destroy_buffer(raw, None) };
-                Err(in_words(failure))
+                Err(to_text(failure))
             }
         }
     }
@@ -138,7 +138,7 @@ impl Buffer {
         self.len_bytes
     }
 
-    /// All of it.
+    /// The whole buffer.
     pub fn whole(self: &Arc<Buffer>) -> BufferRange {
         self.range(0, self.len_bytes)
     }
@@ -147,7 +147,7 @@ impl Buffer {
         let end = offset_bytes.checked_add(len_bytes);
         assert!(
             end.is_some_and(|end| end <= self.len_bytes),
-            "range {offset_bytes} + {len_bytes} ends behind a buffer of {} bytes",
+            "range {offset_bytes} + {len_bytes} exceeds a buffer of {} bytes",
             self.len_bytes
         );
         BufferRange { buffer: self.clone(), offset_bytes, len_bytes }
@@ -158,7 +158,7 @@ impl Buffer {
         self.kind().heap
     }
 
-    /// Whether it is made of host memory.
+    /// Whether it is imported host memory.
     pub fn is_imported(&self) -> bool {
         self.host.is_some()
     }
@@ -188,8 +188,8 @@ impl Drop for Buffer {
 }
 
 impl Mapping {
-    /// Called once for a buffer, by `create`: two mappings would be two owners of the same bytes.
-    fn of(buffer: &Arc<Buffer>) -> Result<Mapping, Failure> {
+    /// Called once a buffer, by `create_from`: two mappings would alias the same bytes.
+    fn map(buffer: &Arc<Buffer>) -> Result<Mapping, Failure> {
         // SAFETY: the memory is host-visible and not mapped yet.
         let start =
             unsafe { buffer.device.raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }
@@ -198,20 +198,22 @@ impl Mapping {
         Ok(Mapping { buffer: buffer.clone(), start })
     }
 
+    /// All bytes, for reading.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the map, or the pages that were imported, cover the buffer's length and live as long as `buffer`; nobody
-        // else has a view of them, and the device does not write them meanwhile (rule 1).
+        // SAFETY: the map, or the pages that were imported, cover the buffer's length and live as long as `buffer`; there is
+        // no other view of them, and the device does not write them meanwhile (rule 1).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.buffer.len_bytes as usize) }
     }
 
+    /// All bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `&mut self` makes it the only view.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.buffer.len_bytes as usize) }
     }
 
-    /// The same bytes, to be written in parts, and what each part needs when it is.
+    /// The bytes, to be written in parts, and the flush that each part needs.
     pub fn parts_mut(&mut self) -> (&mut [u8], Flush<'_>) {
-        // SAFETY: as in `bytes_mut`; what flushes has no view of the bytes.
+        // SAFETY: as in `bytes_mut`; `Flush` has no view of the bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.buffer.len_bytes as usize) };
         (bytes, Flush { buffer: &self.buffer })
     }
@@ -270,7 +272,7 @@ impl Mapping {
 }
 
 impl Flush<'_> {
-    /// Of `range`, which begins on a multiple of [`ATOM_BYTES`].
+    /// Flushes `range`, which begins at a multiple of [`ATOM_BYTES`].
     pub fn flush(&self, range: Range<u64>) -> Result<(), Failure> {
         if self.buffer.kind().host_coherent {
             return Ok(());
@@ -279,7 +281,7 @@ impl Flush<'_> {
         let end = range.end.next_multiple_of(ATOM_BYTES);
         let len_bytes = if end >= self.buffer.len_bytes { vk::WHOLE_SIZE } else { end - range.start };
         let part = vk::MappedMemoryRange::default().memory(self.buffer.memory).offset(range.start).size(len_bytes);
-        // SAFETY: part of memory that is mapped as a whole, or its rest.
+        // SAFETY: inside memory that is mapped as a whole.
         unsafe { self.buffer.device.raw.flush_mapped_memory_ranges(&[part]) }.named("vkFlushMappedMemoryRanges")
     }
 }
@@ -289,7 +291,7 @@ impl Drop for Mapping {
         if self.buffer.host.is_some() {
             return;
         }
-        // SAFETY: mapped in `of`, unmapped once; the memory is alive through `buffer`.
+        // SAFETY: mapped in `map`, unmapped once; the memory is alive through `buffer`.
         unsafe { self.buffer.device.raw.unmap_memory(self.buffer.memory) };
     }
 }
@@ -309,9 +311,9 @@ fn request(len_bytes: u64) -> vk::BufferCreateInfo<'static> {
         .sharing_mode(vk::SharingMode::EXCLUSIVE)
 }
 
-/// Imports the host's bytes (where, how many) for `buffer` and binds. Only coherent types count: imported memory is not mapped by
-/// Vulkan, so it cannot be flushed.
-fn take(
+/// Imports host memory (address and length) for `buffer` and binds it. Only coherent types are considered: imported memory is not
+/// mapped by Vulkan, so that it cannot be flushed.
+fn import_memory(
     device: &Device,
     import: &HostImport,
     buffer: vk::Buffer,
@@ -336,7 +338,7 @@ fn take(
     let needs = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
     let types = host.memory_type_bits & needs.memory_type_bits;
     let fits = |&kind: &usize| types & (1 << kind) != 0 && device.facts().memory_types[kind].host_coherent;
-    let no_type = Failure { call: "an import into this tier's memory", code: vk::Result::ERROR_FEATURE_NOT_PRESENT };
+    let no_type = Failure { call: "import into this tier's memory", code: vk::Result::ERROR_FEATURE_NOT_PRESENT };
     let kind = rank_memory_types(device.facts(), usage).into_iter().find(fits).ok_or(no_type)?;
     if needs.size > import_bytes {
         return Err(no_type);
@@ -353,7 +355,7 @@ fn take(
     Ok((memory, kind))
 }
 
-/// Binds fresh `memory`, or frees it.
+/// Binds fresh `memory`; frees it on failure.
 fn bind(device: &Device, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), Failure> {
     // SAFETY: fresh memory of the required size, bound once, at offset 0.
     let bound = unsafe { device.raw.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory");
@@ -364,7 +366,7 @@ fn bind(device: &Device, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result
     bound
 }
 
-/// Allocates for `buffer` and binds, trying memory types in the order of their rank.
+/// Allocates memory for `buffer` and binds it, trying memory types by rank.
 fn allocate(device: &Device, buffer: vk::Buffer, usage: BufferUse) -> Result<(vk::DeviceMemory, usize), Failure> {
     // SAFETY: the buffer belongs to the device.
     let needs = unsafe { device.raw.get_buffer_memory_requirements(buffer) };

@@ -1,4 +1,4 @@
-//! Work as plain data, recorded once into a command buffer that can be submitted many times.
+//! Commands as plain data, recorded once into a command buffer that can be submitted many times.
 
 use std::sync::Arc;
 
@@ -12,26 +12,20 @@ use crate::vk::workgroup_range::WorkgroupRange;
 use crate::vk::{Failure, Named};
 use unicorn_artifact::step::Link;
 
+/// One command.
 #[derive(Clone)]
 pub enum Command {
-    /// All workgroups of a dispatch, or a band of them.
-    Dispatch {
-        pipeline: Arc<Pipeline>,
-        set: BoundSet,
-        workgroups: WorkgroupRange,
-        link: Link,
-    },
-    /// What comes after sees, and does not overtake, what came before.
+    /// All workgroups of a dispatch, or a range of them.
+    Dispatch { pipeline: Arc<Pipeline>, set: BoundSet, workgroups: WorkgroupRange, link: Link },
+    /// An execution and memory barrier between everything before and everything after.
     Barrier,
-    /// Zeros; offset and length are multiples of 4.
+    /// Fills with zeros; offset and length are multiples of 4.
     Fill(BufferRange),
-    /// Ranges of the same length.
-    Copy {
-        from: BufferRange,
-        to: BufferRange,
-    },
+    /// Copies between ranges of the same length in different buffers.
+    Copy { from: BufferRange, to: BufferRange },
+    /// Resets all timestamps, as each must be before it is written again.
     ResetTimestamps(Arc<Timestamps>),
-    /// When everything before is done.
+    /// Writes the timestamp of this index when everything before is complete.
     WriteTimestamp(Arc<Timestamps>, u32),
 }
 
@@ -41,19 +35,19 @@ pub struct CommandList {
     pool: vk::CommandPool,
     pub(super) raw: vk::CommandBuffer,
     pub(super) kind: QueueKind,
-    /// Keeps everything alive that the command buffer refers to.
+    /// Owns everything that the command buffer refers to.
     _commands: Vec<Command>,
 }
 
 impl CommandList {
-    /// Records `commands` between two barriers: the list sees what earlier submissions and the host wrote, and the host
-    /// sees what the list wrote. One that begins inside a dispatch follows the list with the dispatch's first band, and needs no
-    /// barrier of its own.
+    /// Records `commands` between two barriers: writes of earlier submissions and of the host are visible to the list, and its
+    /// writes to the host. A list that begins inside a dispatch follows the list with the dispatch's first range and has no
+    /// barrier at its begin.
     pub fn record(device: &Arc<Device>, commands: Vec<Command>) -> Result<CommandList, Failure> {
         CommandList::record_for(device, QueueKind::Compute, commands)
     }
 
-    /// The same for copies, which may get a queue of their own.
+    /// The same for copies, for the transfer queue.
     pub fn record_copies(device: &Arc<Device>, commands: Vec<Command>) -> Result<CommandList, Failure> {
         assert!(commands.iter().all(|command| matches!(command, Command::Copy { .. })), "copies and nothing else");
         CommandList::record_for(device, QueueKind::Transfer, commands)
@@ -93,9 +87,9 @@ impl CommandList {
         match command {
             Command::Dispatch { pipeline, set, workgroups, link } => {
                 let ([from_x, from_y, from_z], [x, y, z]) = (workgroups.first, workgroups.workgroups);
-                assert!(pipeline.takes(set), "descriptor set was made for another layout");
-                // SAFETY: recording; pipeline and set are alive through `_commands`, the set fits the layout, and every pipeline
-                // is made to begin at any workgroup.
+                assert!(pipeline.accepts(set), "descriptor set was made for another layout");
+                // SAFETY: recording; pipeline and set are alive through `_commands`, the set has the pipeline's layout, and every
+                // pipeline is created with DISPATCH_BASE.
                 unsafe {
                     device.cmd_bind_pipeline(self.raw, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
                     device.cmd_bind_descriptor_sets(
@@ -133,8 +127,8 @@ impl CommandList {
                 // SAFETY: recording; both ranges lie in their buffers, which differ.
                 unsafe { device.cmd_copy_buffer(self.raw, from.buffer.raw, to.buffer.raw, &[region]) };
             }
-            Command::ResetTimestamps(stamps) => stamps.record_reset(self.raw),
-            Command::WriteTimestamp(stamps, stamp) => stamps.record(self.raw, *stamp),
+            Command::ResetTimestamps(timestamps) => timestamps.record_reset(self.raw),
+            Command::WriteTimestamp(timestamps, index) => timestamps.record(self.raw, *index),
         }
     }
 
@@ -148,7 +142,7 @@ impl CommandList {
         self.memory_barrier((stages, writes), (vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ));
     }
 
-    /// The stages that a list's queue has, what they read and what they write.
+    /// Pipeline stages of the list's queue, and their read and write accesses.
     fn accesses(&self) -> (vk::PipelineStageFlags, vk::AccessFlags, vk::AccessFlags) {
         let copies =
             (vk::PipelineStageFlags::TRANSFER, vk::AccessFlags::TRANSFER_READ, vk::AccessFlags::TRANSFER_WRITE);
@@ -186,7 +180,7 @@ impl CommandList {
 impl Drop for CommandList {
     fn drop(&mut self) {
         if !self.device.is_stuck() {
-            // SAFETY: a lane borrows or owns the list until its submission has finished.
+            // SAFETY: the list outlives its submissions: whoever submits it waits before dropping it.
             unsafe { self.device.raw.destroy_command_pool(self.pool, None) };
         }
     }

@@ -1,5 +1,5 @@
-//! A driver that dies in this process for want of memory: of some, a failed allocation is the end (LLVM's in llvmpipe). Nobody
-//! can go on from there, but a person can be told why in a line.
+//! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe). The process cannot
+//! continue, but its last line can say why.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -7,8 +7,11 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// From now on a crash ends this process with status 1, after `line` on stderr. The first call counts.
-pub fn end_with(line: String) {
+/// Installs handlers for SIGSEGV, SIGBUS and SIGABRT that write `line` to stderr and end the process with status 1. They replace
+/// earlier handlers of the process. Only the first call has an effect; callable from any thread.
+///
+/// For binaries, not for libraries: it changes the process's signal handlers.
+pub fn exit_on_crash(line: String) {
     if LINE.set(line).is_err() {
         return;
     }
@@ -19,7 +22,7 @@ pub fn end_with(line: String) {
             let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
             action.sa_sigaction = on_crash as extern "C" fn(c_int) as libc::sighandler_t;
             action.sa_flags = libc::SA_ONSTACK;
-            // Only a signal that does not exist is refused.
+            // Fails only for an invalid signal number.
             libc::sigaction(signal, &action, ptr::null_mut());
         }
     }
@@ -29,13 +32,13 @@ static LINE: OnceLock<String> = OnceLock::new();
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_crash(_signal: c_int) {
-    // One message: another thread that crashes meanwhile waits for the end.
+    // One message: other threads that crash wait for the exit.
     while IS_ENDING.swap(true, Ordering::Relaxed) {
-        // SAFETY: takes nothing, and may be called in a signal handler.
+        // SAFETY: no arguments; async-signal-safe.
         unsafe { libc::pause() };
     }
     let line = LINE.get().map_or("", String::as_str);
-    // SAFETY: `line` is set before the handler is and never changes; both calls are safe in a signal handler.
+    // SAFETY: `line` is set before the handler is installed and never changes; both calls are async-signal-safe.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
         libc::_exit(1);

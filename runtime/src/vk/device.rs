@@ -1,4 +1,4 @@
-//! One logical device with a queue that computes, and one that only copies where the device has such.
+//! A logical device with a compute queue, and a transfer queue where the hardware has one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,43 +13,44 @@ use crate::vk::instance::Instance;
 use crate::vk::queues::QueueChoice;
 use crate::vk::{Named, device_facts, faults};
 
+/// An open device. Threads share it by `Arc`; it is closed when the last object made from it is dropped.
 pub struct Device {
     pub(super) raw: ash::Device,
     compute: Queue,
     transfer: Option<Queue>,
     pub(super) families: QueueChoice,
-    /// Nanoseconds of one tick and the bits that count; `None`: the queue keeps no time.
+    /// Nanoseconds of a tick of the compute queue's timestamps, and the mask of their valid bits; `None`: it has none.
     pub(super) clock: Option<(f64, u64)>,
-    /// `None`: the driver takes no host memory.
+    /// `None`: the device cannot import host memory.
     pub(super) host_import: Option<HostImport>,
     facts: DeviceFacts,
     stuck: AtomicBool,
-    /// Destroyed after the device, so it goes last.
+    /// Must be destroyed after the device.
     pub(super) instance: Instance,
 }
 
-/// What a command list is for, and so which queue takes it.
+/// Which queue a command list is submitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     Compute,
-    /// Copies and fills alone; on the queue that computes where there is no other.
+    /// Copies only; the compute queue where there is no transfer queue.
     Transfer,
 }
 
 pub(super) struct Queue {
-    /// Vulkan wants one thread at a time at a queue.
+    /// Locked because Vulkan allows one thread at a time to use a queue.
     raw: Mutex<vk::Queue>,
     pub family: u32,
 }
 
 impl Device {
-    /// Opens the device that `facts` describe, with every optional feature in them turned on.
+    /// Opens the device that `facts` describe, with all of their optional features enabled.
     pub fn open(instance: Instance, facts: &DeviceFacts, robust_buffer_access: bool) -> Result<Arc<Device>, LoadError> {
         let physical = instance.physical_devices()?[facts.index];
         // SAFETY: the device belongs to the instance.
         let families = unsafe { instance.raw.get_physical_device_queue_family_properties(physical) };
         let choice = QueueChoice::of(&families)
-            .ok_or_else(|| LoadError::Unsupported { what: format!("{} has no queue for compute", facts.name) })?;
+            .ok_or_else(|| LoadError::Unsupported { what: format!("{} has no compute queue", facts.name) })?;
 
         let priorities = [1.0];
         let request =
@@ -87,11 +88,12 @@ impl Device {
         }))
     }
 
+    /// The facts that it was opened with.
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// Its heaps as they are now.
+    /// The current state of its heaps.
     pub fn heaps(&self) -> Result<Vec<Heap>, LoadError> {
         device_facts::heaps(&self.instance, &self.facts)
     }
@@ -103,19 +105,19 @@ impl Device {
         }
     }
 
-    /// Returns when nothing is under way any more: done, or given up with a device that was lost. A submission that
-    /// outran its timeout is not waited for.
+    /// Blocks until nothing is in flight, because it is complete or the device is lost. Returns at once after a submission
+    /// exceeded its timeout.
     pub(super) fn settle(&self) {
         if self.is_stuck() {
             return;
         }
         let _queues = [Some(&self.compute), self.transfer.as_ref()].map(|queue| queue.map(Queue::lock));
-        // Lost or not, the device is done with what it was given, and that was all we wanted to know.
+        // An error means a lost device, which has nothing in flight either.
         // SAFETY: the locks make this thread the only user of all queues.
         let _ = unsafe { self.raw.device_wait_idle() };
     }
 
-    /// A submission did not finish in time and may still run: nothing that it could touch may be destroyed.
+    /// A submission exceeded its timeout and may still run: nothing that it uses may be destroyed.
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Asks a device everything that `device_plan` and `residency` want to know.
+//! Reads [`DeviceFacts`] from the driver.
 
 use ash::{ext, khr, vk};
 
@@ -8,11 +8,23 @@ use crate::vk::features::{Extensions, FeatureChain};
 use crate::vk::instance::Instance;
 use crate::vk::{Failure, Named};
 
-/// A snapshot of one device. Devices older than Vulkan 1.2 are described by name and version only.
+impl Instance {
+    /// Facts of every device, in the loader's order.
+    ///
+    /// # Errors
+    /// When a Vulkan call fails.
+    pub fn devices(&self) -> Result<Vec<DeviceFacts>, LoadError> {
+        let devices = self.physical_devices()?;
+        let facts = devices.into_iter().enumerate().map(|(index, device)| read(self, index, device));
+        Ok(facts.collect::<Result<_, Failure>>()?)
+    }
+}
+
+/// Facts of one device. Devices older than Vulkan 1.2 have no features and no subgroup sizes.
 ///
 /// # Errors
-/// When the driver does not list what it has: guessing would choose other kernels.
-pub fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result<DeviceFacts, Failure> {
+/// When the driver does not list its extensions: without them, other kernels would be chosen.
+fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result<DeviceFacts, Failure> {
     // SAFETY: the device belongs to the instance.
     let core = unsafe { instance.raw.get_physical_device_properties(device) };
     let version = core.api_version;
@@ -51,7 +63,7 @@ pub fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Re
     Ok(facts)
 }
 
-/// Heaps as they are now, of a device that was described before.
+/// The current heaps of a device whose facts were read before.
 pub fn heaps(instance: &Instance, facts: &DeviceFacts) -> Result<Vec<Heap>, LoadError> {
     let device = instance.physical_devices()?[facts.index];
     Ok(memory(instance, device, facts.features.memory_budget).0)
@@ -91,14 +103,14 @@ fn features(
     // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
     unsafe { instance.raw.get_physical_device_features2(device, &mut chain) };
     let core = chain.features;
-    let mut features = query.answer(core, extensions);
+    let mut features = query.result(core, extensions);
     if query.has_cooperative_matrix() {
         features.cooperative_matrix = cooperative_matrices(instance, device)?;
     }
     Ok(features)
 }
 
-/// Shapes that a subgroup multiplies at once.
+/// Cooperative matrix shapes of subgroup scope.
 fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Result<Vec<String>, Failure> {
     let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension.
@@ -143,8 +155,7 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
 fn memory(instance: &Instance, device: vk::PhysicalDevice, has_budget: bool) -> (Vec<Heap>, Vec<MemoryType>) {
     // SAFETY: the device belongs to the instance.
     let memory = unsafe { instance.raw.get_physical_device_memory_properties(device) };
-    // A device without heaps is a compiler only, as RADV is without its hardware: it offers the budget extension and
-    // crashes when asked.
+    // A driver without hardware, such as RADV, has no heaps. It lists the budget extension, and crashes when it is used.
     let has_budget = has_budget && memory.memory_heap_count > 0;
     let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
     if has_budget {
@@ -166,8 +177,8 @@ fn memory(instance: &Instance, device: vk::PhysicalDevice, has_budget: bool) -> 
     (heaps, memory.memory_types_as_slice().iter().map(memory_type).collect())
 }
 
-/// A type with a property that we do not know (protected, lazily allocated, a vendor's) shows none at all, so that
-/// nothing is put there.
+/// A type with an unknown property (protected, lazily allocated, a vendor's) gets none at all, so that nothing is allocated
+/// from it.
 fn memory_type(kind: &vk::MemoryType) -> MemoryType {
     let known = vk::MemoryPropertyFlags::DEVICE_LOCAL
         | vk::MemoryPropertyFlags::HOST_VISIBLE

@@ -1,8 +1,8 @@
-//! Faults on purpose (feature `fault-injection`, for tests): a layer between us and ash that fails one Vulkan call.
+//! Fault injection (feature `fault-injection`, for tests): a layer between the runtime and ash that fails one Vulkan call.
 //!
-//! Calls go through tables of function pointers. Here each function that can fail is replaced in its table by one of the
-//! same type, which counts, and then either fails or calls the real one. Nothing above this file knows. Tests that use it
-//! run one at a time: there is one count for the whole process.
+//! ash calls through tables of function pointers. Each function that can fail is replaced in its table by one of the same type,
+//! which counts calls and then either fails or calls the original. The state is one for the whole process, so that tests that use
+//! it run one at a time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
@@ -10,25 +10,27 @@ use ash::vk;
 
 use crate::vk::{Failure, Named};
 
-/// The call that fails, and how.
+/// Which call fails, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// 0: the first call after [`inject`].
+    /// Index of the call after [`inject`]; 0 is the first.
     pub call: u64,
+    /// How it fails.
     pub kind: FaultKind,
 }
 
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The device is lost: all its calls fail until another is created.
     DeviceLost,
-    /// The same, and the next device as many calls after it was created.
+    /// The same, and the next device is lost as many calls after its creation.
     DeviceLostTwice,
-    /// The device is lost and no longer there, until [`inject`] is called again.
+    /// The device is lost, and no device can be created until [`inject`] is called again.
     DeviceRemoved,
-    /// This call finds no device memory; the next may.
+    /// This call fails for lack of device memory; later ones succeed.
     OutOfDeviceMemory,
-    /// This call finds no host memory; the next may.
+    /// This call fails for lack of host memory; later ones succeed.
     OutOfHostMemory,
 }
 
@@ -36,15 +38,15 @@ pub enum FaultKind {
 struct State {
     fault: Option<Fault>,
     calls: u64,
-    struck: Option<&'static str>,
+    failed: Option<&'static str>,
     lost: bool,
     removed: bool,
-    /// Calls when the device was created.
+    /// Number of calls when the device was created.
     created: u64,
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { fault: None, calls: 0, struck: None, lost: false, removed: false, created: 0 });
+    Mutex::new(State { fault: None, calls: 0, failed: None, lost: false, removed: false, created: 0 });
 
 struct Reads {
     limit: Option<u64>,
@@ -54,27 +56,27 @@ struct Reads {
 static READS: Mutex<Reads> = Mutex::new(Reads { limit: None, begun: 0 });
 static READ: Condvar = Condvar::new();
 
-/// Starts the count anew; `None`: only counts.
+/// Resets the count and sets the fault; `None`: calls are only counted.
 pub fn inject(fault: Option<Fault>) {
     *state() = State { fault, ..State::default() };
 }
 
-/// Calls since [`inject`], and the one that was failed.
+/// Number of calls since [`inject`], and the name of the one that was failed.
 pub fn injected() -> (u64, Option<&'static str>) {
     let state = state();
-    (state.calls, state.struck)
+    (state.calls, state.failed)
 }
 
-/// Puts the layer between `raw` and us.
+/// The instance with its functions replaced.
 pub fn of_instance(raw: ash::Instance) -> ash::Instance {
     let mut table = raw.fp_v1_0().clone();
     instance_calls::replace(&mut table);
     ash::Instance::from_parts_1_3(raw.handle(), table, raw.fp_v1_1().clone(), raw.fp_v1_3().clone())
 }
 
-/// Puts the layer between `raw` and us.
+/// The device with its functions replaced.
 pub fn of_device(raw: ash::Device) -> ash::Device {
-    // A new device is a sound one.
+    // A new device works.
     let mut state = state();
     let was_lost = std::mem::take(&mut state.lost);
     let (before, now) = (state.created, state.calls);
@@ -90,19 +92,19 @@ pub fn of_device(raw: ash::Device) -> ash::Device {
     ash::Device::from_parts_1_3(raw.handle(), table, vulkan11, vulkan12, vulkan13)
 }
 
-/// For calls that are in no table of ours.
+/// Counts a call of a function that is not replaced.
 pub fn before(call: &'static str) -> Result<(), Failure> {
-    strike(call, false).map_or(Ok(()), Err).named(call)
+    fail_or_count(call, false).map_or(Ok(()), Err).named(call)
 }
 
-/// Lets so many reads of weights happen, in the order in which they are begun; those behind wait until there is another
-/// limit. `None`: no limit.
+/// Allows this many reads of weights, in the order in which they begin; later ones block until the limit changes. `None`: no
+/// limit.
 pub fn limit_reads(limit: Option<u64>) {
     *reads() = Reads { limit, begun: 0 };
     READ.notify_all();
 }
 
-/// Called before a piece of the weights is read.
+/// Called before a part of the weights is read; blocks at the limit.
 pub fn before_reading() {
     let mut reads = reads();
     while reads.limit.is_some_and(|limit| reads.begun >= limit) {
@@ -119,8 +121,8 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Counts a call; the code that it fails with, if it is to fail.
-fn strike(call: &'static str, of_device: bool) -> Option<vk::Result> {
+/// Counts a call; returns the error code if it must fail.
+fn fail_or_count(call: &'static str, of_device: bool) -> Option<vk::Result> {
     let mut state = state();
     let now = state.calls;
     state.calls += 1;
@@ -131,7 +133,7 @@ fn strike(call: &'static str, of_device: bool) -> Option<vk::Result> {
         return Some(vk::Result::ERROR_INITIALIZATION_FAILED);
     }
     let fault = state.fault.filter(|fault| fault.call == now)?;
-    state.struck = Some(call);
+    state.failed = Some(call);
     Some(match fault.kind {
         FaultKind::DeviceLost | FaultKind::DeviceLostTwice | FaultKind::DeviceRemoved => {
             state.lost = true;
@@ -143,18 +145,18 @@ fn strike(call: &'static str, of_device: bool) -> Option<vk::Result> {
     })
 }
 
-/// A table's functions: for each its field, its name in Vulkan, its type and its parameters.
+/// Replacements for a table's functions: for each its field, Vulkan name, type and parameters.
 macro_rules! layer {
     (
-        $room:ident, $table:ty, $of_device:literal;
+        $module:ident, $table:ty, $of_device:literal;
         $($field:ident $call:literal $kind:ident ($($name:ident: $type:ty),*);)*
     ) => {
-        mod $room {
+        mod $module {
             use super::*;
 
             pub fn replace(table: &mut $table) {
                 $(
-                    // All live tables of one driver have the same; one that was unloaded may come back elsewhere.
+                    // All tables of a loaded driver have the same functions; a reloaded driver may have others.
                     *$field::REAL.write().unwrap() = Some(table.$field);
                     table.$field = $field::call;
                 )*
@@ -167,13 +169,13 @@ macro_rules! layer {
                     pub static REAL: RwLock<Option<vk::$kind>> = RwLock::new(None);
 
                     /// # Safety
-                    /// That of the real one.
+                    /// That of the original.
                     pub unsafe extern "system" fn call($($name: $type),*) -> vk::Result {
-                        if let Some(code) = strike($call, $of_device) {
+                        if let Some(code) = fail_or_count($call, $of_device) {
                             return code;
                         }
-                        let real = REAL.read().unwrap().expect("replaced after it was known");
-                        // SAFETY: the caller owes what the real one asks for.
+                        let real = REAL.read().unwrap().expect("set before it is replaced");
+                        // SAFETY: the caller meets the original's requirements.
                         unsafe { real($($name),*) }
                     }
                 }
@@ -260,7 +262,7 @@ layer! {
 
 #[cfg(test)]
 mod tests {
-    /// Calls that no test of recovery makes: those of the validation layer, and of looking at kernels.
+    /// Calls outside of recovery: those of the validation layer and of pipeline statistics.
     const ELSEWHERE: [&str; 5] = [
         "vkCreateDebugUtilsMessengerEXT",
         "vkEnumerateInstanceLayerProperties",
@@ -271,8 +273,9 @@ mod tests {
 
     #[test]
     fn every_call_that_is_named_can_be_failed() {
-        let room = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vk");
-        let files = std::fs::read_dir(room).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vk");
+        let files =
+            std::fs::read_dir(folder).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
         let sources: Vec<String> = files.collect();
         let here = include_str!("faults.rs");
         for source in &sources {

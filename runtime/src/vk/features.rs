@@ -1,10 +1,10 @@
-//! Optional device features: the same chain of structs asks what is there and turns on what is wanted.
+//! Optional device features: one chain of Vulkan structs, to query what a device has and to enable what is used.
 
 use ash::{khr, vk};
 
 use crate::device::facts::DeviceFeatures;
 
-/// Features that SPIR-V kernels may need. Structs of extensions stay out of the chain where the device lacks them.
+/// The chain of feature structs. Those of extensions are left out where the device lacks them.
 #[derive(Default)]
 pub struct FeatureChain {
     core: vk::PhysicalDeviceFeatures,
@@ -16,7 +16,7 @@ pub struct FeatureChain {
     pipeline_statistics: Option<vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>>,
 }
 
-/// What of the optional extensions a device has, by itself or as part of its core version.
+/// Which optional extensions a device has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extensions {
     pub core_1_3: bool,
@@ -29,7 +29,7 @@ pub struct Extensions {
 }
 
 impl FeatureChain {
-    /// An empty chain to ask with.
+    /// A chain for a query.
     pub fn query(extensions: Extensions) -> FeatureChain {
         FeatureChain {
             subgroup_size: (extensions.core_1_3 || extensions.subgroup_size_control).then(Default::default),
@@ -40,40 +40,40 @@ impl FeatureChain {
         }
     }
 
-    /// The chain that turns on everything in `wanted`.
-    pub fn enable(wanted: &DeviceFeatures, robust_buffer_access: bool) -> FeatureChain {
+    /// The chain that enables `features`.
+    pub fn enable(features: &DeviceFeatures, robust_buffer_access: bool) -> FeatureChain {
         let subgroup_size = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
-            .subgroup_size_control(wanted.subgroup_size_control)
-            .compute_full_subgroups(wanted.full_subgroups);
+            .subgroup_size_control(features.subgroup_size_control)
+            .compute_full_subgroups(features.full_subgroups);
         FeatureChain {
             core: vk::PhysicalDeviceFeatures::default()
-                .robust_buffer_access(robust_buffer_access && wanted.robust_buffer_access)
-                .shader_int16(wanted.int16)
-                .shader_int64(wanted.int64),
-            vulkan11: vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(wanted.storage_16bit),
+                .robust_buffer_access(robust_buffer_access && features.robust_buffer_access)
+                .shader_int16(features.int16)
+                .shader_int64(features.int64),
+            vulkan11: vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(features.storage_16bit),
             vulkan12: vk::PhysicalDeviceVulkan12Features::default()
-                .shader_float16(wanted.float16)
-                .shader_int8(wanted.int8)
-                .shader_buffer_int64_atomics(wanted.int64_atomics)
-                .storage_buffer8_bit_access(wanted.storage_8bit)
-                .vulkan_memory_model(wanted.memory_model)
-                .vulkan_memory_model_device_scope(wanted.memory_model_device_scope)
-                .vulkan_memory_model_availability_visibility_chains(wanted.memory_model_chains)
-                .shader_subgroup_extended_types(wanted.subgroup_extended_types)
-                .timeline_semaphore(wanted.timeline_semaphore),
-            subgroup_size: wanted.subgroup_size_control.then_some(subgroup_size),
-            integer_dot_product: wanted
+                .shader_float16(features.float16)
+                .shader_int8(features.int8)
+                .shader_buffer_int64_atomics(features.int64_atomics)
+                .storage_buffer8_bit_access(features.storage_8bit)
+                .vulkan_memory_model(features.memory_model)
+                .vulkan_memory_model_device_scope(features.memory_model_device_scope)
+                .vulkan_memory_model_availability_visibility_chains(features.memory_model_chains)
+                .shader_subgroup_extended_types(features.subgroup_extended_types)
+                .timeline_semaphore(features.timeline_semaphore),
+            subgroup_size: features.subgroup_size_control.then_some(subgroup_size),
+            integer_dot_product: features
                 .integer_dot_product
                 .then(|| vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true)),
-            cooperative_matrix: (!wanted.cooperative_matrix.is_empty())
+            cooperative_matrix: (!features.cooperative_matrix.is_empty())
                 .then(|| vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true)),
-            pipeline_statistics: wanted.pipeline_statistics.then(|| {
+            pipeline_statistics: features.pipeline_statistics.then(|| {
                 vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default().pipeline_executable_info(true)
             }),
         }
     }
 
-    /// Linked up, for a query or a request.
+    /// The linked structs, for a query or a request.
     pub fn chain(&mut self) -> vk::PhysicalDeviceFeatures2<'_> {
         let mut chain = vk::PhysicalDeviceFeatures2::default()
             .features(self.core)
@@ -94,9 +94,8 @@ impl FeatureChain {
         chain
     }
 
-    /// The answer to a query. `core` is the head of the chain after it; shapes of cooperative matrices are asked for
-    /// elsewhere.
-    pub fn answer(&self, core: vk::PhysicalDeviceFeatures, extensions: Extensions) -> DeviceFeatures {
+    /// Result of a query; `core` is the head of the chain after it. Cooperative matrix shapes are queried elsewhere.
+    pub fn result(&self, core: vk::PhysicalDeviceFeatures, extensions: Extensions) -> DeviceFeatures {
         let is = |flag: vk::Bool32| flag == vk::TRUE;
         DeviceFeatures {
             float16: is(self.vulkan12.shader_float16),
@@ -128,22 +127,22 @@ impl FeatureChain {
     }
 }
 
-/// Extensions that must be named at device creation for the features in `wanted`.
-pub fn extension_names(wanted: &DeviceFeatures, core_1_3: bool) -> Vec<*const std::ffi::c_char> {
+/// Extensions that must be enabled with `features`.
+pub fn extension_names(features: &DeviceFeatures, core_1_3: bool) -> Vec<*const std::ffi::c_char> {
     let mut names = Vec::new();
-    if wanted.subgroup_size_control && !core_1_3 {
+    if features.subgroup_size_control && !core_1_3 {
         names.push(ash::ext::subgroup_size_control::NAME.as_ptr());
     }
-    if wanted.integer_dot_product && !core_1_3 {
+    if features.integer_dot_product && !core_1_3 {
         names.push(khr::shader_integer_dot_product::NAME.as_ptr());
     }
-    if !wanted.cooperative_matrix.is_empty() {
+    if !features.cooperative_matrix.is_empty() {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
     }
-    if wanted.host_import {
+    if features.host_import {
         names.push(ash::ext::external_memory_host::NAME.as_ptr());
     }
-    if wanted.pipeline_statistics {
+    if features.pipeline_statistics {
         names.push(khr::pipeline_executable_properties::NAME.as_ptr());
     }
     names

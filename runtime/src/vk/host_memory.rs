@@ -1,4 +1,4 @@
-//! Host memory that becomes device memory in place (VK_EXT_external_memory_host).
+//! Host memory that is imported as device memory without a copy (VK_EXT_external_memory_host).
 
 use std::io;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use unicorn_artifact::MappedFile;
 
 use crate::vk::instance::Instance;
 
-/// Memory that a buffer is made of, and keeps.
+/// Host memory that a buffer imports and owns.
 pub enum HostMemory {
-    /// Pages of a mapped file from `offset_bytes` on. Nobody writes them.
+    /// Pages of a mapped file from `offset_bytes` on; read only.
     File { file: Arc<MappedFile>, offset_bytes: u64 },
-    /// Pages of this process alone, which the buffer's mapping writes.
+    /// Private pages of this process, written through the buffer's mapping.
     Anonymous(MmapMut),
 }
 
-/// What a device needs to take host memory.
+/// The extension's functions and alignment for one device.
 pub struct HostImport {
     pub(super) functions: ext::external_memory_host::Device,
-    /// Of addresses and lengths.
+    /// Alignment of addresses and lengths.
     pub(super) align_bytes: u64,
 }
 
 impl HostMemory {
-    /// Fresh pages of zeros for at least `len_bytes`, large ones where the system has them.
+    /// Zeroed pages for at least `len_bytes`; large pages where the system has them.
     pub fn anonymous(len_bytes: u64) -> io::Result<HostMemory> {
         let map = MmapMut::map_anon(len_bytes.next_multiple_of(HUGE_PAGE_BYTES) as usize)?;
-        // Small pages do as well.
+        // Without large pages, small ones are used.
         let _ = map.advise(Advice::HugePage);
         Ok(HostMemory::Anonymous(map))
     }
 
-    /// Where it begins, and how many bytes of whole pages there are from there on.
+    /// Its address, and the length of the whole pages from there on.
     pub(super) fn start(&mut self) -> (*mut u8, u64) {
         match self {
             HostMemory::File { file, offset_bytes } => {
                 let bytes = &file.bytes()[*offset_bytes as usize..];
-                // The system maps a file to the end of its last page.
+                // A file is mapped to the end of its last page.
                 (bytes.as_ptr().cast_mut(), (bytes.len() as u64).next_multiple_of(PAGE_BYTES))
             }
             HostMemory::Anonymous(map) => (map.as_mut_ptr(), map.len() as u64),
@@ -50,7 +50,7 @@ impl HostMemory {
     }
 }
 
-/// A multiple of what any system maps at once, except with pages larger than this, which the address will not suit.
+/// Page size that is assumed; with larger pages, the address does not meet the driver's alignment and the import is refused.
 const PAGE_BYTES: u64 = 4 << 10;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 

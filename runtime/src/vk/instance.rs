@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ash::{ext, vk};
 
-use crate::device::facts::DeviceFacts;
 use crate::error::LoadError;
-use crate::vk::{Failure, Named, device_facts, faults};
+use crate::vk::{Failure, Named, faults};
 
 /// A loaded Vulkan library and one instance of it.
 pub struct Instance {
     pub(super) raw: ash::Instance,
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
-    /// Unloads the library when dropped, so it goes last.
+    /// Unloads the library when dropped, so that it must be dropped last.
     pub(super) entry: ash::Entry,
 }
 
-/// Warnings and errors that the validation layer has printed in this process.
+/// Number of warnings and errors that the validation layer has printed in this process. Callable from any thread.
 pub fn validation_messages() -> u64 {
     MESSAGES.load(Ordering::Relaxed)
 }
 
-/// Those of them that are errors.
+/// Number of errors among [`validation_messages`]. Callable from any thread.
 pub fn validation_errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }
@@ -34,12 +33,13 @@ static ERRORS: AtomicU64 = AtomicU64::new(0);
 const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
 impl Instance {
-    /// Loads Vulkan. UNICORN_VALIDATE set to anything but 0 turns the validation layer on, with its checks of barriers.
+    /// Loads Vulkan. The environment variable UNICORN_VALIDATE, set to anything but 0, enables the validation layer with
+    /// synchronisation checks.
     ///
     /// # Errors
-    /// Without a loader, without the layer that was asked for, or when the driver refuses.
+    /// [`LoadError::NoLoader`], [`LoadError::NoDriver`], [`LoadError::NoValidationLayer`], or a failed Vulkan call.
     pub fn create() -> Result<Instance, LoadError> {
-        // SAFETY: loading a library runs its initialisers; the Vulkan loader is made for this.
+        // SAFETY: loading a library runs its initialisers; the Vulkan loader's are sound.
         let entry = unsafe { ash::Entry::load() }.map_err(|error| LoadError::NoLoader { detail: error.to_string() })?;
         let validate = std::env::var("UNICORN_VALIDATE").is_ok_and(|value| !value.is_empty() && value != "0");
         if validate && !has_validation_layer(&entry)? {
@@ -64,16 +64,9 @@ impl Instance {
         };
         let mut instance = Instance { raw: faults::of_instance(raw), messenger: None, entry };
         if validate {
-            instance.messenger = Some(instance.listen()?);
+            instance.messenger = Some(instance.create_messenger()?);
         }
         Ok(instance)
-    }
-
-    /// Facts of every device, in the loader's order.
-    pub fn devices(&self) -> Result<Vec<DeviceFacts>, LoadError> {
-        let devices = self.physical_devices()?;
-        let facts = devices.into_iter().enumerate().map(|(index, device)| device_facts::read(self, index, device));
-        Ok(facts.collect::<Result<_, Failure>>()?)
     }
 
     pub(super) fn physical_devices(&self) -> Result<Vec<vk::PhysicalDevice>, Failure> {
@@ -81,7 +74,7 @@ impl Instance {
         unsafe { self.raw.enumerate_physical_devices() }.named("vkEnumeratePhysicalDevices")
     }
 
-    fn listen(&self) -> Result<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT), Failure> {
+    fn create_messenger(&self) -> Result<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT), Failure> {
         let functions = ext::debug_utils::Instance::new(&self.entry, &self.raw);
         let request = vk::DebugUtilsMessengerCreateInfoEXT::default()
             .message_severity(
@@ -99,11 +92,11 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Some((functions, messenger)) = self.messenger.take() {
-            // SAFETY: made in `listen`, destroyed once, before its instance.
+            // SAFETY: made in `create_messenger`, destroyed once, before its instance.
             unsafe { functions.destroy_debug_utils_messenger(messenger, None) };
         }
-        // Not the first: it keeps the driver's libraries in the process. Some can be loaded only so often (they take thread-local
-        // storage that is never given back), and none likes to be unloaded beside another thread that loads it.
+        // The first instance is never destroyed, which keeps the driver's libraries loaded. Some can be loaded only a few times
+        // (they take thread-local storage that is never freed), and unloading while another thread loads is unsafe in several.
         static KEPT: AtomicBool = AtomicBool::new(false);
         if !KEPT.swap(true, Ordering::Relaxed) {
             return std::mem::forget(self.entry.clone());
@@ -119,7 +112,7 @@ fn has_validation_layer(entry: &ash::Entry) -> Result<bool, Failure> {
     Ok(layers.iter().any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)))
 }
 
-/// The validation layer's voice: one line on stderr a message, counted.
+/// Prints each message of the validation layer as one line on stderr, and counts it.
 ///
 /// # Safety
 /// Called by Vulkan with a valid `data`.
@@ -135,7 +128,7 @@ unsafe extern "system" fn count_and_print(
     }
     // SAFETY: Vulkan passes a valid struct whose message is null or a terminated string.
     let message = unsafe { data.as_ref().and_then(|data| data.message_as_c_str()) };
-    // Nothing sensible is left to do when stderr is closed, and a panic must not cross into C.
+    // A closed stderr is ignored: a panic must not cross into C.
     let _ = writeln!(std::io::stderr(), "validation: {}", message.unwrap_or_default().to_string_lossy());
     vk::FALSE
 }

@@ -1,5 +1,5 @@
-//! Compute pipelines and the descriptor sets that point them at buffers. Descriptor set 0 holds storage buffers only; push
-//! constants are a link of a chain.
+//! Compute pipelines, and the descriptor sets that bind their buffers. Descriptor set 0 has storage buffers only; push constants
+//! are a [`Link`] of counter synchronisation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::vk::pipeline_cache::PipelineCache;
 use crate::vk::{Failure, Named};
 use unicorn_artifact::step::Link;
 
-/// Storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with as many.
+/// Layout with storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with that many bindings.
 pub struct SetLayout {
     device: Arc<Device>,
     set: vk::DescriptorSetLayout,
@@ -28,24 +28,24 @@ pub struct Pipeline {
     from_cache: Option<bool>,
 }
 
-/// What a pipeline is made from.
+/// Arguments of [`Pipeline::create`].
 #[derive(Clone, Copy)]
 pub struct PipelineRequest<'a> {
     pub spirv: &'a [u32],
     pub layout: &'a Arc<SetLayout>,
-    /// The device is told to use exactly this one, all lanes in use.
+    /// Required subgroup size, with full subgroups; `None`: the device's default.
     pub subgroup_size: Option<u32>,
-    /// Where the driver looks first, and remembers.
+    /// The cache that the driver looks up and adds to.
     pub cache: Option<&'a PipelineCache>,
     pub capture: Capture,
 }
 
-/// What the driver keeps of its work, for [`Pipeline::executables`].
+/// What the driver captures for [`Pipeline::executables`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capture {
     Nothing,
     Statistics,
-    /// Statistics, and the kernel in the driver's own forms, down to machine code.
+    /// Statistics, and the kernel in the driver's own forms, including machine code.
     Representations,
 }
 
@@ -60,7 +60,7 @@ impl Capture {
     }
 }
 
-/// A descriptor set that was written once.
+/// A descriptor set, written once.
 #[derive(Clone)]
 pub struct BoundSet {
     pub(super) raw: vk::DescriptorSet,
@@ -68,7 +68,7 @@ pub struct BoundSet {
     _pool: Arc<SetPool>,
 }
 
-/// What the sets of one pool need to stay alive.
+/// A descriptor pool, with everything that its sets refer to.
 struct SetPool {
     device: Arc<Device>,
     raw: vk::DescriptorPool,
@@ -109,7 +109,7 @@ impl SetLayout {
 }
 
 impl Pipeline {
-    /// Compiles one kernel.
+    /// Compiles one kernel. Blocks; several threads may compile at a time.
     pub fn create(device: &Arc<Device>, request: &PipelineRequest) -> Result<Arc<Pipeline>, Failure> {
         let PipelineRequest { spirv, layout, subgroup_size, cache, capture } = *request;
         let request = vk::ShaderModuleCreateInfo::default().code(spirv);
@@ -128,7 +128,7 @@ impl Pipeline {
         let mut report = vk::PipelineCreationFeedbackCreateInfo::default()
             .pipeline_creation_feedback(&mut feedback)
             .pipeline_stage_creation_feedbacks(std::slice::from_mut(&mut of_stages));
-        // A dispatch may be cut into bands, which begin at any workgroup.
+        // A dispatch may be split into ranges that begin at any workgroup.
         let flags = capture.flags() | vk::PipelineCreateFlags::DISPATCH_BASE;
         let mut request = vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout.pipeline);
         if device.facts().has_core_1_3() {
@@ -148,7 +148,7 @@ impl Pipeline {
         Ok(Arc::new(Pipeline { device: device.clone(), raw, layout: layout.clone(), capture, from_cache }))
     }
 
-    /// Whether the cache held it already; `None`: the driver does not say.
+    /// Whether it was found in the cache; `None`: the driver does not report it.
     pub fn was_cached(&self) -> Option<bool> {
         self.from_cache
     }
@@ -161,14 +161,14 @@ impl Pipeline {
         &self.layout
     }
 
-    /// Whether the set was made for this pipeline's bindings.
-    pub(super) fn takes(&self, set: &BoundSet) -> bool {
+    /// Whether the set was created with this pipeline's layout.
+    pub(super) fn accepts(&self, set: &BoundSet) -> bool {
         Arc::ptr_eq(&self.layout, &set.layout)
     }
 }
 
 impl BoundSet {
-    /// One set a request, in their order, from a pool of exactly their size.
+    /// One set a request, in order, from a pool of exactly their size.
     pub fn create_all(
         device: &Arc<Device>,
         requests: &[(Arc<SetLayout>, Vec<BufferRange>)],

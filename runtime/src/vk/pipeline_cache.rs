@@ -1,4 +1,4 @@
-//! What a driver remembers of the pipelines that it has compiled.
+//! The driver's pipeline cache, and the identity of a device and its driver.
 
 use std::sync::Arc;
 
@@ -7,30 +7,31 @@ use ash::vk;
 use crate::vk::device::Device;
 use crate::vk::{Failure, Named};
 
-/// A driver's memory of pipelines; several threads may add to it at a time.
+/// A Vulkan pipeline cache; several threads may use it at a time.
 pub struct PipelineCache {
     device: Arc<Device>,
     pub(super) raw: vk::PipelineCache,
 }
 
-/// Which device it is, and which driver speaks for it.
+/// Identity of a device and its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
-    /// The same for one device of one machine, whatever its driver.
+    /// Stays the same for one device of one machine when the driver changes.
     pub device: Vec<u8>,
-    /// Changes with the driver's version and with what it writes into caches.
+    /// Changes with the driver's version and cache format.
     pub driver: Vec<u8>,
 }
 
 impl PipelineCache {
-    /// A cache that begins with what [`PipelineCache::data`] of another gave, on a device of the same identity; or empty.
+    /// A cache with the contents `data` from [`PipelineCache::data`] on a device of the same identity; empty data: an empty cache.
     pub fn create(device: &Arc<Device>, data: &[u8]) -> Result<PipelineCache, Failure> {
         let request = vk::PipelineCacheCreateInfo::default().initial_data(data);
-        // SAFETY: the data is empty, or came from this driver and is unchanged, as its owner has checked.
+        // SAFETY: the data is empty, or came from this driver and is unchanged, as the caller has checked by hash.
         let raw = unsafe { device.raw.create_pipeline_cache(&request, None) }.named("vkCreatePipelineCache")?;
         Ok(PipelineCache { device: device.clone(), raw })
     }
 
+    /// The cache's contents, as the driver serialises them.
     pub fn data(&self) -> Result<Vec<u8>, Failure> {
         // SAFETY: the cache is alive.
         unsafe { self.device.raw.get_pipeline_cache_data(self.raw) }.named("vkGetPipelineCacheData")
@@ -47,6 +48,7 @@ impl Drop for PipelineCache {
 }
 
 impl Device {
+    /// Identity of the device and its driver.
     pub fn identity(&self) -> Result<DeviceIdentity, Failure> {
         let physical = self.instance.physical_devices()?[self.facts().index];
         let mut ids = vk::PhysicalDeviceIDProperties::default();

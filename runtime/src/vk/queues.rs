@@ -1,31 +1,31 @@
-//! Which queues a device is opened with: a pure function of its families.
+//! Which queue families a device is opened with. Pure.
 
 use ash::vk;
 
-/// Families of the queues.
+/// Queue family indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueChoice {
     pub compute: u32,
-    /// One that does nothing but copy, so that weights travel beside a step; `None`: the device has no such family.
+    /// A family that only copies, so that weights are uploaded while a step runs; `None`: the device has none.
     pub transfer: Option<u32>,
 }
 
 impl QueueChoice {
-    /// `None`: no family computes.
+    /// `None`: no family supports compute.
     pub fn of(families: &[vk::QueueFamilyProperties]) -> Option<QueueChoice> {
-        let find = |wanted: &dyn Fn(vk::QueueFlags) -> bool| {
-            let index = families.iter().position(|family| family.queue_count > 0 && wanted(family.queue_flags));
+        let find = |is_match: &dyn Fn(vk::QueueFlags) -> bool| {
+            let index = families.iter().position(|family| family.queue_count > 0 && is_match(family.queue_flags));
             index.map(|index| index as u32)
         };
-        // Video engines copy, too, and are no faster for it. Sparse binding and protected memory are beside the point.
-        let beside = vk::QueueFlags::SPARSE_BINDING | vk::QueueFlags::PROTECTED;
+        // Video engines copy, too, but no faster. Sparse binding and protected memory make no difference.
+        let ignored = vk::QueueFlags::SPARSE_BINDING | vk::QueueFlags::PROTECTED;
         Some(QueueChoice {
             compute: find(&|flags| flags.contains(vk::QueueFlags::COMPUTE))?,
-            transfer: find(&|flags| flags & !beside == vk::QueueFlags::TRANSFER),
+            transfer: find(&|flags| flags & !ignored == vk::QueueFlags::TRANSFER),
         })
     }
 
-    /// The families that share a buffer which is filled by copies and read by kernels.
+    /// The families that share a buffer that copies write and kernels read; `None`: a single one.
     pub fn sharing(&self) -> Option<[u32; 2]> {
         self.transfer.map(|transfer| [self.compute, transfer])
     }
@@ -47,28 +47,28 @@ mod tests {
     }
 
     #[test]
-    fn copies_get_a_queue_of_their_own_where_there_is_one() {
-        // As llvmpipe and many small GPUs have it.
+    fn copies_use_a_transfer_queue_where_there_is_one() {
+        // llvmpipe and many small GPUs.
         let one = choice(&[GRAPHICS | COMPUTE | TRANSFER]).unwrap();
         assert_eq!((one, one.sharing()), (QueueChoice { compute: 0, transfer: None }, None));
-        // As NVIDIA's driver has it: everything, copies, computing, video.
+        // NVIDIA's driver: everything, transfer, compute, video.
         let all = GRAPHICS | COMPUTE | TRANSFER | SPARSE;
         let many = choice(&[all, TRANSFER | SPARSE, COMPUTE | TRANSFER | SPARSE, VIDEO | TRANSFER]).unwrap();
         assert_eq!((many, many.sharing()), (QueueChoice { compute: 0, transfer: Some(1) }, Some([0, 1])));
-        // As RADV has it: computing beside everything, copies behind.
+        // RADV: everything, compute, video, transfer.
         let radv = choice(&[GRAPHICS | COMPUTE | TRANSFER, COMPUTE | TRANSFER, VIDEO, TRANSFER | SPARSE]).unwrap();
         assert_eq!(radv, QueueChoice { compute: 0, transfer: Some(3) });
     }
 
     #[test]
-    fn a_video_engine_is_no_copier_and_nothing_computes_without_a_family_for_it() {
+    fn a_video_family_is_not_used_for_copies_and_compute_is_required() {
         assert_eq!(choice(&[COMPUTE, VIDEO | TRANSFER]).unwrap().transfer, None);
         assert_eq!(choice(&[TRANSFER, GRAPHICS]), None);
         assert_eq!(choice(&[]), None);
     }
 
     #[test]
-    fn a_family_without_queues_is_none() {
+    fn a_family_without_queues_is_ignored() {
         let families = [(COMPUTE, 1), (TRANSFER, 0)].map(|(queue_flags, queue_count)| vk::QueueFamilyProperties {
             queue_flags,
             queue_count,

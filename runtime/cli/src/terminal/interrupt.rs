@@ -2,10 +2,8 @@
 //! a file are ended by it at once, and their half-written file with them.
 
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-
-use unicorn_runtime::CancelToken;
 
 use crate::error::CliError;
 
@@ -20,12 +18,10 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
     if !has_thread() {
         return Ok(());
     }
-    LazyLock::force(&PRESSED);
     let on_press = move || {
-        if PRESSED.is_cancelled() {
+        if PRESSED.swap(true, Ordering::Relaxed) {
             std::process::exit(EXIT_INTERRUPTED);
         }
-        PRESSED.cancel();
         pressed();
     };
     ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
@@ -51,15 +47,10 @@ pub fn has_thread() -> bool {
 
 /// Whether Ctrl-C was pressed since the last call.
 pub fn pressed() -> bool {
-    PRESSED.reset()
+    PRESSED.swap(false, Ordering::Relaxed)
 }
 
-/// A token that Ctrl-C cancels and [`pressed`] resets.
-pub fn token() -> CancelToken {
-    PRESSED.clone()
-}
-
-static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
+static PRESSED: AtomicBool = AtomicBool::new(false);
 
 /// What shells report for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;

@@ -6,14 +6,13 @@ use serde::Serialize;
 use unicorn_artifact::TargetKernels;
 
 mod findings;
-pub mod machine;
 
 use self::findings::{Finding, Verdict, can_run, examine};
-use self::machine::Machine;
 use crate::args::DoctorArgs;
 use crate::commands::devices::{TargetFit, targets_of};
 use crate::error::CliError;
 use crate::terminal::output::{print, print_json};
+use unicorn_runtime::machine::Machine;
 use unicorn_runtime::{DeviceFacts, devices};
 
 pub fn run(args: &DoctorArgs) -> Result<(), CliError> {

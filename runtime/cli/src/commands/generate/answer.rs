@@ -1,6 +1,7 @@
 //! One answer: a prompt goes in, tokens come out until something ends it. What the session still holds of the prompt is
 //! not computed again.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use crate::error::CliError;
@@ -115,11 +116,10 @@ impl Answerer<'_> {
 
         let started = Instant::now();
         let new = &prompt[self.session.keep_common_start(prompt) as usize..];
-        self.session.set_cancel(interrupt::token());
+        self.session.interrupt_when(interrupt::pressed);
         let first = match self.session.feed_and_sample(new, sampling) {
             Ok(sampled) => sampled.token,
-            Err(RunError::Cancelled) => {
-                interrupt::pressed();
+            Err(RunError::Interrupted) => {
                 answer.stop_reason = StopReason::Interrupted;
                 return Ok(answer);
             }
@@ -132,22 +132,19 @@ impl Answerer<'_> {
         let mut stop = take(&mut answer, first)?;
         if stop.is_none() && self.session.len_tokens() < self.model.context_tokens() {
             let started = Instant::now();
-            for sampled in self.session.generate(first, sampling, u32::MAX) {
-                let token = match sampled {
-                    Ok(sampled) => sampled.token,
-                    Err(RunError::Cancelled) => {
-                        interrupt::pressed();
-                        stop = Some(StopReason::Interrupted);
-                        break;
-                    }
-                    Err(error) => return Err(error.into()),
-                };
+            let mut failed = None;
+            self.session.generate(first, sampling, u32::MAX, &mut |sampled| {
                 answer.decode.tokens += 1;
                 self.status.add_tokens(1, self.model);
-                stop = take(&mut answer, token)?;
-                if stop.is_some() {
-                    break;
+                match take(&mut answer, sampled.token) {
+                    Ok(None) => return ControlFlow::Continue(()),
+                    Ok(reason) => stop = reason,
+                    Err(error) => failed = Some(error),
                 }
+                ControlFlow::Break(())
+            })?;
+            if let Some(error) = failed {
+                return Err(error);
             }
             answer.decode.elapsed = started.elapsed();
         }

@@ -12,12 +12,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-mod clients;
 pub mod gpus;
 
 use self::gpus::GpuSample;
 use crate::monitor::status::{self, Status};
-use unicorn_runtime::sysfs::text;
+use unicorn_runtime::machine::DrmUsage;
 
 /// What is seen at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,7 +56,7 @@ impl Watch {
         let statuses: Vec<Status> = statuses.collect();
         let before = std::mem::take(&mut self.before);
         let process = |status: Status| {
-            let client = clients::read(&self.root, status.pid);
+            let client = DrmUsage::read(&self.root, status.pid);
             let time = client.engine_nanoseconds;
             let gpu_percent = time.zip(before.get(&status.pid)).and_then(|(time, (since, before))| {
                 let elapsed = now.duration_since(*since).as_nanos() as f64;
@@ -74,7 +73,7 @@ impl Watch {
 
 /// Whether the process runs and is a `unicorn-run`: ids are given out again.
 fn is_ours(root: &Path, pid: u32) -> bool {
-    text(&root.join(format!("proc/{pid}/comm"))).as_deref() == Some("unicorn-run")
+    std::fs::read_to_string(root.join(format!("proc/{pid}/comm"))).is_ok_and(|name| name.trim_end() == "unicorn-run")
 }
 
 #[cfg(test)]

@@ -1,71 +1,83 @@
-//! What the kernel tells of this machine, read from sysfs, procfs and devfs below a root folder. Pure but for those reads:
-//! what is missing, unreadable or garbage is `None`.
+//! What the kernel reports about this machine: GPUs, drivers, limits. Read from sysfs, procfs and devfs below a root folder; what is
+//! missing, unreadable or malformed is `None`.
 
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use unicorn_artifact::limits::{ADDRESS_SPACE, soft_limit};
+use crate::device::limits::{ADDRESS_SPACE, soft_limit};
+use crate::device::sysfs::{MAX_TEXT_BYTES, hex, is_numbered, names, number, text};
 
-use unicorn_runtime::sysfs::{MAX_TEXT_BYTES, hex, is_numbered, names, number, text};
-
+/// What the kernel reports about the machine and this process's limits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
-    /// As `uname -r` has it.
+    /// The kernel's release, as `uname -r` prints it.
     pub kernel: Option<String>,
+    /// Size of the host's memory.
     pub memory_bytes: Option<u64>,
-    /// Names of the driver manifests that the Vulkan loader finds.
+    /// File names of the driver manifests that the Vulkan loader finds.
     pub vulkan_drivers: Vec<String>,
+    /// DRM cards.
     pub gpus: Vec<Gpu>,
-    /// Render nodes that this user may not open.
+    /// Render nodes that this user has no permission to open.
     pub closed_nodes: Vec<String>,
+    /// Parameters of the amdgpu module; `None`: it is not loaded.
     pub amdgpu: Option<AmdgpuParameters>,
-    /// Pages that ttm lets all GPUs pin together.
+    /// Pages that all GPUs together may pin (ttm).
     pub ttm_pages_limit: Option<u64>,
+    /// AMD's NPU.
     pub npu: Npu,
     /// Soft limit of locked memory in bytes; `Some(None)`: unlimited.
     pub locked_bytes: Option<Option<u64>>,
-    /// The same of this process's address space.
+    /// Soft limit of this process's address space in bytes; `Some(None)`: unlimited.
     pub address_space_bytes: Option<Option<u64>>,
-    /// The chosen one of always, madvise and never.
+    /// Transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
-    /// Lines of the kernel's log about a GPU that hung or was reset; `None`: the log is not for this user.
+    /// Lines of the kernel's log about a GPU that hung or was reset; `None`: this user may not read the log.
     pub resets: Option<Vec<String>>,
 }
 
+/// A DRM card.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
-    /// As `card0`.
+    /// Such as `card0`.
     pub card: String,
+    /// Name of the kernel driver.
     pub driver: Option<String>,
+    /// PCI vendor ID.
     pub vendor_id: Option<u32>,
+    /// PCI device ID.
     pub device_id: Option<u32>,
-    /// amdgpu's figures; an APU's VRAM is its carve-out.
+    /// Size of VRAM by amdgpu; on an APU, of its carve-out.
     pub vram_bytes: Option<u64>,
+    /// Size of GTT by amdgpu.
     pub gtt_bytes: Option<u64>,
-    /// Ways in which the driver can reset a compute ring, as it lists them.
+    /// Kinds of compute ring reset that the driver supports, as it lists them.
     pub compute_resets: Option<String>,
 }
 
-/// Of the loaded module, as they stand in sysfs.
+/// Parameters of the loaded amdgpu module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AmdgpuParameters {
-    /// Milliseconds, one or a list; -1 or nothing: the driver's own.
+    /// Milliseconds, one or a list; -1 or nothing: the driver's default.
     pub lockup_timeout: Option<String>,
+    /// Whether the driver resets a GPU that hangs; -1: the driver's default.
     pub gpu_recovery: Option<i64>,
-    /// MiB; -1: the driver's own.
+    /// MiB; -1: the driver's default.
     pub gttsize_mib: Option<i64>,
 }
 
+/// AMD's NPU and its driver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Npu {
-    /// A PCI device of AMD's that is an NPU.
+    /// There is a PCI device with the ID of an AMD NPU.
     pub present: bool,
     /// Entries of /dev/accel.
     pub nodes: Vec<String>,
-    /// `Some(None)`: the module is loaded and has no version of its own.
+    /// Version of the amdxdna module; `Some(None)`: it is loaded and has none.
     pub driver_version: Option<Option<String>>,
+    /// Version of the firmware.
     pub firmware: Option<String>,
 }
 
@@ -73,13 +85,13 @@ pub struct Npu {
 const NPU_IDS: [(u32, u32); 2] = [(0x1022, 0x1502), (0x1022, 0x17f0)];
 /// Where the Vulkan loader looks for drivers, below the root.
 const DRIVER_FOLDERS: [&str; 3] = ["usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d"];
-/// What is read of the kernel's log.
+/// Most bytes that are read of the kernel's log.
 const MAX_LOG_BYTES: usize = 8 << 20;
-/// A kernel log without a reader's place in it would wait for the next line.
+/// Without it, reading the end of the kernel's log blocks until the next line.
 const O_NONBLOCK: i32 = 0o4000;
 
 impl Machine {
-    /// `root` is `/` but in tests.
+    /// Reads everything below `root`, which is `/` except in tests.
     pub fn read(root: &Path) -> Machine {
         let at = |path: &str| root.join(path);
         let mut vulkan_drivers: Vec<String> = DRIVER_FOLDERS.iter().flat_map(|folder| names(&at(folder))).collect();
@@ -148,7 +160,7 @@ impl Npu {
     }
 }
 
-/// Milliseconds of a list such as `10000,60000`, the positive ones.
+/// The positive numbers of a list of milliseconds such as `10000,60000`.
 pub fn milliseconds(list: &str) -> Vec<u64> {
     list.split(',').filter_map(|part| part.trim().parse().ok()).filter(|&part| part > 0).collect()
 }
@@ -169,7 +181,7 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The one in brackets.
+/// The choice in brackets.
 fn chosen(choices: &str) -> Option<String> {
     let (_, rest) = choices.split_once('[')?;
     rest.split_once(']').map(|(chosen, _)| chosen.to_owned())
@@ -180,14 +192,14 @@ fn is_closed(node: &PathBuf) -> bool {
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// The kernel's log so far, one record a read.
+/// The kernel's log so far; each read returns one record.
 fn log(path: &Path) -> Option<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).ok()?;
     let (mut bytes, mut record) = (Vec::new(), vec![0; MAX_TEXT_BYTES as usize]);
     while bytes.len() < MAX_LOG_BYTES {
         match file.read(&mut record) {
             Ok(count) if count > 0 => bytes.extend_from_slice(&record[..count]),
-            // Overwritten while it was read: the next one is there.
+            // A record was overwritten while it was read; the next read returns the next one.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             _ => break,
         }
@@ -196,26 +208,26 @@ fn log(path: &Path) -> Option<String> {
 }
 
 fn resets(log: &str) -> Vec<String> {
-    let tells = |line: &&str| {
+    let is_reset = |line: &&str| {
         let of_gpu = line.contains("amdgpu") || line.contains("NVRM") || line.contains("i915") || line.contains("[drm");
         let what = ["ring ", "GPU reset", "GPU HANG", "Xid"].iter().find(|what| line.contains(**what));
         of_gpu && what.is_some_and(|&what| what != "ring " || line.contains("timeout"))
     };
-    // Behind the record's priority, number and time.
+    // After the record's priority, number and time.
     let message = |line: &str| line.split_once(';').map_or(line, |(_, message)| message).trim().to_owned();
-    log.lines().filter(tells).map(message).collect()
+    log.lines().filter(is_reset).map(message).collect()
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use std::fs;
 
     use super::*;
 
     /// Files of a made-up machine: path and contents.
-    pub type Tree<'t> = &'t [(&'t str, &'t str)];
+    type Tree<'t> = &'t [(&'t str, &'t str)];
 
-    pub const LAPTOP: Tree<'static> = &[
+    const LAPTOP: Tree<'static> = &[
         ("proc/sys/kernel/osrelease", "6.12.9-amd64\n"),
         ("proc/meminfo", "MemTotal:       31457280 kB\nMemFree: 1 kB\n"),
         (
@@ -245,22 +257,7 @@ pub mod tests {
         ),
     ];
 
-    pub const DISCRETE: Tree<'static> = &[
-        ("proc/sys/kernel/osrelease", "6.17.0\n"),
-        ("proc/meminfo", "MemTotal: 67108864 kB\n"),
-        ("proc/self/limits", "Max locked memory         unlimited            unlimited            bytes\n"),
-        ("usr/share/vulkan/icd.d/radeon_icd.x86_64.json", "{}"),
-        ("sys/class/drm/card0/device/uevent", "DRIVER=amdgpu\n"),
-        ("sys/class/drm/card0/device/vendor", "0x1002\n"),
-        ("sys/class/drm/card0/device/device", "0x744c\n"),
-        ("sys/class/drm/card0/device/mem_info_vram_total", "25753026560\n"),
-        ("sys/class/drm/card0/device/mem_info_gtt_total", "33554432000\n"),
-        ("sys/module/amdgpu/parameters/lockup_timeout", "500,60000\n"),
-        ("sys/module/amdgpu/parameters/gpu_recovery", "0\n"),
-        ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
-    ];
-
-    pub fn machine(tree: Tree<'_>) -> Machine {
+    fn machine(tree: Tree<'_>) -> Machine {
         let root = tempfile::tempdir().unwrap();
         for (path, contents) in tree {
             let path = root.path().join(path);
@@ -293,8 +290,8 @@ pub mod tests {
     }
 
     #[test]
-    fn garbage_is_nobodys_end() {
-        let sound = [LAPTOP, DISCRETE].concat();
+    fn malformed_files_are_read_as_nothing() {
+        let sound = LAPTOP;
         for garbage in ["", "\n", "-", "0x", "\u{0}\u{fffd}", "99999999999999999999999999", "[", "]", "a:b:c", "=,;=,;"]
         {
             let broken: Vec<(&str, &str)> = sound.iter().map(|(path, _)| (*path, garbage)).collect();
@@ -309,7 +306,7 @@ pub mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_nobodys_end() {
+    fn files_that_are_not_text_are_read_as_nothing() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("proc/self")).unwrap();
         fs::write(root.path().join("proc/meminfo"), [0xff, 0xfe, 0, 1]).unwrap();

@@ -1,0 +1,34 @@
+//! Limits on this process (`ulimit`), from `/proc/self/limits`.
+
+use std::fs;
+
+/// Bytes of address space that this process may have (`ulimit -v`): all that is mapped or allocated counts, including drivers and a
+/// mapped artifact. `None`: unlimited or unknown.
+pub fn address_space_bytes() -> Option<u64> {
+    soft_limit(&fs::read_to_string("/proc/self/limits").ok()?, ADDRESS_SPACE)?
+}
+
+/// The soft limit on the line of `limits` that begins with `name`; `Some(None)`: unlimited, `None`: there is no such line.
+pub(super) fn soft_limit(limits: &str, name: &str) -> Option<Option<u64>> {
+    let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
+    if soft == "unlimited" { Some(None) } else { soft.parse().ok().map(Some) }
+}
+
+/// Name of the limit on address space.
+pub(super) const ADDRESS_SPACE: &str = "Max address space";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_a_value_or_none() {
+        let limits = "Limit          Soft Limit   Hard Limit   Units\n\
+                      Max address space         524288000            unlimited            bytes\n\
+                      Max locked memory         unlimited            unlimited            bytes\n\
+                      Max processes             garbage              4                    processes\n";
+        assert_eq!(soft_limit(limits, ADDRESS_SPACE), Some(Some(524_288_000)));
+        assert_eq!(soft_limit(limits, "Max locked memory"), Some(None));
+        assert_eq!((soft_limit(limits, "Max processes"), soft_limit(limits, "Max files")), (None, None));
+    }
+}
