@@ -17,7 +17,7 @@ use crate::Progress;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::{Checkpoint, Family};
+use crate::import::Checkpoint;
 use crate::weights::{FormatPolicy, PackedSource, PackedWeights};
 
 /// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `checkpoint` with these
@@ -184,10 +184,10 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("4 bytes")))
 }
 
-/// transformers' names: `model.` before all but the head; Phi-3's projections joined again.
+/// transformers' names: `model.` before all but the head; projections joined again where the source has them so.
 fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<String, Exported<'a>> {
-    let fused = checkpoint.config.family == Family::Phi3;
-    // Projections in the order in which Phi-3 stacks them, which is not that of their names.
+    let fused = checkpoint.config.fused_projections;
+    // Projections in the order in which they are stacked, which is not that of their names.
     let rank =
         |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
     let mut names: Vec<&String> = checkpoint.tensors.keys().collect();
@@ -219,16 +219,9 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
     out
 }
 
-/// The source's config, or the text part of a multimodal one, in f32.
+/// The text model's config, in f32.
 fn text_config(checkpoint: &Checkpoint) -> Value {
     let mut config = checkpoint.config_json.clone();
-    if let Some(text) = config.get("text_config") {
-        let mut text = text.clone();
-        text["architectures"] = json!(["Gemma3ForCausalLM"]);
-        text["model_type"] = json!("gemma3_text");
-        text["tie_word_embeddings"] = json!(checkpoint.config.tied_embeddings);
-        config = text;
-    }
     for key in ["dtype", "torch_dtype"] {
         config[key] = json!("float32");
     }

@@ -195,6 +195,17 @@ CASES = {
             "torch_dtype": "bfloat16",
         },
     ),
+    # Queries and keys of every other layer are not rotated.
+    "smollm3-no-rope": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "SmolLM3ForCausalLM", "smollm3", 64, 160, 4, 4, 2,
+            hidden_act="silu", tie_word_embeddings=True, attention_bias=False, mlp_bias=False, use_sliding_window=False,
+            sliding_window=None, no_rope_layers=[1, 0, 1, 0], no_rope_layer_interval=2,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,

@@ -6,7 +6,8 @@
 //! folder asks for, `rope` how positions turn into angles, `weights` where numbers come from, `compare` how two
 //! answers are held against each other.
 //!
-//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one) and phi3.
+//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3
+//! and smollm3.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
@@ -125,9 +126,11 @@ impl Reference {
         let tokens = query.len() / (heads * head_dim);
         let window = self.config.windows[layer];
         let rope = if window.is_some() { &self.config.sliding_rope } else { &self.config.full_rope };
-        let angles = rope.angles(tokens);
-        rope::rotate(&mut query, &angles, heads, head_dim);
-        rope::rotate(&mut key, &angles, kv_heads, head_dim);
+        if self.config.rotated[layer] {
+            let angles = rope.angles(tokens);
+            rope::rotate(&mut query, &angles, heads, head_dim);
+            rope::rotate(&mut key, &angles, kv_heads, head_dim);
+        }
 
         let mut mixed = vec![0.0; query.len()]; // (tokens, heads * head_dim)
         for position in 0..tokens {

@@ -9,6 +9,7 @@
 //! # std::fs::remove_dir_all(&folder).unwrap();
 //! ```
 
+mod families;
 pub mod random;
 mod tokenizer;
 
@@ -18,6 +19,7 @@ use half::bf16;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
+pub use families::{FAMILIES, FamilyFacts, Slides};
 use random::Random;
 
 /// What to write. The same value gives the same bytes.
@@ -35,7 +37,7 @@ pub struct TinyModel {
     pub head_dim: usize,
     /// Whether the embedding is the output matrix too.
     pub tied: bool,
-    /// Positions that a layer with a window sees. Llama has no such layers; of Qwen's the odd ones are.
+    /// Positions that a layer with a window sees; which layers have one, the family says.
     pub sliding_window: Option<usize>,
     pub max_position_embeddings: usize,
 }
@@ -49,6 +51,7 @@ pub enum Family {
     Gemma2,
     Gemma3,
     Phi3,
+    SmolLm3,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -110,17 +113,9 @@ impl TinyModel {
 
     /// `config.json`, in the newer form of transformers 5.
     pub fn config(&self) -> Value {
-        let (architecture, model_type) = match self.family {
-            Family::Llama => ("LlamaForCausalLM", "llama"),
-            Family::Mistral => ("MistralForCausalLM", "mistral"),
-            Family::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
-            Family::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
-            Family::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
-            Family::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
-            Family::Phi3 => ("Phi3ForCausalLM", "phi3"),
-        };
+        let facts = self.family.facts();
         let mut config = json!({
-            "architectures": [architecture],
+            "architectures": [facts.architecture],
             "bos_token_id": 1,
             "dtype": "bfloat16",
             "eos_token_id": 2,
@@ -128,7 +123,7 @@ impl TinyModel {
             "hidden_size": self.hidden,
             "intermediate_size": self.intermediate,
             "max_position_embeddings": self.max_position_embeddings,
-            "model_type": model_type,
+            "model_type": facts.model_type,
             "num_attention_heads": self.heads,
             "num_hidden_layers": self.layers,
             "num_key_value_heads": self.kv_heads,
@@ -139,17 +134,20 @@ impl TinyModel {
             "tie_word_embeddings": self.tied,
             "vocab_size": self.vocab_size,
         });
-        if self.is_gemma() {
+        if facts.is_gemma {
             config["hidden_activation"] = json!("gelu_pytorch_tanh");
             config["query_pre_attn_scalar"] = json!(self.head_dim);
         } else {
             config["hidden_act"] = json!("silu");
         }
-        if matches!(self.family, Family::Qwen2 | Family::Qwen3) {
+        if facts.slides == Slides::OddLayers {
             config["use_sliding_window"] = json!(self.sliding_window.is_some());
         }
-        if self.layers_differ_in_kind() {
+        if matches!(facts.slides, Slides::OddLayers | Slides::AllBut(_)) {
             config["layer_types"] = (0..self.layers).map(|layer| self.layer_type(layer)).collect();
+        }
+        if let Some(interval) = facts.unrotated_interval {
+            config["no_rope_layers"] = (0..self.layers).map(|layer| u8::from((layer + 1) % interval != 0)).collect();
         }
         match self.family {
             Family::Gemma2 => {
@@ -175,27 +173,28 @@ impl TinyModel {
 
     fn shapes(&self) -> Vec<(String, Vec<usize>)> {
         let Self { hidden, intermediate, .. } = *self;
+        let facts = self.family.facts();
         let (query, key_value) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
         for layer in 0..self.layers {
             let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}"), shape));
             add("input_layernorm.weight", vec![hidden]);
             add("post_attention_layernorm.weight", vec![hidden]);
-            if self.is_gemma() {
+            if facts.is_gemma {
                 add("pre_feedforward_layernorm.weight", vec![hidden]);
                 add("post_feedforward_layernorm.weight", vec![hidden]);
             }
-            if matches!(self.family, Family::Qwen3 | Family::Gemma3) {
+            if facts.normed_heads {
                 add("self_attn.q_norm.weight", vec![self.head_dim]);
                 add("self_attn.k_norm.weight", vec![self.head_dim]);
             }
-            if self.family == Family::Phi3 {
+            if facts.fused_projections {
                 add("self_attn.qkv_proj.weight", vec![query + 2 * key_value, hidden]);
                 add("mlp.gate_up_proj.weight", vec![2 * intermediate, hidden]);
             } else {
                 for (name, rows) in [("q_proj", query), ("k_proj", key_value), ("v_proj", key_value)] {
                     add(&format!("self_attn.{name}.weight"), vec![rows, hidden]);
-                    if self.family == Family::Qwen2 {
+                    if facts.qkv_bias {
                         add(&format!("self_attn.{name}.bias"), vec![rows]);
                     }
                 }
@@ -217,7 +216,7 @@ impl TinyModel {
     fn fill(&self, random: &mut Random, name: String, shape: Vec<usize>) -> NamedTensor {
         let (centre, deviation) = match (shape.len(), name.ends_with("bias")) {
             (1, true) => (0.0, 0.3),
-            (1, false) if self.is_gemma() => (0.0, 0.3),
+            (1, false) if self.family.facts().is_gemma => (0.0, 0.3),
             (1, false) => (1.0, 0.3),
             _ if name.contains("embed_tokens") => (0.0, 0.1),
             _ => (0.0, 1.2 / (shape[1] as f32).sqrt()),
@@ -226,19 +225,12 @@ impl TinyModel {
         NamedTensor { name, values: values.collect(), shape }
     }
 
-    fn is_gemma(&self) -> bool {
-        matches!(self.family, Family::Gemma2 | Family::Gemma3)
-    }
-
-    fn layers_differ_in_kind(&self) -> bool {
-        self.is_gemma() || matches!(self.family, Family::Qwen2 | Family::Qwen3)
-    }
-
     fn layer_type(&self, layer: usize) -> &'static str {
-        let slides = match self.family {
-            Family::Gemma3 => layer % 6 != 5,
-            Family::Gemma2 => layer % 2 != 1,
-            _ => layer % 2 == 1,
+        let slides = match self.family.facts().slides {
+            Slides::Never => false,
+            Slides::EveryLayer => true,
+            Slides::OddLayers => layer % 2 == 1,
+            Slides::AllBut(interval) => !(layer + 1).is_multiple_of(interval),
         };
         if slides && self.sliding_window.is_some() { "sliding_attention" } else { "full_attention" }
     }

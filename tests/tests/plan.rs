@@ -240,7 +240,7 @@ fn assert_written_first(dispatches: &[KernelDispatch], what: &str) {
 }
 
 fn any_model() -> impl Strategy<Value = TinyModel> {
-    let families = vec![Family::Llama, Family::Qwen2, Family::Qwen3, Family::Gemma2, Family::Gemma3, Family::Phi3];
+    let families: Vec<Family> = Family::all().collect();
     let sizes = (1usize..60, 1usize..80, 1usize..6, 1usize..5, 1usize..4, 300usize..70_000);
     (prop::sample::select(families), sizes, any::<bool>(), prop::option::of(1usize..3000)).prop_map(
         |(family, (hidden, intermediate, layers, kv_heads, gqa, vocab_size), tied, sliding_window)| TinyModel {

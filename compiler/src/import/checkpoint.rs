@@ -27,7 +27,7 @@ pub struct Checkpoint {
     /// metadata names. Empty when the model came without a tokenizer.
     pub tokenizer: TokenizerSection,
     pub skipped: Skipped,
-    /// The source's config.json (for GGUF: one made from its metadata), for `--export-dequantized`.
+    /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub config_json: serde_json::Value,
     pub(super) source: SourceBytes,
     /// Bytes of tensor data that the model uses.

@@ -3,18 +3,6 @@
 
 use std::collections::BTreeMap;
 
-/// The families we know. Used for messages and for reading configs, never to decide what a graph does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Gemma2,
-    Gemma3,
-    Phi3,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Silu,
@@ -50,7 +38,6 @@ pub struct LayerConfig {
 
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    pub family: Family,
     /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
     pub architecture: String,
     pub hidden_size: usize,
@@ -82,6 +69,8 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     pub o_bias: bool,
     pub mlp_bias: bool,
+    /// The source's folder holds q, k and v as one matrix, and gate and up as one; an exported folder does so, too.
+    pub fused_projections: bool,
 }
 
 /// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of

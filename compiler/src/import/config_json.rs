@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::config::{Activation, LayerConfig, ModelConfig, RopeConfig, limits};
 use super::families::{Bias, FamilyDefaults, Windows, family_of};
@@ -16,7 +16,7 @@ use crate::error::{CompileError, Result};
 pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let root = Fields::root(path, config)?;
     let defaults = family_of(&root)?;
-    let text = if defaults.multimodal {
+    let text = if defaults.text_model.is_some() {
         root.object("text_config")?.ok_or_else(|| root.error("text_config", "is missing, expected an object"))?
     } else {
         Fields::root(path, config)?
@@ -61,7 +61,6 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     };
 
     let model = ModelConfig {
-        family: defaults.family,
         architecture: defaults.architecture.to_owned(),
         hidden_size,
         intermediate_size: size("intermediate_size", limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?,
@@ -85,9 +84,22 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         qkv_bias,
         o_bias,
         mlp_bias,
+        fused_projections: defaults.fused_projections,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
+}
+
+/// config.json of the text model: `config` itself, or what a multimodal one holds, as transformers reads a text model that
+/// stands alone.
+pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> Result<Value> {
+    let defaults = family_of(&Fields::root(path, config)?)?;
+    let Some(text_model) = defaults.text_model else { return Ok(config.clone()) };
+    let mut text = config["text_config"].clone();
+    text["architectures"] = json!([text_model.architecture]);
+    text["model_type"] = json!(text_model.model_type);
+    text["tie_word_embeddings"] = json!(model.tied_embeddings);
+    Ok(text)
 }
 
 /// `eos_token_id` of config.json or, failing that, of its `text_config`.
@@ -194,13 +206,18 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
         Ok(if text.is_written("sliding_window") { window } else { default })
     };
     let types = written_types.as_deref();
+    let rotated = rotated_layers(text, defaults, n_layers)?;
     // What sliding layers see; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
     type Slides = Box<dyn Fn(usize) -> bool>;
     let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {
         Windows::Never => (None, Box::new(|_| false), None),
         Windows::EveryLayer(window) => (sliding_window(window)?, Box::new(|_| true), None),
-        Windows::WhenAsked { .. } if !text.flag("use_sliding_window")?.unwrap_or(false) => {
+        Windows::WhenAsked { .. } | Windows::Unrotated if !text.flag("use_sliding_window")?.unwrap_or(false) => {
             (None, Box::new(|_| false), None)
+        }
+        Windows::Unrotated => {
+            let rotated = rotated.clone();
+            (sliding_window(None)?, Box::new(move |layer| !rotated[layer]), types)
         }
         Windows::WhenAsked { window, max_window_layers } => {
             // 0 is allowed here: every layer slides.
@@ -220,10 +237,24 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
         LayerFacts {
             layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },
             window: window.filter(|_| is_sliding),
-            is_rotated: true,
+            is_rotated: rotated[layer],
         }
     };
     Ok((0..n_layers).map(facts).collect())
+}
+
+/// Whether each layer has a rotary embedding: as `no_rope_layers` says, which has a 1 for those that do.
+fn rotated_layers(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<bool>> {
+    let Some(interval) = defaults.unrotated_interval else { return Ok(vec![true; n_layers]) };
+    let interval = text.size("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(interval);
+    let Some(written) = text.numbers("no_rope_layers")? else {
+        return Ok((0..n_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
+    };
+    if written.len() < n_layers {
+        let what = format!("has {} entries, expected num_hidden_layers, {n_layers}", written.len());
+        return Err(text.error("no_rope_layers", &what));
+    }
+    Ok(written[..n_layers].iter().map(|written| *written != 0.0).collect())
 }
 
 fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str>>> {
@@ -247,7 +278,6 @@ fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str
 mod tests {
     use serde_json::json;
 
-    use super::super::config::Family;
     use super::*;
 
     fn read(config: &Value) -> Result<ModelConfig> {
@@ -309,7 +339,7 @@ mod tests {
             json!({ "rope_parameters": with(scaling, json!({ "rope_theta": 500000.0 })), "dtype": "bfloat16" }),
         ));
         assert_eq!(v4.ropes, v5.ropes);
-        assert_eq!((v4.family, v4.n_heads, v4.n_kv_heads, v4.head_dim), (Family::Llama, 32, 8, 64));
+        assert_eq!((v4.n_heads, v4.n_kv_heads, v4.head_dim), (32, 8, 64));
         assert_eq!((v4.query_scale, v4.norm_offset, v4.embedding_scale), (0.125, 0.0, 1.0));
         assert!(v4.tied_embeddings && !v4.qkv_bias && !v4.o_bias && !v4.mlp_bias && !v4.qk_norm && !v4.post_norms);
         assert_eq!(theta(&v4, 0), 500000.0);
@@ -450,6 +480,22 @@ mod tests {
         assert_eq!(ok(with(phi3.clone(), v5)).ropes, config.ropes);
         let message = refusal(with(phi3, json!({ "partial_rotary_factor": 1.0 })));
         assert!(message.contains("rope_scaling.short_factor has 6 numbers, expected 8"), "{message}");
+    }
+
+    #[test]
+    fn smollm3_rotates_three_layers_of_four() {
+        let smollm3 = with(small("SmolLM3ForCausalLM"), json!({ "num_hidden_layers": 4 }));
+        let config = ok(smollm3.clone());
+        assert_eq!((ropes(&config), config.ropes.len()), (vec![Some(0), Some(0), Some(0), None], 1));
+        assert!(config.tied_embeddings && windows(&config) == [None; 4]);
+        let written = ok(with(smollm3.clone(), json!({ "no_rope_layers": [0, 1, 0, 1] })));
+        assert_eq!(ropes(&written), [None, Some(0), None, Some(0)]);
+        let windowed = json!({ "use_sliding_window": true, "sliding_window": 16 });
+        assert_eq!(windows(&ok(with(smollm3.clone(), windowed))), [None, None, None, Some(16)]);
+        let nowhere = ok(with(smollm3.clone(), json!({ "no_rope_layers": [0, 0, 0, 0] })));
+        assert_eq!((ropes(&nowhere), nowhere.ropes.len()), (vec![None; 4], 0));
+        let message = refusal(with(smollm3, json!({ "no_rope_layers": [1] })));
+        assert!(message.contains("no_rope_layers has 1 entries, expected num_hidden_layers, 4"), "{message}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What transformers assumes of a family when config.json does not say: one [`FamilyDefaults`] per architecture.
 
-use super::config::{Activation, Family};
+use super::config::Activation;
 use super::json::Fields;
 use crate::error::{CompileError, Result};
 
@@ -9,7 +9,6 @@ pub(super) struct FamilyDefaults {
     pub architecture: &'static str,
     /// Names the family where `architectures` is missing.
     pub model_type: &'static str,
-    pub family: Family,
     pub vocab_size: usize,
     pub hidden_size: usize,
     pub intermediate_size: usize,
@@ -31,11 +30,15 @@ pub(super) struct FamilyDefaults {
     pub windows: Windows,
     pub activation_field: &'static str,
     pub activation: Activation,
+    /// Every layer of this interval has no rotary embedding (where `no_rope_layers` is silent); `None`: all layers have one.
+    pub unrotated_interval: Option<usize>,
     pub qk_norm: bool,
     pub bias: Bias,
+    /// Stored as `qkv_proj` and `gate_up_proj`.
+    pub fused_projections: bool,
     pub gemma: Option<GemmaDefaults>,
-    /// The text model is config.json's `text_config`.
-    pub multimodal: bool,
+    /// The text model is config.json's `text_config`, and this family when it stands alone.
+    pub text_model: Option<&'static FamilyDefaults>,
 }
 
 /// Which layers see a window only.
@@ -48,6 +51,9 @@ pub(super) enum Windows {
         window: usize,
         max_window_layers: usize,
     },
+    /// With `use_sliding_window`, when `sliding_window` is a number: the layers that `layer_types` names, else those without a
+    /// rotary embedding.
+    Unrotated,
     /// The layers that `layer_types` names, else all but each `pattern`-th.
     Alternating {
         window: usize,
@@ -86,12 +92,12 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 8] = [LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT, GEMMA3_MULTIMODAL, PHI3];
+const FAMILIES: [FamilyDefaults; 9] =
+    [LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT, GEMMA3_MULTIMODAL, PHI3, SMOLLM3];
 
 const LLAMA: FamilyDefaults = FamilyDefaults {
     architecture: "LlamaForCausalLM",
     model_type: "llama",
-    family: Family::Llama,
     vocab_size: 32000,
     hidden_size: 4096,
     intermediate_size: 11008,
@@ -109,16 +115,17 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     windows: Windows::Never,
     activation_field: "hidden_act",
     activation: Activation::Silu,
+    unrotated_interval: None,
     qk_norm: false,
     bias: Bias::AsConfigured,
+    fused_projections: false,
     gemma: None,
-    multimodal: false,
+    text_model: None,
 };
 
 const MISTRAL: FamilyDefaults = FamilyDefaults {
     architecture: "MistralForCausalLM",
     model_type: "mistral",
-    family: Family::Mistral,
     intermediate_size: 14336,
     kv_heads: Some(8),
     max_positions: 4096 * 32,
@@ -130,7 +137,6 @@ const MISTRAL: FamilyDefaults = FamilyDefaults {
 const QWEN2: FamilyDefaults = FamilyDefaults {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
-    family: Family::Qwen2,
     vocab_size: 151_936,
     intermediate_size: 22016,
     kv_heads: Some(32),
@@ -143,7 +149,6 @@ const QWEN2: FamilyDefaults = FamilyDefaults {
 const QWEN3: FamilyDefaults = FamilyDefaults {
     architecture: "Qwen3ForCausalLM",
     model_type: "qwen3",
-    family: Family::Qwen3,
     head_dim: Some(128),
     qk_norm: true,
     bias: Bias::AsConfigured,
@@ -153,7 +158,6 @@ const QWEN3: FamilyDefaults = FamilyDefaults {
 const GEMMA2: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    family: Family::Gemma2,
     vocab_size: 256_000,
     hidden_size: 2304,
     intermediate_size: 9216,
@@ -177,7 +181,6 @@ const GEMMA2: FamilyDefaults = FamilyDefaults {
 const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma3ForCausalLM",
     model_type: "gemma3_text",
-    family: Family::Gemma3,
     vocab_size: 262_208,
     max_positions: 131_072,
     rope_theta: 1_000_000.0,
@@ -191,14 +194,13 @@ const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
 const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma3ForConditionalGeneration",
     model_type: "gemma3",
-    multimodal: true,
+    text_model: Some(&GEMMA3_TEXT),
     ..GEMMA3_TEXT
 };
 
 const PHI3: FamilyDefaults = FamilyDefaults {
     architecture: "Phi3ForCausalLM",
     model_type: "phi3",
-    family: Family::Phi3,
     vocab_size: 32064,
     hidden_size: 3072,
     intermediate_size: 8192,
@@ -208,5 +210,22 @@ const PHI3: FamilyDefaults = FamilyDefaults {
     original_positions: Some(4096),
     windows: Windows::EveryLayer(None),
     bias: Bias::Never,
+    fused_projections: true,
+    ..LLAMA
+};
+
+const SMOLLM3: FamilyDefaults = FamilyDefaults {
+    architecture: "SmolLM3ForCausalLM",
+    model_type: "smollm3",
+    vocab_size: 128_256,
+    hidden_size: 2048,
+    layers: 36,
+    heads: 16,
+    kv_heads: Some(4),
+    max_positions: 32768,
+    tied_embeddings: true,
+    rope_theta: 2_000_000.0,
+    windows: Windows::Unrotated,
+    unrotated_interval: Some(4),
     ..LLAMA
 };

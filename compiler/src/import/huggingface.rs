@@ -26,6 +26,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let FoundTensors { tensors, skipped } = find_tensors(&config, &weights)?;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
     let source_bytes = tensors.values().map(bytes_of).sum();
+    let config_json = config_json::text_config(&config_path, &config_json, &config)?;
     let source = files.into_source(&weights);
     Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, source_bytes })
 }
@@ -34,8 +35,10 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
 pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     let bytes = std::fs::read(path).map_err(CompileError::io(path))?;
     let config_json = parse_json(path, &bytes)?;
+    let config = config_json::model_config(path, &config_json)?;
+    let config_json = config_json::text_config(path, &config_json, &config)?;
     Ok(Checkpoint {
-        config: config_json::model_config(path, &config_json)?,
+        config,
         tensors: BTreeMap::new(),
         tokenizer: TokenizerSection::default(),
         skipped: Skipped::default(),

@@ -21,5 +21,5 @@ mod gguf;
 pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
-pub use config::{Activation, Family, LayerConfig, LongRope, ModelConfig, RopeConfig};
+pub use config::{Activation, LayerConfig, LongRope, ModelConfig, RopeConfig};
 pub use gguf::{ParsedGguf, parse as parse_gguf};

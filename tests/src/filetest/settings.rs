@@ -6,7 +6,7 @@ use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
 use unicorn_kernels::KernelSpec;
 use unicorn_spirv::{Target, target};
 
-use crate::tiny_model::{Family, TinyModel};
+use crate::tiny_model::{FAMILIES, TinyModel};
 
 /// One stage and what it is run on.
 #[derive(Debug, Deserialize)]
@@ -91,16 +91,8 @@ impl ModelSettings {
     }
 
     pub fn model(&self) -> Result<TinyModel, String> {
-        let family = match self.family.as_str() {
-            "llama" => Family::Llama,
-            "mistral" => Family::Mistral,
-            "qwen2" => Family::Qwen2,
-            "qwen3" => Family::Qwen3,
-            "gemma2" => Family::Gemma2,
-            "gemma3" => Family::Gemma3,
-            "phi3" => Family::Phi3,
-            other => return Err(format!("family {other} is unknown")),
-        };
+        let facts = FAMILIES.iter().find(|facts| facts.name == self.family);
+        let family = facts.ok_or_else(|| format!("family {} is unknown", self.family))?.family;
         let model = TinyModel { family, sliding_window: self.sliding_window, ..Default::default() };
         Ok(TinyModel {
             vocab_size: self.vocab_size.unwrap_or(model.vocab_size),
@@ -148,6 +140,7 @@ fn target_named(name: &str) -> Result<Target, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiny_model::Family;
 
     #[test]
     fn settings_are_read_line_by_line() {

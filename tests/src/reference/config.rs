@@ -28,6 +28,8 @@ pub struct Config {
     pub projections_are_fused: bool,
     /// For each layer how many positions a token sees, itself among them; none: all before it.
     pub windows: Vec<Option<usize>>,
+    /// For each layer whether query and key are rotated; SmolLM3 has layers where they are not.
+    pub rotated: Vec<bool>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
 }
@@ -53,7 +55,7 @@ impl Config {
         let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text");
         let gemma3 = gemma && family != "gemma2";
         assert!(
-            gemma || matches!(family, "llama" | "mistral" | "qwen2" | "qwen3" | "phi3"),
+            gemma || matches!(family, "llama" | "mistral" | "qwen2" | "qwen3" | "phi3" | "smollm3"),
             "model_type is {family}, which the reference does not know"
         );
         let hidden = required(json, "hidden_size");
@@ -75,7 +77,7 @@ impl Config {
             norm_epsilon: number(json, "rms_norm_eps").unwrap_or(if family == "phi3" { 1e-5 } else { 1e-6 }) as f32,
             norm_weight_offset: if gemma { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { 1.0 },
-            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma),
+            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
             attention_scale: score_divisor.powf(-0.5) as f32,
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
@@ -83,6 +85,7 @@ impl Config {
             query_and_key_are_normed: gemma3 || family == "qwen3",
             projections_are_fused: family == "phi3",
             windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
+            rotated: (0..layers).map(|layer| json["no_rope_layers"][layer] != 0).collect(),
             full_rope: Rope::new(json, &rope_parameters(json, "full_attention", gemma3), head_dim),
             sliding_rope: Rope::new(json, &rope_parameters(json, "sliding_attention", gemma3), head_dim),
         }
