@@ -77,19 +77,6 @@ impl CacheLayout {
         self.n_kv_heads * self.head_words() * WORD_BYTES
     }
 
-    /// Four dimensions of the word `word`, without the scale, as WGSL.
-    pub(crate) fn unpacked_wgsl(&self, word: &str, quad: usize) -> String {
-        let lane = |i: usize| ["x", "y", "z", "w"][i];
-        match self.format {
-            KvFormat::F16 => format!(
-                "vec4<f32>(unpack2x16float({word}.{}), unpack2x16float({word}.{}))",
-                lane(2 * quad),
-                lane(2 * quad + 1)
-            ),
-            KvFormat::Int8 => format!("int8_codes({word}.{})", lane(quad)),
-        }
-    }
-
     /// What pieces that include `cache` want to know.
     pub(crate) fn values(&self, values: Values) -> Values {
         values

@@ -11,7 +11,7 @@
 //! //#macro NAME(a, b)        lines that are expanded by name; they see their parameters and the piece's values
 //! //#end
 //! //#expand NAME(A, B)       a macro's lines, with these expressions as its parameters
-//! ${EXPRESSION}              the value, anywhere in a line
+//! ${EXPRESSION}              the value, anywhere in a line or in what `//#expand` hands on
 //! ```
 //!
 //! Expressions are constant: numbers and sizes, flags, texts, and the names of loops, lets and parameters. They have Rust's operators,
@@ -186,7 +186,7 @@ impl<'a> Renderer<'a> {
         let definition = self.macros.get(name).ok_or_else(|| format!("unknown macro `{name}`"))?;
         let values = match arguments {
             "" => Vec::new(),
-            arguments => evaluate_list(arguments, &|name| self.value_of(name))?,
+            arguments => evaluate_list(&self.substitute(arguments)?, &|name| self.value_of(name))?,
         };
         let (expected, found) = (definition.parameters.len(), values.len());
         if expected != found {

@@ -1,6 +1,6 @@
 // One workgroup a split of the tokens that ROWS rows see, and HEADS query heads of one KV head: QUERIES = ROWS * HEADS
-// vectors, carried through tiles of TILE tokens. In the text that is generated, names that end in a number belong to the
-// query of that number.
+// vectors, carried through tiles of TILE tokens. Names that end in `_q` belong to query q; a word of the cache is CHUNK_QUADS
+// vectors of four dimensions, numbered j.
 ${DECLARATIONS}
 //#include cache
 //#include split
@@ -32,6 +32,14 @@ fn capped(score: f32) -> f32 {
     return score;
 }
 //#endif
+
+// The page, of those of a tile, that holds the tile's token `slot`, is NAME_(TILE / PAGE_TOKENS - 1).
+//#macro page_of_slot(name, slot)
+let ${name}_0 = page_0;
+//#for i in 1..TILE / PAGE_TOKENS
+let ${name}_${i} = select(page_${i}, ${name}_${i - 1}, ${slot} < ${i * PAGE_TOKENS}u);
+//#end
+//#end
 
 fn sees(position: u32, token: u32) -> bool {
 //#if WINDOWED
@@ -83,7 +91,7 @@ fn finish(
     workgroupBarrier();
 }
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first_row = group.y * ROWS;
     if (first_row >= step.header.n_rows) {
@@ -102,7 +110,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // While mixing, a lane has a chunk of dimensions and every so-many-th token.
     let share = min(lane / CHUNKS, SHARES - 1u);
     let chunk = lane % CHUNKS;
-${STATE}
+//#if ROWS > 1
+//#for row in 0..ROWS
+    let position_${row} = step.rows[min(first_row + ${row}u, step.header.n_rows - 1u)].position;
+//#end
+//#endif
+//#for q in 0..QUERIES
+    var greatest_${q} = MASKED;
+    var total_${q} = 0.0;
+//#for j in 0..CHUNK_QUADS
+    var mix_${j}_${q} = vec4<f32>(0.0);
+//#end
+//#end
 //#if FOLD
     let position = step.rows[first_row].position;
     let is_first = split == 0u;
@@ -141,7 +160,23 @@ ${STATE}
         if (first_head % GQA == 0u) {
             put_newest(key, value, table, position, kv_head, lane);
         }
-${NEWEST}
+        // The newest token is the first: its score is the greatest so far, and its weight 1.
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("key_${j}", "", "key.words", j)
+//#expand unpack_cached("value_${j}", "value.scale * ", "value.words", j)
+//#end
+//#for q in 0..QUERIES
+        let part_${q} = select(0.0, key.scale * (
+//#for j in 0..CHUNK_QUADS join +
+            dot(key_${j}, queries[${q}u * QUADS + chunk * CHUNK_QUADS + ${j}u])
+//#end
+        ), lane < CHUNKS);
+        greatest_${q} = capped(workgroup_sum(part_${q}, lane));
+        total_${q} = select(0.0, 1.0, lane == 0u);
+//#for j in 0..CHUNK_QUADS
+        mix_${j}_${q} = select(vec4<f32>(0.0), value_${j}, lane < CHUNKS);
+//#end
+//#end
     }
 //#else
     for (var i = lane; i < QUERIES * QUADS; i += TILE) {
@@ -164,20 +199,56 @@ ${NEWEST}
         // without a token read a neighbour's, and give it no weight.
         let low = max(span.begin, tile) - tile;
         let high = min(end, tile + TILE) - tile;
-${PAGES}
+//#for i in 0..TILE / PAGE_TOKENS
+        let page_${i} = head_of_page(table, tile + clamp(${i * PAGE_TOKENS}u, low, high - 1u), kv_head);
+//#end
         let slot = clamp(lane, low, high - 1u);
         let inside = slot == lane;
-        let head = ${PAGE_OF_SLOT};
+//#expand page_of_slot("head", "slot")
+        let head = head_${TILE / PAGE_TOKENS - 1};
         let key_first = key_at(head, slot % PAGE_TOKENS, 0u);
-${SCORES}
+        // Every query's score against this lane's token: one read of K serves all.
+//#for q in 0..QUERIES
+        var score_${q} = 0.0;
+//#end
         for (var c = 0u; c < CHUNKS; c += KEY_UNROLL) {
-${SCORE}
+//#for u in 0..KEY_UNROLL
+            let key_${u} = keys[key_first + (c + ${u}u) * PAGE_TOKENS];
+//#end
+//#for u in 0..KEY_UNROLL
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("key_${u}_${j}", "", "key_${u}", j)
+//#for q in 0..QUERIES
+            score_${q} += dot(key_${u}_${j}, queries[${q}u * QUADS + (c + ${u}u) * CHUNK_QUADS + ${j}u]);
+//#end
+//#end
+//#end
         }
 //#if KV_INT8
         let key_scale = bitcast<f32>(keys[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
         let value_scale = bitcast<f32>(values[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
 //#endif
-${SCORED}
+        // Scores of what a query sees, and the greatest of each part of the tile.
+//#for q in 0..QUERIES
+//#if KV_INT8
+        let scaled_${q} = score_${q} * key_scale;
+//#else
+        let scaled_${q} = score_${q};
+//#endif
+//#if ROWS > 1
+        let seen_${q} = select(MASKED, capped(scaled_${q}), inside && sees(position_${q / HEADS}, tile + lane));
+//#else
+        let seen_${q} = select(MASKED, capped(scaled_${q}), inside);
+//#endif
+//#if SUBGROUPS
+        let most_${q} = subgroupMax(seen_${q});
+        if (lane % SUBGROUP == 0u) {
+            parts[${q}u * PARTS + lane / SUBGROUP] = most_${q};
+        }
+//#else
+        weights[${q}u * TILE + lane] = seen_${q};
+//#endif
+//#end
 //#if !SUBGROUPS
         workgroupBarrier();
         for (var i = lane; i < QUERIES * PARTS; i += TILE) {
@@ -189,17 +260,69 @@ ${SCORED}
         }
 //#endif
         workgroupBarrier();
-${WEIGH}
+        // The new maximum, what it makes of the sums so far, and the weight of this lane's token.
+//#for q in 0..QUERIES
+        var next_${q} = greatest_${q};
+//#for i in 0..PARTS
+        next_${q} = max(next_${q}, parts[${q}u * PARTS + ${i}u]);
+//#end
+        let rescale_${q} = exp(greatest_${q} - next_${q});
+        greatest_${q} = next_${q};
+        // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
+        let weight_${q} = select(exp(seen_${q} - next_${q}), 0.0, seen_${q} == MASKED);
+        total_${q} = total_${q} * rescale_${q} + weight_${q};
+//#if KV_INT8
+        weights[${q}u * TILE + lane] = weight_${q} * value_scale;
+//#else
+        weights[${q}u * TILE + lane] = weight_${q};
+//#endif
+//#for j in 0..CHUNK_QUADS
+        mix_${j}_${q} *= rescale_${q};
+//#end
+//#end
         workgroupBarrier();
         for (var t = low / (SHARES * VALUE_UNROLL) * (SHARES * VALUE_UNROLL); t < high; t += SHARES * VALUE_UNROLL) {
-${MIX}
+//#for u in 0..VALUE_UNROLL
+            let token_${u} = t + ${u}u * SHARES + share;
+            let slot_${u} = clamp(token_${u}, low, high - 1u);
+//#expand page_of_slot("page_of_${u}", "slot_${u}")
+            let value_${u} = values[value_at(page_of_${u}_${TILE / PAGE_TOKENS - 1}, slot_${u} % PAGE_TOKENS, chunk)];
+//#end
+//#for u in 0..VALUE_UNROLL
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("value_${u}_${j}", "", "value_${u}", j)
+//#end
+//#for q in 0..QUERIES
+            let weight_${u}_${q} = weights[${q}u * TILE + token_${u}];
+//#for j in 0..CHUNK_QUADS
+            mix_${j}_${q} += weight_${u}_${q} * value_${u}_${j};
+//#end
+//#end
+//#end
         }
 //#if !SUBGROUPS
         workgroupBarrier();
 //#endif
     }
     for (var q = 0u; q < QUERIES; q++) {
-${FOUND}
+        // What query q has found, picked by its number: one copy of what follows serves all.
+//#for j in 0..CHUNK_QUADS
+        var mix_${j}_found = mix_${j}_0;
+//#end
+        var greatest = greatest_0;
+        var total = total_0;
+//#for other in 1..QUERIES
+        if (q == ${other}u) {
+//#for j in 0..CHUNK_QUADS
+            mix_${j}_found = mix_${j}_${other};
+//#end
+            greatest = greatest_${other};
+            total = total_${other};
+        }
+//#end
+//#for j in 0..CHUNK_QUADS
+        mixed[lane * CHUNK_QUADS + ${j}u] = mix_${j}_found;
+//#end
         finish(q, greatest, total, first_row, first_head, split, span.splits, lane);
     }
 }

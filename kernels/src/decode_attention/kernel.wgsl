@@ -1,7 +1,7 @@
 // One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
 // through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
-// so-many-th token. They meet twice: once the queries are ready, and when all have done. In the text that is generated, names
-// that end in numbers are words under way, or belong to the query of that number.
+// so-many-th token. They meet twice: once the queries are ready, and when all have done. Names that end in
+// `_q` belong to query q; `key_u` and `value_u` are words of the cache, of CHUNK_QUADS vectors of four dimensions, numbered j.
 ${DECLARATIONS}
 //#include cache
 //#include split
@@ -38,6 +38,31 @@ fn capped(score: f32) -> f32 {
     return score;
 }
 //#endif
+
+// First words of K for the lane's token `slot` of `page`.
+//#macro load_keys()
+//#for u in 0..KEYS_AHEAD
+        key_${u} = keys[key_at(page, slot, ${u}u)];
+//#end
+//#if KV_INT8
+        key_scale = bitcast<f32>(keys[scale_at(page, slot)][slot % 4u]);
+//#endif
+//#end
+
+// Word u of V that the lane mixes: of the u-th of its tokens.
+//#macro load_value(declare, u)
+${declare}value_${u} = values[value_at(page, clamp(piece + ${u}u * SHARES + share, span.begin, end - 1u) % PAGE_TOKENS, chunk)];
+//#end
+
+// The first of them.
+//#macro load_values()
+//#for u in 0..VALUES_AHEAD
+//#expand load_value("", u)
+//#end
+//#if KV_INT8
+        value_scale = bitcast<f32>(values[scale_at(page, slot)][slot % 4u]);
+//#endif
+//#end
 
 // Where the input has query `vector` of the workgroup, or behind those the key or the value.
 fn input_at(row: u32, vector: u32, first_head: u32) -> u32 {
@@ -150,7 +175,15 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
         var sum = vec4<f32>(0.0);
         if (share < PASS_SHARES) {
             for (var i = share; i < splits; i += ${GATHERED}u * PASS_SHARES) {
-${GATHER}
+                // All parts are on their way before the first is weighed.
+//#for u in 0..GATHERED
+                let split_${u} = i + ${u}u * PASS_SHARES;
+                let place_${u} = min(split_${u}, splits - 1u);
+                let part_${u} = partials[at + place_${u} * PARTIAL_QUADS];
+//#end
+//#for u in 0..GATHERED
+                sum += select(0.0, exp(reports[query * splits + place_${u}].x - greatest), split_${u} < splits) * part_${u};
+//#end
             }
         }
         mixed[index] = sum;
@@ -166,7 +199,7 @@ ${GATHER}
 }
 //#endif
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     let row = group.y;
     if (row >= step.header.n_rows) {
@@ -199,7 +232,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // NaNs: lanes without a token read a neighbour's, and give it no weight.
     let early = first_tile + subgroup * SUBGROUP;
     var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
-${WORDS}
+//#for u in 0..KEYS_AHEAD
+    var key_${u}: vec4<u32>;
+//#end
+//#for u in 0..VALUES_AHEAD
+    var value_${u}: vec4<u32>;
+//#end
+//#if KV_INT8
+    var key_scale = 0.0;
+    var value_scale = 0.0;
+//#endif
     var page = 0u;
 ${NEXT_LOADS}
     // Everything is on its way before anything is waited for.
@@ -218,8 +260,8 @@ ${NEXT_LOADS}
     if (piece < end) {
         page = head_of_page(table, max(piece, span.begin), kv_head);
         let slot = clamp(piece + lane, span.begin, end - 1u) % PAGE_TOKENS;
-${LOAD_KEYS}
-${LOAD_VALUES}
+//#expand load_keys()
+//#expand load_values()
     }
 //#if CHAINED
     await_dispatch(index);
@@ -252,7 +294,13 @@ ${LOAD_VALUES}
         store_vector(vector, pairs, lane);
     }
     workgroupBarrier();
-${STATE}
+//#for q in 0..HEADS
+    var greatest_${q} = MASKED;
+    var total_${q} = 0.0;
+//#for j in 0..CHUNK_QUADS
+    var mix_${j}_${q} = vec4<f32>(0.0);
+//#end
+//#end
     // The last subgroup has the fewest tokens.
     if (is_first && subgroup == SUBGROUPS - 1u) {
         let key = packed(HEADS, lane);
@@ -260,7 +308,23 @@ ${STATE}
         if (first_head % GQA == 0u) {
             put_newest(key, value, table, position, kv_head, lane);
         }
-${NEWEST}
+        // The newest token is the first: its score is the greatest so far, and its weight 1.
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("newest_key_${j}", "", "key.words", j)
+//#expand unpack_cached("newest_value_${j}", "value.scale * ", "value.words", j)
+//#end
+//#for q in 0..HEADS
+        let part_${q} = select(0.0, key.scale * (
+//#for j in 0..CHUNK_QUADS join +
+            dot(newest_key_${j}, vectors[${q}u * QUADS + chunk * CHUNK_QUADS + ${j}u])
+//#end
+        ), lane < CHUNKS);
+        greatest_${q} = capped(subgroupAdd(part_${q}));
+        total_${q} = select(0.0, 1.0, lane == 0u);
+//#for j in 0..CHUNK_QUADS
+        mix_${j}_${q} = select(vec4<f32>(0.0), newest_value_${j}, lane < CHUNKS);
+//#end
+//#end
     }
     while (piece < end) {
         let token = piece + lane;
@@ -271,22 +335,86 @@ ${NEWEST}
         if (next < end) {
             next_page = head_of_page(table, next, kv_head);
         }
-${SCORE}
+        // Every query's score against this lane's token.
+//#if KEYS_AHEAD < CHUNKS
+        let slot = clamp(token, span.begin, end - 1u) % PAGE_TOKENS;
+//#for u in KEYS_AHEAD..CHUNKS
+        let key_${u} = keys[key_at(page, slot, ${u}u)];
+//#end
+//#endif
+//#for q in 0..HEADS
+        var score_${q} = 0.0;
+//#end
+//#for u in 0..CHUNKS
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("key_${u}_${j}", "", "key_${u}", j)
+//#for q in 0..HEADS
+        score_${q} += dot(key_${u}_${j}, vectors[${q}u * QUADS + ${u * CHUNK_QUADS + j}u]);
+//#end
+//#end
+//#end
+//#if KV_INT8
+//#for q in 0..HEADS
+        score_${q} *= key_scale;
+//#end
+//#endif
         if (next < end) {
             let page = next_page;
             let slot = min(next + lane, end - 1u) % PAGE_TOKENS;
-${LOAD_KEYS}
+//#expand load_keys()
         }
-${WEIGH}
-${MIX}
+        // The new maximum, what it makes of the sums so far, and the weight of this lane's token.
+//#for q in 0..HEADS
+        let seen_${q} = select(MASKED, capped(score_${q}), inside);
+        let next_${q} = max(greatest_${q}, subgroupMax(seen_${q}));
+        let rescale_${q} = exp(greatest_${q} - next_${q});
+        greatest_${q} = next_${q};
+        let weight_${q} = select(0.0, exp(seen_${q} - next_${q}), inside);
+        total_${q} = total_${q} * rescale_${q} + weight_${q};
+//#if KV_INT8
+        let factor_${q} = weight_${q} * value_scale;
+//#else
+        let factor_${q} = weight_${q};
+//#endif
+//#for j in 0..CHUNK_QUADS
+        mix_${j}_${q} *= rescale_${q};
+//#end
+//#end
+//#for u in VALUES_AHEAD..STEPS
+//#expand load_value("let ", u)
+//#end
+//#for u in 0..STEPS
+//#for j in 0..CHUNK_QUADS
+//#expand unpack_cached("value_${u}_${j}", "", "value_${u}", j)
+//#end
+//#for q in 0..HEADS
+        // The weight of the u-th token that this lane mixes, from the lane that scored it.
+//#if (u + 1) * SHARES <= SUBGROUP
+        let factor_${u}_${q} = subgroupShuffle(factor_${q}, ${u}u * SHARES + share);
+//#else
+        let factor_${u}_${q} = select(0.0, subgroupShuffle(factor_${q}, min(${u}u * SHARES + share, SUBGROUP - 1u)), ${u}u * SHARES + share < SUBGROUP);
+//#endif
+//#for j in 0..CHUNK_QUADS
+        mix_${j}_${q} += factor_${u}_${q} * value_${u}_${j};
+//#end
+//#end
+//#end
         piece = next;
         page = next_page;
         if (piece < end) {
             let slot = min(piece + lane, end - 1u) % PAGE_TOKENS;
-${LOAD_VALUES}
+//#expand load_values()
         }
     }
-${LEAVE}
+//#for q in 0..HEADS
+    let sum_${q} = subgroupAdd(total_${q});
+    if (lane == 0u) {
+        reports[${q}u * SUBGROUPS + subgroup] = vec2<f32>(greatest_${q}, sum_${q});
+    }
+//#for j in 0..CHUNK_QUADS
+    mixed[(${q}u * CHUNK_QUADS + ${j}u) * TILE + index] = mix_${j}_${q};
+//#end
+//#end
     workgroupBarrier();
     for (var item = index; item < HEADS * HEAD_QUADS; item += TILE) {
         let query = item / HEAD_QUADS;

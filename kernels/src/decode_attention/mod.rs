@@ -9,7 +9,6 @@
 //! arrivals   [row][workgroup of heads] u32: splits that have left their part; 0 before and after each dispatch
 //! ```
 
-mod lanes;
 mod spec;
 mod twin;
 

@@ -6,7 +6,7 @@ use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::cache::CacheLayout;
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
-use crate::heads::{HeadsSpec, NormOf};
+use crate::heads::HeadsSpec;
 use crate::layout::{WeightFormat, unpacking};
 use crate::next::{self, NextSpec};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
@@ -79,16 +79,16 @@ impl DecodeAttentionSpec {
     }
 
     /// Lanes of a subgroup that share a chunk of dimensions, each with every so-many-th token.
-    pub(super) fn shares(&self) -> usize {
+    fn shares(&self) -> usize {
         self.subgroup_size as usize / self.cache.chunks()
     }
 
     /// Tokens that a lane mixes of a piece.
-    pub(super) fn steps(&self) -> usize {
+    fn steps(&self) -> usize {
         (self.subgroup_size as usize).div_ceil(self.shares())
     }
 
-    pub(super) fn chunk_quads(&self) -> usize {
+    fn chunk_quads(&self) -> usize {
         self.cache.format.chunk() / 4
     }
 
@@ -179,55 +179,19 @@ impl DecodeAttentionSpec {
             .size("REPORTS", self.reports_len())
             .size("PASS", pass)
             .size("PASS_SHARES", pass_shares)
+            .count("KEYS_AHEAD", self.words_ahead.min(self.cache.chunks()))
+            .count("VALUES_AHEAD", self.words_ahead.min(self.steps()))
+            .count("STEPS", self.steps())
+            .count("GATHERED", GATHERED)
             .number("CAP", self.softcap.map_or(0.0, Number::get))
             .number("MASKED", MASKED)
             .number("QUERY_SCALE", self.heads.parts[0].scale.get())
             .flag("SUBGROUPS", true)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
-            .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
-        render(include_str!("kernel.wgsl"), &self.texts(values))
+        render(include_str!("kernel.wgsl"), &values)
     }
-
-    fn texts(&self, values: Values) -> Values {
-        self.loops(values).text("LOADERS", self.loaders_wgsl()).text("GATHERED", GATHERED).text("GATHER", gather_wgsl())
-    }
-
-    /// How a lane's pairs come from each buffer that vectors lie in.
-    fn loaders_wgsl(&self) -> String {
-        let norm = |of, name| self.heads.norms(of).then(|| loader_wgsl(name, "", &format!("{name}[")));
-        let input = loader_wgsl("input", "at: u32, ", "input[at + ");
-        [Some(input), norm(NormOf::Query, "query_norm"), norm(NormOf::Key, "key_norm")].into_iter().flatten().collect()
-    }
-}
-
-fn loader_wgsl(name: &str, parameter: &str, from: &str) -> String {
-    format!(
-        "fn pairs_of_{name}({parameter}lane: u32) -> Pairs {{\n    var pairs: Pairs;\n    \
-         for (var slot = 0u; slot < PAIR_SLOTS; slot++) {{\n        let pair = lane + slot * SUBGROUP;\n        \
-         if (pair < PAIRS) {{\n            \
-         pairs[slot] = vec2<f32>({from}first_of(pair)], {from}second_of(pair)]);\n        }}\n    }}\n    \
-         return pairs;\n}}\n"
-    )
-}
-
-/// The parts of several splits, all under way before the first is weighed.
-fn gather_wgsl() -> String {
-    let load = |u: usize| {
-        format!(
-            "                let split_{u} = i + {u}u * PASS_SHARES;\n                \
-             let place_{u} = min(split_{u}, splits - 1u);\n                \
-             let part_{u} = partials[at + place_{u} * PARTIAL_QUADS];\n"
-        )
-    };
-    let weigh = |u: usize| {
-        format!(
-            "                sum += select(0.0, exp(reports[query * splits + place_{u}].x - greatest), \
-             split_{u} < splits) * part_{u};\n"
-        )
-    };
-    (0..GATHERED).map(load).chain((0..GATHERED).map(weigh)).collect()
 }

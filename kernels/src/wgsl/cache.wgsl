@@ -26,3 +26,14 @@ fn scale_at(head: u32, slot: u32) -> u32 {
     return head + CHUNKS * PAGE_TOKENS + slot / 4u;
 }
 //#endif
+
+// `let NAME = SCALE values`: four dimensions, those of quad QUAD, of the word WORD of a key or value, without the word's scale.
+//#macro unpack_cached(name, scale, word, quad)
+//#if KV_INT8
+let ${name} = ${scale}int8_codes(${word}.${"xyzw"[quad]});
+//#else
+//#let low = "xyzw"[2 * quad]
+//#let high = "xyzw"[2 * quad + 1]
+let ${name} = ${scale}vec4<f32>(unpack2x16float(${word}.${low}), unpack2x16float(${word}.${high}));
+//#endif
+//#end

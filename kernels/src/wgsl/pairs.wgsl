@@ -12,8 +12,37 @@ fn second_of(pair: u32) -> u32 {
     return select(PAIRS + pair, ROTARY_PAIRS + pair, pair < ROTARY_PAIRS);
 }
 
-// pairs_of_input, and where there is such a norm pairs_of_query_norm and pairs_of_key_norm.
-${LOADERS}
+// A lane's pairs of the vector that begins at `at` in the input.
+fn pairs_of_input(at: u32, lane: u32) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            pairs[slot] = vec2<f32>(input[at + first_of(pair)], input[at + second_of(pair)]);
+        }
+    }
+    return pairs;
+}
+
+// A lane's pairs of a norm's weight.
+//#macro pairs_of_weight(weight)
+fn pairs_of_${weight}(lane: u32) -> Pairs {
+    var pairs: Pairs;
+    for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+        let pair = lane + slot * SUBGROUP;
+        if (pair < PAIRS) {
+            pairs[slot] = vec2<f32>(${weight}[first_of(pair)], ${weight}[second_of(pair)]);
+        }
+    }
+    return pairs;
+}
+//#end
+//#if QUERY_NORM
+//#expand pairs_of_weight("query_norm")
+//#endif
+//#if KEY_NORM
+//#expand pairs_of_weight("key_norm")
+//#endif
 //#if NORM
 fn normed(vector: Pairs, weight: Pairs) -> Pairs {
     var squares = 0.0;
