@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use unicorn_artifact::{Alternative, Kernels, Pipeline, Program, TargetKernels};
-use unicorn_kernels::next::NextSpec;
+use unicorn_kernels::fused_tail::NextSpec;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{KernelSpec, WeightLayout};
 use unicorn_spirv::Target;

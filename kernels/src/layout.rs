@@ -76,6 +76,16 @@ impl WeightFormat {
     }
 }
 
+impl WeightFormat {
+    /// Values whose names begin with `matrix`, for pieces that take weights of this format.
+    pub(crate) fn values(self, matrix: &str, values: Values) -> Values {
+        values
+            .flag(format!("{matrix}_INT8"), self == WeightFormat::Int8)
+            .count(format!("{matrix}_BLOCK_WORDS"), self.block_words())
+            .count(format!("{matrix}_GROUPS_PER_BLOCK"), self.block_cols() / 32)
+    }
+}
+
 /// What pieces that unpack weights of these formats want to know.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
     values

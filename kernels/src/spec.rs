@@ -12,10 +12,10 @@ use crate::elementwise::ElementwiseSpec;
 use crate::embed::EmbedSpec;
 use crate::flash::FlashSpec;
 use crate::fragments::FragmentsSpec;
+use crate::fused_tail::NextSpec;
 use crate::gemm::GemmSpec;
 use crate::heads::HeadsSpec;
 use crate::matmul::MatMulSpec;
-use crate::next::NextSpec;
 use crate::norm::NormSpec;
 use crate::quantize::QuantizeSpec;
 use crate::register_gemm::RegisterGemmSpec;
@@ -361,7 +361,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
             Role::ExchangedSums => ("partials", "array<f32>"),
-            Role::NextWeights => ("next_weights", "array<vec4<u32>>"),
+            Role::NextWeights => ("fused_weights", "array<vec4<u32>>"),
             Role::Sums => ("sums", "array<atomic<i64>>"),
             Role::ClearedSums => ("cleared_sums", "array<vec4<i64>>"),
             Role::InputSums => ("input", "array<vec4<i64>>"),

@@ -46,14 +46,14 @@ pub(crate) fn clearing(clears: usize, values: Values) -> Values {
     values.flag("CLEARS", clears > 0).size("CLEARED_QUADS", clears / 4)
 }
 
-/// `x`, an expression of f32, as it is added.
-pub(crate) fn fixed_wgsl(x: &str) -> String {
-    format!("i64({x} * {:?}f)", unit())
+/// By what an f32 is multiplied to be added, as WGSL.
+pub(crate) fn unit_wgsl() -> String {
+    format!("{:?}f", unit())
 }
 
-/// The values of `sums`, an expression of four.
-pub(crate) fn values_wgsl(sums: &str) -> String {
-    format!("vec4<f32>({sums}) * {:?}f", 1.0 / unit())
+/// By what a sum is multiplied to be an f32.
+pub(crate) fn inverse_unit_wgsl() -> String {
+    format!("{:?}f", 1.0 / unit())
 }
 
 #[cfg(test)]

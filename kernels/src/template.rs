@@ -11,11 +11,11 @@
 //! //#macro NAME(a, b)        lines that are expanded by name; they see their parameters and the piece's values
 //! //#end
 //! //#expand NAME(A, B)       a macro's lines, with these expressions as its parameters
-//! ${EXPRESSION}              the value, anywhere in a line or in what `//#expand` hands on
+//! ${EXPRESSION}              the value, anywhere in a line, or in an expression of a directive: `//#if ${matrix}_INT8`
 //! ```
 //!
 //! Expressions are constant: numbers and sizes, flags, texts, and the names of loops, lets and parameters. They have Rust's operators,
-//! `min(a, b)`, `max(a, b)`, `div_ceil(a, b)`, and `text[i]`, a letter: `${"xyzw"[i]}`. An unknown name is an error with its line.
+//! `min(a, b)`, `max(a, b)`, `div_ceil(a, b)`, `pow(a, b)`, and `text[i]`, a letter: `${"xyzw"[i]}`. An unknown name is an error with its line.
 //!
 //! ```text
 //! //#for row in 0..ROWS
@@ -32,6 +32,7 @@
 mod expression;
 mod piece;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::rc::Rc;
@@ -42,31 +43,32 @@ use piece::{Block, Macro, Node};
 /// Names and values that a piece may use.
 #[derive(Default)]
 pub struct Values {
-    known: BTreeMap<&'static str, Value>,
+    known: BTreeMap<Cow<'static, str>, Value>,
     constants: String,
 }
 
 impl Values {
     /// A condition for `//#if`.
-    pub fn flag(mut self, name: &'static str, on: bool) -> Values {
-        self.known.insert(name, Value::Flag(on));
+    pub fn flag(mut self, name: impl Into<Cow<'static, str>>, on: bool) -> Values {
+        self.known.insert(name.into(), Value::Flag(on));
         self
     }
 
     /// A text for `${NAME}`.
-    pub fn text(mut self, name: &'static str, value: impl Display) -> Values {
-        self.known.insert(name, Value::Text(value.to_string()));
+    pub fn text(mut self, name: impl Into<Cow<'static, str>>, value: impl Display) -> Values {
+        self.known.insert(name.into(), Value::Text(value.to_string()));
         self
     }
 
     /// A number for expressions alone.
-    pub fn count(mut self, name: &'static str, value: usize) -> Values {
-        self.known.insert(name, Value::Number(i64::try_from(value).expect("a count of something in memory")));
+    pub fn count(mut self, name: impl Into<Cow<'static, str>>, value: usize) -> Values {
+        self.known.insert(name.into(), Value::Number(i64::try_from(value).expect("a count of something in memory")));
         self
     }
 
     /// A number for expressions, and `const NAME: u32 = value;` before the piece.
-    pub fn size(mut self, name: &'static str, value: usize) -> Values {
+    pub fn size(mut self, name: impl Into<Cow<'static, str>>, value: usize) -> Values {
+        let name = name.into();
         self.constants += &format!("const {name}: u32 = {value}u;\n");
         self.count(name, value)
     }
@@ -201,7 +203,7 @@ impl<'a> Renderer<'a> {
     }
 
     fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        evaluate(expression, &|name| self.value_of(name))
+        evaluate(&self.substitute(expression)?, &|name| self.value_of(name))
     }
 
     fn substitute(&self, line: &str) -> Result<String, String> {
@@ -210,7 +212,7 @@ impl<'a> Renderer<'a> {
         while let Some((before, after)) = rest.split_once("${") {
             let (expression, tail) = after.split_once('}').ok_or("`${` without `}`")?;
             out += before;
-            out += &self.evaluate(expression)?.to_string();
+            out += &evaluate(expression, &|name| self.value_of(name))?.to_string();
             rest = tail;
         }
         Ok(out + rest)
@@ -227,14 +229,16 @@ fn include(name: &str) -> Option<&'static str> {
         "clear_sums" => include_str!("wgsl/clear_sums.wgsl"),
         "encode" => include_str!("wgsl/encode.wgsl"),
         "encode_row" => include_str!("wgsl/encode_row.wgsl"),
+        "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
         "fence" => include_str!("wgsl/fence.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
+        "group_weights" => include_str!("wgsl/group_weights.wgsl"),
         "halves" => include_str!("wgsl/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/gemm_halves.wgsl"),
         "tanh" => include_str!("wgsl/tanh.wgsl"),
         "reduce" => include_str!("wgsl/reduce.wgsl"),
         "int8" => include_str!("wgsl/int8.wgsl"),
-        "next" => include_str!("wgsl/next.wgsl"),
+        "norm_row" => include_str!("wgsl/norm_row.wgsl"),
         "pairs" => include_str!("wgsl/pairs.wgsl"),
         "put" => include_str!("wgsl/put.wgsl"),
         "put_newest" => include_str!("wgsl/put_newest.wgsl"),

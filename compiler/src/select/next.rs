@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use unicorn_kernels::next::NextSpec;
+use unicorn_kernels::fused_tail::NextSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use unicorn_spirv::Target;
 use unicorn_spirv::target::NextTuning;

@@ -7,9 +7,9 @@ ${DECLARATIONS}
 //#include split
 //#include pairs
 //#include put_newest
-//#if NEXT
+//#if FUSED_TAIL
 //#include weights
-//#include next
+//#include fused_tail
 //#else
 //#include result
 //#endif
@@ -111,10 +111,10 @@ fn packed(vector: u32, lane: u32) -> Packed {
 //#endif
 }
 
-//#if NEXT
+//#if FUSED_TAIL
 // Four elements of a head's result, for the matmul behind.
 fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
-    keep_next(head % HEADS * HEAD_QUADS + quad, value, lane);
+    keep_for_tail(head % HEADS * HEAD_QUADS + quad, value, lane);
 }
 //#endif
 
@@ -243,7 +243,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var value_scale = 0.0;
 //#endif
     var page = 0u;
-${NEXT_LOADS}
+//#if FUSED_TAIL
+//#expand load_tail("index", "group.x * ${TAIL_GROUPS}u")
+//#endif
     // Everything is on its way before anything is waited for.
 //#if !CHAINED
     var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
@@ -443,10 +445,10 @@ ${NEXT_LOADS}
 //#else
     const is_done = true;
 //#endif
-//#if NEXT
+//#if FUSED_TAIL
     workgroupBarrier();
     if (is_done) {
-${NEXT_PRODUCTS}
+//#expand multiply_tail("index")
     }
 //#endif
 //#if CLEARS

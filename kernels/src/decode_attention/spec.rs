@@ -6,9 +6,9 @@ use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::cache::CacheLayout;
 use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
+use crate::fused_tail::{self, NextSpec};
 use crate::heads::HeadsSpec;
 use crate::layout::{WeightFormat, unpacking};
-use crate::next::{self, NextSpec};
 use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::split::Split;
 use crate::sums;
@@ -156,11 +156,9 @@ impl DecodeAttentionSpec {
         let (pass, pass_shares) = self.pass();
         let pairs = self.cache.head_dim / 2;
         let groups = if self.next.is_some() { self.result_groups() } else { 0 };
-        let first_group = format!("group.x * {groups}u");
-        let workgroup = next::Workgroup { lane: "index", lanes: self.lanes(), groups, first_group: &first_group };
         let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
         let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
-        let values = next::values(self.next.as_ref(), workgroup, unpacking(&formats, values))
+        let values = fused_tail::values(self.next.as_ref(), self.lanes(), groups, unpacking(&formats, values))
             .size("N_HEADS", self.n_heads())
             .size("GQA", self.gqa)
             .size("HEADS", self.heads_per_group)

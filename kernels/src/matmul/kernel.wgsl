@@ -5,6 +5,12 @@
 ${DECLARATIONS}
 //#include weights
 //#include reduce
+//#if PROLOGUE
+//#include norm_row
+//#endif
+//#if CODES
+//#include group_weights
+//#endif
 //#if CHAINED
 //#include chain
 //#endif
@@ -21,8 +27,8 @@ ${DECLARATIONS}
 //#if ENCODE
 //#include encode
 //#endif
-//#if NEXT
-//#include next
+//#if FUSED_TAIL
+//#include fused_tail
 //#else
 //#if ENCODED_OUTPUT
 //#include encode_row
@@ -62,7 +68,10 @@ fn keep_quad(quad: u32, x: vec4<f32>, lane: u32) {
 // x' = x + [post norm](delta), written once; x' / rms(x') * weight is kept.
 fn prologue(lane: u32, first: bool, row: u32) {
     let at = row * (INPUT_STRIDE / 4u);
-${NORM_ROW}
+//#expand norm_row()
+//#for i in 0..SLOTS
+    keep_quad(quad_${i}, x_${i}, lane);
+//#end
     workgroupBarrier();
 }
 //#endif
@@ -150,7 +159,349 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 }
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+// Accumulators are named variables, acc_TILE_COLUMN, so that no driver has to find out that an array of them can live in registers: for
+// each tile of the lane and each of its rows of the step.
+
+// Where each tile of a lane begins, of which `first` is the first. `declare` is `let `, `var `, or nothing where they change.
+//#macro place_tiles(declare, first)
+//#for tile in 0..TILES_PER_LANE
+    // A lane past the last tile computes the last one again and stores nothing.
+    ${declare}base_${tile} = min(${first} + ${tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;
+//#end
+//#end
+
+//#if CODES
+// The loop of integer activations: groups of 32 columns, UNROLL of which a lane has under way, in ROUNDS rounds. Loads come in one of two
+// orders:
+//
+//   without a prologue     load a b, wait, multiply a b, load c d, multiply c d
+//   behind one             load a b, wait and norm, multiply a, load c, multiply b, load d, multiply c d, load the next pass's a b, sums
+//
+// Whether a driver leaves the first loads in front of the wait is a matter of `MatMulTile::early`.
+
+// Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those under way.
+//#macro load_part(declare, ahead, part)
+    ${declare}group_${part} = min(k_group + ${ahead * K_SLICES}u, INPUT_GROUPS - 1u);
+//#for tile in 0..TILES_PER_LANE
+//#expand place_group("MATRIX", "${part}_${tile}", "base_${tile}", "group_${part}")
+//#expand load_group("MATRIX", "${part}_${tile}", declare, "weights", "row", "group_${part}")
+//#end
+//#end
+
+//#macro multiply_part(part)
+//#for tile in 0..TILES_PER_LANE
+//#expand unpack_group("MATRIX", "${part}_${tile}", "row")
+//#end
+//#for column in 0..COLUMNS
+//#expand unpack_activations("MATRIX", "${part}_${column}", "group_word_of(input_row + ${column}u, group_${part})")
+//#for i in 0..2 * INPUT_PLANES
+    let x_${part}_${column}_${i} = code_quads(input_row + ${column}u, group_${part} * ${2 * INPUT_PLANES}u + ${i}u);
+//#end
+//#for tile in 0..TILES_PER_LANE
+//#expand add_product("MATRIX", "acc_${tile}_${column}", "${part}_${tile}", "${part}_${column}", INPUT_PLANES)
+//#end
+//#end
+//#end
+
+// The groups of a round that begins at k_group.
+//#macro load_round(declare)
+//#for part in 0..UNROLL
+//#expand load_part(declare, part, part)
+//#end
+//#end
+
+// The same, loaded. There are `before` rounds before it at most; lanes past the last group have loaded that, too, and do not multiply it.
+//#macro multiply_round(before)
+//#for part in 0..UNROLL
+//#if (before * UNROLL + part + 1) * K_SLICES <= INPUT_GROUPS
+//#expand multiply_part(part)
+//#else
+    if (k_group + ${part * K_SLICES}u < INPUT_GROUPS) {
+//#expand multiply_part(part)
+    }
+//#endif
+//#end
+//#end
+
+// A round's groups are loaded before the first is multiplied, those of the first round in front of the wait. It takes fewer registers than
+// the other order.
+//#macro multiply_groups_in_rounds()
+//#expand place_tiles("let ", "first_tile")
+    var k_group = slice;
+//#if CHAINED
+//#expand load_round("let ")
+    await_dispatch(lane);
+//#expand multiply_round(0)
+    k_group += ${UNROLL * K_SLICES}u;
+//#endif
+//#if !CHAINED || ROUNDS > 1
+    for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * K_SLICES}u) {
+//#expand load_round("let ")
+//#expand multiply_round(ROUNDS - 1)
+    }
+//#endif
+//#end
+
+// Each group that is multiplied makes room for the one UNROLL groups on. The next pass's first groups are loaded before this one's sums are
+// put together.
+//#macro multiply_groups_rolling()
+//#if ROUNDS > 1
+    for (var run = 1u; run < ${ROUNDS}u; run++) {
+//#for part in 0..UNROLL
+//#expand multiply_part(part)
+//#expand load_part("", part + UNROLL, part)
+//#end
+        k_group += ${UNROLL * K_SLICES}u;
+    }
+//#endif
+//#expand multiply_round(ROUNDS - 1)
+//#if MANY_PASSES
+    if (turn + 1u < PASSES) {
+//#expand place_tiles("", "first_tile + GROUP_TILES * TILES_PER_LANE")
+        k_group = slice;
+//#expand load_round("")
+    }
+//#endif
+//#end
+//#else
+
+// Scale, and what to add for the zero point, of this lane's row in the block at at_TILE.
+//#macro unpack_params()
+//#if !MATRIX_F16
+//#for tile in 0..TILES_PER_LANE
+        let param_${tile} = row_param(weights[at_${tile} + ${BLOCK_WORDS - 1}u][row / 2u], row);
+//#if MATRIX_INT4
+        let scale_${tile} = int4_scale(param_${tile});
+        let shift_${tile} = -int4_zero(param_${tile}) * scale_${tile};
+//#else
+        let scale_${tile} = int8_scale(param_${tile});
+//#endif
+//#end
+//#endif
+//#end
+
+// Four weights, number `part` of those of word_TILE.
+//#macro unpack_quad(part, tile)
+//#if MATRIX_INT4 && part % 2 == 0
+            let w_${part}_${tile} = fma(int4_low(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
+//#else if MATRIX_INT4
+            let w_${part}_${tile} = fma(int4_high(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
+//#else if MATRIX_INT8
+            let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]}) * scale_${tile};
+//#else
+            let w_${part}_${tile} = f16_weights(word_${tile}.${"xyzw"[2 * part]}, word_${tile}.${"xyzw"[2 * part + 1]});
+//#endif
+//#end
+
+// The loop of f32 activations: blocks of weights.
+//#macro multiply_blocks()
+//#expand place_tiles("let ", "first_tile")
+    for (var block = slice; block < BLOCKS; block += K_SLICES) {
+//#for tile in 0..TILES_PER_LANE
+        let at_${tile} = base_${tile} + block * BLOCK_WORDS;
+//#end
+//#expand unpack_params()
+//#if BROADCAST
+        // Eight activations of every row at a time, one a lane, handed round the subgroup.
+        for (var chunk = 0u; chunk < ${CHUNKS_PER_BLOCK}u; chunk++) {
+//#for tile in 0..TILES_PER_LANE
+            let chunk_${tile} = weights[at_${tile} + chunk * 8u + row];
+//#end
+            for (var octet = 0u; octet < ${CHUNK_COLS / 8}u; octet++) {
+//#for tile in 0..TILES_PER_LANE
+                // The words that hold the octet, first in front.
+//#if MATRIX_INT4
+                let word_${tile} = vec4<u32>(chunk_${tile}[octet], 0u, 0u, 0u);
+//#else if MATRIX_INT8
+                let word_${tile} = select(chunk_${tile}, chunk_${tile}.zwxy, octet == 1u);
+//#else
+                let word_${tile} = chunk_${tile};
+//#endif
+//#expand unpack_quad(0, tile)
+//#expand unpack_quad(1, tile)
+//#end
+                let at = block * ${BLOCK_COLS}u + chunk * ${CHUNK_COLS}u + octet * 8u + row;
+//#for column in 0..COLUMNS
+                let x_${column} = activation(input_row + ${column}u, at);
+//#for i in 0..8
+                let x_${column}_${i} = subgroupBroadcast(x_${column}, ${i}u);
+//#for tile in 0..TILES_PER_LANE
+                acc_${tile}_${column} = fma(w_${i / 4}_${tile}.${"xyzw"[i % 4]}, x_${column}_${i}, acc_${tile}_${column});
+//#end
+//#end
+//#end
+            }
+        }
+//#else
+        // Four activations of every row at a time, each lane loading its own.
+        let quad = block * ${BLOCK_COLS / 4}u;
+//#for chunk in 0..CHUNKS_PER_BLOCK
+        {
+//#for tile in 0..TILES_PER_LANE
+            let word_${tile} = weights[at_${tile} + ${8 * chunk}u + row];
+//#end
+//#for part in 0..CHUNK_COLS / 4
+//#for tile in 0..TILES_PER_LANE
+//#expand unpack_quad(part, tile)
+//#end
+//#for column in 0..COLUMNS
+            let x_${part}_${column} = activations(input_row + ${column}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
+//#for tile in 0..TILES_PER_LANE
+            acc_${tile}_${column} += dot(w_${part}_${tile}, x_${part}_${column});
+//#end
+//#end
+//#end
+        }
+//#end
+//#endif
+    }
+//#end
+
+//#if ACROSS
+// The weight of this lane's column in octet `octet` of a row's word, without its scale, and a comma.
+//#macro lane_weight(word, octet)
+//#if MATRIX_INT4
+            // As int4_low and int4_high have them.
+            f32((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u),
+//#else if MATRIX_INT8
+            f32(bitcast<i32>(select(${word}.${"xyzw"[2 * octet]}, ${word}.${"xyzw"[2 * octet + 1]}, row >= 4u) << (24u - 8u * (row % 4u))) >> 24u),
+//#else
+            unpack2x16float(${word}[row / 2u])[row % 2u],
+//#endif
+//#end
+
+// The product of a row's word with the chunk's activations: nested fmas, the last octet's outside.
+//#macro lane_products(word, chunk)
+//#for i in 0..CHUNK_COLS / 8
+            fma(
+//#expand lane_weight(word, CHUNK_COLS / 8 - 1 - i)
+            x_${chunk}_${CHUNK_COLS / 8 - 1 - i},
+//#end
+            0.0
+//#for i in 0..CHUNK_COLS / 8
+            )
+//#end
+//#end
+
+// The loop of `Sharing::Across`: lanes take the columns of a word, rows follow one another. A lane's accumulators are the eight rows of a
+// tile, each summed over its own columns; in the end lanes and rows change places, and lane n has row n as in every other loop.
+//#macro multiply_across()
+    let shared_tile = subgroupBroadcastFirst(first_tile);
+//#expand place_tiles("let ", "shared_tile")
+//#for tile in 0..TILES_PER_LANE
+//#for row in 0..8
+    var row_${tile}_${row} = 0.0;
+//#end
+//#end
+    for (var block = 0u; block < BLOCKS; block++) {
+//#for tile in 0..TILES_PER_LANE
+        let at_${tile} = base_${tile} + block * BLOCK_WORDS;
+//#end
+//#expand unpack_params()
+//#for chunk in 0..CHUNKS_PER_BLOCK
+        // The activations of a chunk's columns, and its weights of all rows.
+//#for octet in 0..CHUNK_COLS / 8
+        let x_${chunk}_${octet} = activation(input_row, block * ${BLOCK_COLS}u + ${chunk * CHUNK_COLS + 8 * octet}u + row);
+//#end
+//#if MATRIX_INT4
+        let sum_${chunk} =
+//#for octet in 0..CHUNK_COLS / 8 join +
+            x_${chunk}_${octet}
+//#end
+        ;
+//#endif
+//#for tile in 0..TILES_PER_LANE
+//#for row in 0..8
+        let w_${chunk}_${tile}_${row} = weights[at_${tile} + ${8 * chunk + row}u];
+//#if MATRIX_INT4
+        row_${tile}_${row} = fma(subgroupBroadcast(scale_${tile}, ${row}u),
+//#expand lane_products("w_${chunk}_${tile}_${row}", chunk)
+            , fma(subgroupBroadcast(shift_${tile}, ${row}u), sum_${chunk}, row_${tile}_${row}));
+//#else if MATRIX_INT8
+        row_${tile}_${row} = fma(subgroupBroadcast(scale_${tile}, ${row}u),
+//#expand lane_products("w_${chunk}_${tile}_${row}", chunk)
+            , row_${tile}_${row});
+//#else
+        row_${tile}_${row} = row_${tile}_${row} +
+//#expand lane_products("w_${chunk}_${tile}_${row}", chunk)
+            ;
+//#endif
+//#end
+//#end
+//#end
+    }
+//#for tile in 0..TILES_PER_LANE
+    // Adds up over the lanes and leaves the sum of row n in lane n: at each step half of the rows go to the other half of the lanes.
+//#for level in 0..3
+//#let half = 4 / pow(2, level)
+//#for row in 0..half
+    row_${tile}_${row} = select(row_${tile}_${row}, row_${tile}_${row + half}, (row & ${half}u) != 0u)
+        + subgroupShuffleXor(select(row_${tile}_${row + half}, row_${tile}_${row}, (row & ${half}u) != 0u), ${half}u);
+//#end
+//#end
+    var acc_${tile}_0 = row_${tile}_0;
+//#end
+//#end
+//#endif
+//#endif
+
+// Adds up what the lanes of a row have; the sums are right in the lanes of slice 0.
+//#macro add_up_slices()
+//#for level in 0..SHUFFLES
+//#for tile in 0..TILES_PER_LANE
+//#for column in 0..COLUMNS
+    acc_${tile}_${column} += subgroupShuffleXor(acc_${tile}_${column}, ${8 * pow(2, level)}u);
+//#end
+//#end
+//#end
+//#if MANY_PARTS
+    // Through workgroup memory, all accumulators between two barriers.
+    if (in_part == 0u) {
+//#for tile in 0..TILES_PER_LANE
+//#for column in 0..COLUMNS
+        partial[partial_at(${tile * COLUMNS + column}u, part) + row] = acc_${tile}_${column};
+//#end
+//#end
+    }
+    workgroupBarrier();
+    if (slice == 0u) {
+        for (var other = 1u; other < PARTS; other++) {
+//#for tile in 0..TILES_PER_LANE
+//#for column in 0..COLUMNS
+            acc_${tile}_${column} += partial[partial_at(${tile * COLUMNS + column}u, other) + row];
+//#end
+//#end
+        }
+    }
+//#endif
+//#end
+
+// Bias, and activation·mul of gate and up tiles, which alternate.
+//#macro store_results()
+//#for tile in 0..TILES_PER_LANE
+        let row_${tile} = (first_tile + ${tile}u) * 8u + row;
+//#if BIAS
+        let bias_${tile} = bias[min(row_${tile}, ${MATRIX_ROWS - 1}u)];
+//#for column in 0..COLUMNS
+        acc_${tile}_${column} += bias_${tile};
+//#end
+//#endif
+//#end
+//#for column in 0..COLUMNS
+//#if ACT_MUL
+//#for pair in 0..TILES_PER_LANE / 2
+//#let gate = 2 * pair
+        store(${column}u, output_row, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${column}) * acc_${gate + 1}_${column});
+//#end
+//#else
+//#for tile in 0..TILES_PER_LANE
+        store(${column}u, output_row, row_${tile}, acc_${tile}_${column});
+//#end
+//#endif
+//#end
+//#end
+
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 //#if ROW_FROM_STEP
     let input_row = step.header.logits_row;
@@ -171,8 +522,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
     const slice = 0u;
 //#endif
-${NEXT_LOADS}
-${BEFORE_PASSES}
+//#if FUSED_TAIL
+//#expand load_tail("lane", "group.y * ${TAIL_GROUPS}u")
+//#endif
+//#if CODES && PROLOGUE
+    // The first pass's first groups are loaded before the wait.
+//#expand place_tiles("var ", "(group.y * PASSES * GROUP_TILES + lane / (8u * K_SLICES)) * TILES_PER_LANE")
+    var k_group = slice;
+//#expand load_round("var ")
+//#endif
+//#if PROLOGUE || !CODES
+//#if CHAINED
+    await_dispatch(lane);
+//#endif
+//#if PROLOGUE
+    prologue(lane, group.y == 0u, input_row);
+//#endif
+//#endif
 //#if MANY_PASSES
     for (var turn = 0u; turn < PASSES; turn++) {
     let rows_of = group.y * PASSES + turn;
@@ -191,15 +557,34 @@ ${BEFORE_PASSES}
     let group_tile = rows_of * GROUP_TILES + lane / 8u;
 //#endif
     let first_tile = group_tile * TILES_PER_LANE;
-${PASS}
+//#if ACROSS
+//#expand multiply_across()
+//#else
+//#for tile in 0..TILES_PER_LANE
+//#for column in 0..COLUMNS
+    var acc_${tile}_${column} = 0.0;
+//#end
+//#end
+//#if !CODES
+//#expand multiply_blocks()
+//#else if PROLOGUE
+//#expand multiply_groups_rolling()
+//#else
+//#expand multiply_groups_in_rounds()
+//#endif
+//#expand add_up_slices()
+//#endif
+    if (slice == 0u) {
+//#expand store_results()
+    }
 //#if ENCODED_OUTPUT
     workgroupBarrier();
     for (var first = 0u; first < COLUMNS * GROUP_ROWS / 4u; first += WORKGROUP) {
         let quad = min(first + lane, COLUMNS * GROUP_ROWS / 4u - 1u);
         let x = vec4<f32>(staged[4u * quad], staged[4u * quad + 1u], staged[4u * quad + 2u], staged[4u * quad + 3u]);
         // A lane without a quad of its own stores none.
-//#if NEXT
-        keep_next(select(8u * NEXT_GROUPS, quad, quad == first + lane), x, lane);
+//#if FUSED_TAIL
+        keep_for_tail(select(8u * TAIL_GROUPS, quad, quad == first + lane), x, lane);
 //#else
         let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         let row_quad = rows_of * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
@@ -207,9 +592,9 @@ ${PASS}
 //#endif
     }
 //#endif
-//#if NEXT
+//#if FUSED_TAIL
     workgroupBarrier();
-${NEXT_PRODUCTS}
+//#expand multiply_tail("lane")
 //#endif
 //#if MANY_PASSES
     // What the pass left in workgroup memory has been read.

@@ -7,9 +7,6 @@
 //! Where x is integers, a group of 32 columns is `scale · x_scale · (Σ q·x_q − zero · Σ x_q)` with both sums in integers, the
 //! first by packed dot products and the second stored with x.
 
-mod across;
-mod body;
-mod groups;
 mod spec;
 mod twin;
 

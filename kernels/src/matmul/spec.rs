@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::body;
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::chain;
+use crate::fused_tail::{self, NextSpec};
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
-use crate::next::{self, NextSpec};
 use crate::norm::NormSpec;
 use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations_of_chain};
 use crate::sums;
@@ -111,7 +110,7 @@ impl MatMulSpec {
     }
 
     /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
-    pub(super) fn parts_per_row(&self) -> usize {
+    fn parts_per_row(&self) -> usize {
         (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
     }
 
@@ -153,11 +152,8 @@ impl MatMulSpec {
         // What a workgroup quantises: its normed input, its output, or both.
         let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
         let groups = if self.next.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
-        let first_group = format!("group.y * {groups}u");
-        let lanes = self.tile.workgroup_size();
-        let workgroup = next::Workgroup { lane: "lane", lanes, groups, first_group: &first_group };
         let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
-        let values = next::values(self.next.as_ref(), workgroup, values);
+        let values = fused_tail::values(self.next.as_ref(), self.tile.workgroup_size(), groups, values);
         let values = unpacking(&self.formats(), values)
             .size("COLS", layout.cols)
             .size("PADDED_COLS", layout.padded_cols())
@@ -196,11 +192,12 @@ impl MatMulSpec {
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
-            .text("WORKGROUP_SIZE", self.tile.workgroup_size())
-            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, self.held()))
-            .text("NORM_ROW", norm.map_or(String::new(), |norm| self.prologue_wgsl(norm)))
-            .text("BEFORE_PASSES", body::before_passes(self))
-            .text("PASS", body::pass(self));
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, self.held()));
+        let values = self.loop_values(layout.format.values("MATRIX", values));
+        let values = match norm {
+            Some(norm) => norm.row_values(self.prologue_slots(), values),
+            None => values,
+        };
         render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
     }
 
@@ -258,15 +255,35 @@ impl MatMulSpec {
         self.input.precision().map_or(0, |precision| activations::group_words_at(self.layout.cols, precision))
     }
 
-    /// The norm, and its result in workgroup memory.
-    fn prologue_wgsl(&self, norm: &NormSpec) -> String {
-        let lanes = self.tile.workgroup_size();
+    /// Numbers by which loops are unrolled.
+    fn loop_values(&self, values: Values) -> Values {
+        let (tile, format) = (&self.tile, self.layout.format);
+        // Groups that a lane has under way, and rounds in which it has had all of its own.
+        let own = activations::groups(self.layout.cols).div_ceil(tile.k_slices);
+        let unroll = tile.unroll.min(own).max(1);
+        // Lanes of a row that are in one subgroup add up by shuffles.
+        let in_subgroup = (TILE_ROWS * tile.k_slices).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
+        values
+            .count("UNROLL", unroll)
+            .count("ROUNDS", own.div_ceil(unroll))
+            .count("SHUFFLES", in_subgroup.next_power_of_two().ilog2() as usize)
+            .count("CHUNKS_PER_BLOCK", format.chunks_per_block())
+            .count("CHUNK_COLS", format.chunk_cols())
+            .count("BLOCK_COLS", format.block_cols())
+            .count("MATRIX_ROWS", self.layout.rows)
+            .flag("MATRIX_INT4", matches!(format, WeightFormat::Int4 { .. }))
+            .flag("MATRIX_F16", format == WeightFormat::F16)
+            .flag("BROADCAST", tile.sharing == Sharing::Broadcast)
+            .flag("ACROSS", tile.sharing == Sharing::Across)
+            .flag("BIAS", self.bias)
+    }
+
+    /// Quads of the normed row that a lane makes.
+    fn prologue_slots(&self) -> usize {
         let elements = match self.input {
             ActivationFormat::F32 => self.layout.padded_cols(),
             _ => activations::groups(self.layout.cols) * ACTIVATION_GROUP,
         };
-        let slots = (elements / 4).div_ceil(lanes);
-        let keep = |i: usize| format!("    keep_quad(quad_{i}, x_{i}, lane);\n");
-        norm.row_wgsl(slots, lanes) + &(0..slots).map(keep).collect::<String>()
+        (elements / 4).div_ceil(self.tile.workgroup_size())
     }
 }

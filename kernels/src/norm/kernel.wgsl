@@ -1,6 +1,7 @@
 // One workgroup a row: sum with the residual, then RMS norm, the row in registers from beginning to end.
 ${DECLARATIONS}
 //#include reduce
+//#include norm_row
 //#if ENCODE
 //#include encode
 //#include encode_row
@@ -9,7 +10,7 @@ ${DECLARATIONS}
 //#include chain
 //#endif
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     if (row >= step.header.n_rows) {
@@ -23,11 +24,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
     let at = row * (STRIDE / 4u);
     const first = true;
-${NORM_ROW}
+//#expand norm_row()
 //#if ENCODE_FACTOR
-    store_factor(row * STRIDE, workgroup_max(${ROW_MAX}, lane), lane);
+    let row_at = row * STRIDE;
+    let most_0 = max(0.0, greatest(x_0));
+//#for i in 1..SLOTS
+    let most_${i} = max(most_${i - 1}, greatest(x_${i}));
+//#end
+    store_factor(row_at, workgroup_max(most_${SLOTS - 1}, lane), lane);
 //#endif
-${STORE}
+//#for i in 0..SLOTS
+//#if ENCODE
+    store_quad(row * STRIDE, quad_${i}, x_${i}, lane);
+//#else
+    if (inside_${i}) {
+        output[at + quad_${i}] = x_${i};
+    }
+//#endif
+//#end
 //#if CHAINED
     count_workgroup(lane);
 //#endif

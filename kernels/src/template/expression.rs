@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a || b   a && b   == != < <= > >=   + -   * / %   !a -a   text[index]
-//! 12   "text"   NAME   (a)   min(a, b)   max(a, b)   div_ceil(a, b)
+//! 12   "text"   NAME   (a)   min(a, b)   max(a, b)   div_ceil(a, b)   pow(a, b)
 //! ```
 
 use std::fmt;
@@ -221,6 +221,10 @@ fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
         "min" => Ok(Value::Number(a.min(b))),
         "max" => Ok(Value::Number(a.max(b))),
         "div_ceil" if a >= 0 && b > 0 => Ok(Value::Number((a + b - 1) / b)),
+        "pow" => {
+            let power = u32::try_from(b).ok().and_then(|b| a.checked_pow(b));
+            power.map(Value::Number).ok_or_else(|| format!("pow({a}, {b}) has no value"))
+        }
         _ => Err(format!("unknown function `{function}` of {a} and {b}")),
     }
 }
@@ -246,6 +250,7 @@ mod tests {
             ("-N / 2", -4),
             ("min(N, 3) + max(1, 2)", 5),
             ("div_ceil(N + 1, 4)", 3),
+            ("N / pow(2, 2)", 2),
         ] {
             assert_eq!(of(text), Ok(Value::Number(expected)), "{text}");
         }
