@@ -9,9 +9,9 @@
 use std::fmt::{self, Display};
 
 use unicorn_kernels::Activation;
+use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
-use unicorn_kernels::spec::Number;
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef};
 

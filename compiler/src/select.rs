@@ -13,11 +13,11 @@ mod tile;
 use std::collections::BTreeMap;
 
 use unicorn_artifact::LogitsRows;
+use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseSpec;
 use unicorn_kernels::embed::EmbedSpec;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::sample::SampleSpec;
-use unicorn_kernels::spec::Number;
 use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
 use unicorn_spirv::Target;
 

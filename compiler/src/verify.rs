@@ -171,7 +171,7 @@ mod tests {
         let of_layer =
             fused.nodes.iter_mut().find(|node| node.layer == Some(1) && matches!(node.op, FusedOp::Heads(_)));
         let FusedOp::Heads(step) = &mut of_layer.expect("a layer has heads").op else { unreachable!("just matched") };
-        step.parts[0].scale = unicorn_kernels::spec::Number::new(3.0);
+        step.parts[0].scale = unicorn_kernels::Number::new(3.0);
         fused.verify(&config);
     }
 

@@ -25,7 +25,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Role;
+use crate::role::Role;
 use crate::template::Values;
 
 /// Elements that share a scale.

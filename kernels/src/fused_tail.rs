@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, decode_row};
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
-use crate::spec::Role;
+use crate::role::Role;
 use crate::sums::{self, WORDS_PER_ELEMENT, fixed, words_of};
 use crate::template::Values;
 

@@ -7,17 +7,22 @@
 //! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `unicorn_artifact::step`).
 //! Activations are row-major, one row a token: f32, or as `activations` draws them.
 
+// The vocabulary, lowest first.
+pub mod activation;
 pub mod activations;
-pub mod arrive;
 pub mod cache;
+pub mod layout;
+pub mod number;
+pub mod role;
+pub mod split;
+mod template;
+// What kernels of several families do alike.
+pub mod arrive;
 pub mod chain;
 pub mod fused_tail;
-pub mod layout;
-pub mod spec;
-pub mod split;
+mod kernel;
 pub mod sums;
-pub mod template;
-
+// Families.
 pub mod attention;
 pub mod bandwidth_probe;
 pub mod checksum;
@@ -34,8 +39,13 @@ pub mod norm;
 pub mod quantize;
 pub mod register_gemm;
 pub mod sample;
+// All of them.
+pub mod spec;
 
+pub use activation::Activation;
 pub use activations::{ActivationFormat, Precision};
 pub use cache::{CacheLayout, KvFormat};
 pub use layout::{WeightFormat, WeightLayout};
-pub use spec::{Activation, BindingSpec, KernelSpec, Role};
+pub use number::Number;
+pub use role::{BindingSpec, Role};
+pub use spec::KernelSpec;

@@ -10,11 +10,11 @@ use tests::skip;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::ArtifactView;
 use unicorn_compiler::alternatives::alternatives;
+use unicorn_kernels::Number;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_kernels::gemm::{GemmSpec, Product};
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
-use unicorn_kernels::spec::Number;
 use unicorn_kernels::{
     Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout,
 };

@@ -1,13 +1,13 @@
 //! From `heads` to attention and its combine. What they are depends on whether each row of a step is the only one of its
 //! sequence, and on how many workgroups fill the device.
 
+use unicorn_kernels::Number;
 use unicorn_kernels::arrive::ARRIVALS;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::combine::{CombineSpec, partials_len};
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::heads::{HeadsSpec, rope_coarse};
-use unicorn_kernels::spec::Number;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{ActivationFormat, KernelSpec, KvFormat, Role};
 

@@ -2,10 +2,10 @@
 //! kernel to the next. How a matmul is cut is told in `tile`.
 
 use unicorn_artifact::LogitsRows;
+use unicorn_kernels::Number;
 use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
 use unicorn_kernels::norm::NormSpec;
 use unicorn_kernels::quantize::QuantizeSpec;
-use unicorn_kernels::spec::Number;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use unicorn_spirv::target::{GemmTuning, MatrixTuning};
 

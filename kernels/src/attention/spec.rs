@@ -6,7 +6,9 @@ use crate::activations::ActivationFormat;
 use crate::cache::CacheLayout;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::HeadsSpec;
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::split::Split;
 use crate::template::{Values, render};
 
@@ -37,6 +39,64 @@ pub struct AttentionSpec {
 pub const TILE: usize = 64;
 /// Runs of a tile whose greatest scores are found apart, without subgroups.
 const PARTS: usize = 8;
+
+impl Kernel for AttentionSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        let result = if self.split.is_partial() { Role::Partials } else { result_role(self.output) };
+        let factors = self.prologue.iter().flat_map(HeadsSpec::factors);
+        let roles = [Role::Step, Role::Input, result, Role::Keys, Role::Values];
+        let mut list = bindings(roles.into_iter().chain(factors));
+        for binding in &mut list {
+            // Without a prologue the cache is only read.
+            binding.writes &= binding.role == result || self.prologue.is_some();
+        }
+        list
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.n_heads() / self.heads_per_group, rows.div_ceil(self.split.rows_per_group), self.split.splits]
+    }
+
+    fn wgsl(&self) -> String {
+        assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
+        assert_eq!(self.split.tile, TILE, "a lane scores a token");
+        assert!(self.words_ahead > 0, "a lane has something under way");
+        assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
+        assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
+        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        assert_eq!(self.split.newest_apart, self.prologue.is_some(), "a prologue has the newest token at hand");
+        let values = Values::default()
+            .size("N_HEADS", self.n_heads())
+            .size("GQA", self.gqa)
+            .size("HEADS", self.heads_per_group)
+            .size("QUERIES", self.queries())
+            .size("KV_GROUP", self.kv_group)
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", TILE)
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .size("SHARES", self.token_shares())
+            .size("PARTS", self.parts())
+            .size("CHUNK_QUADS", self.chunk_quads())
+            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
+            .size("KEY_UNROLL", self.key_unroll())
+            .size("VALUE_UNROLL", self.value_unroll())
+            .number("CAP", self.softcap.map_or(0.0, Number::get))
+            .number("MASKED", MASKED)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("SOFTCAP", self.softcap.is_some())
+            .flag("PARTIAL", self.split.is_partial())
+            .flag("FOLD", self.prologue.is_some())
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        let values = self.cache.values(self.split.values(values));
+        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
+        let values = match &self.prologue {
+            Some(heads) => self.prologue_values(heads, values),
+            None => values.flag("QUERY_NORM", false).flag("KEY_NORM", false).flag("ROPE", false),
+        };
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}
 
 impl AttentionSpec {
     /// (row, head) pairs that a workgroup carries.
@@ -86,62 +146,6 @@ impl AttentionSpec {
             .map_or(0, |heads| (self.heads_per_group + 2) * self.cache.padded_dim() + heads.rotary_dim);
         let mixed = 4 * TILE * self.chunk_quads();
         4 * (self.queries() * (self.cache.padded_dim() + TILE + self.parts()) + mixed + prologue + 2 * TILE)
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let result = if self.split.is_partial() { Role::Partials } else { result_role(self.output) };
-        let factors = self.prologue.iter().flat_map(HeadsSpec::factors);
-        let roles = [Role::Step, Role::Input, result, Role::Keys, Role::Values];
-        let mut list = bindings(roles.into_iter().chain(factors));
-        for binding in &mut list {
-            // Without a prologue the cache is only read.
-            binding.writes &= binding.role == result || self.prologue.is_some();
-        }
-        list
-    }
-
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.n_heads() / self.heads_per_group, rows.div_ceil(self.split.rows_per_group), self.split.splits]
-    }
-
-    pub(crate) fn wgsl(&self) -> String {
-        assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
-        assert_eq!(self.split.tile, TILE, "a lane scores a token");
-        assert!(self.words_ahead > 0, "a lane has something under way");
-        assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
-        assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
-        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
-        assert_eq!(self.split.newest_apart, self.prologue.is_some(), "a prologue has the newest token at hand");
-        let values = Values::default()
-            .size("N_HEADS", self.n_heads())
-            .size("GQA", self.gqa)
-            .size("HEADS", self.heads_per_group)
-            .size("QUERIES", self.queries())
-            .size("KV_GROUP", self.kv_group)
-            .size("INPUT_STRIDE", self.input_stride)
-            .size("OUTPUT_STRIDE", self.output_stride)
-            .size("WORKGROUP", TILE)
-            .size("SUBGROUP", self.subgroup_size as usize)
-            .size("SHARES", self.token_shares())
-            .size("PARTS", self.parts())
-            .size("CHUNK_QUADS", self.chunk_quads())
-            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
-            .size("KEY_UNROLL", self.key_unroll())
-            .size("VALUE_UNROLL", self.value_unroll())
-            .number("CAP", self.softcap.map_or(0.0, Number::get))
-            .number("MASKED", MASKED)
-            .flag("SUBGROUPS", self.subgroup_size > 0)
-            .flag("SOFTCAP", self.softcap.is_some())
-            .flag("PARTIAL", self.split.is_partial())
-            .flag("FOLD", self.prologue.is_some())
-            .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = self.cache.values(self.split.values(values));
-        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
-        let values = match &self.prologue {
-            Some(heads) => self.prologue_values(heads, values),
-            None => values.flag("QUERY_NORM", false).flag("KEY_NORM", false).flag("ROPE", false),
-        };
-        render(include_str!("kernel.wgsl"), &values)
     }
 
     fn prologue_values(&self, heads: &HeadsSpec, values: Values) -> Values {

@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::AttentionSpec;
+use super::spec::AttentionSpec;
 use crate::activations::{MIXED_FACTOR, encode_divided_row};
 use crate::cache::{Cell, Side};
 use crate::combine::{MASKED, partial_quads};

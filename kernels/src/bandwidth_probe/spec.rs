@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// There is nothing to choose.
@@ -15,21 +16,25 @@ pub(super) const LANES: usize = 128;
 pub(super) const LOADS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);
 pub(super) const BLOCK_WORDS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / 4;
 
-impl BandwidthProbeSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for BandwidthProbeSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         bindings([Role::Weights, Role::Folded])
     }
 
-    pub(crate) fn wgsl(&self) -> String {
-        let names: Vec<String> = (0..LOADS).map(|load| format!("quad_{load}")).collect();
-        let load = |(load, name): (usize, &String)| format!("let {name} = weights[first + {}u];\n", load * LANES);
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         let values = Values::default()
             .size("LANES", LANES)
             .size("BLOCK_QUADS", LANES * LOADS)
-            .text("LOADS", names.iter().enumerate().map(load).collect::<String>())
-            .text("QUADS", names.join(" ^ "))
-            .text("WORKGROUP_SIZE", LANES)
+            .count("LOADS", LOADS)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn is_of_runtime(&self) -> bool {
+        true
     }
 }

@@ -33,7 +33,7 @@ fn keep(lane: u32, value: Value) {
     highs[lane] = value.high;
 }
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${LANES})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first_chunk = hashed_range.x;
     let len_bytes = hashed_range.y;
@@ -55,7 +55,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let right = kept(2u * lane + 1u);
             let flags = PARENT | select(0u, ROOT, is_root && count == 2u);
             let message = Message(left.low, left.high, right.low, right.high);
-            joined = compress(Value(${IV_LOW}, ${IV_HIGH}), message, 0u, BLOCK_BYTES, flags);
+            joined = compress(Value(vec4<u32>(${IV_0}u, ${IV_1}u, ${IV_2}u, ${IV_3}u), vec4<u32>(${IV_4}u, ${IV_5}u, ${IV_6}u, ${IV_7}u)), message, 0u, BLOCK_BYTES, flags);
         } else if (lane == pairs && count % 2u == 1u) {
             joined = kept(count - 1u);
         }
@@ -74,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
 fn hash_chunk(begin: u32, range_end: u32, number: u32, root: u32) -> Value {
     let end = min(begin + CHUNK_BYTES, range_end);
-    var value = Value(${IV_LOW}, ${IV_HIGH});
+    var value = Value(vec4<u32>(${IV_0}u, ${IV_1}u, ${IV_2}u, ${IV_3}u), vec4<u32>(${IV_4}u, ${IV_5}u, ${IV_6}u, ${IV_7}u));
     var flags = CHUNK_START;
     for (var at = begin; at < end; at += BLOCK_BYTES) {
         let block_bytes = min(BLOCK_BYTES, end - at);
@@ -107,7 +107,7 @@ fn padded(quad: vec4<u32>, len_bytes: u32, at: u32) -> vec4<u32> {
 
 fn compress(value: Value, block: Message, counter: u32, len_bytes: u32, flags: u32) -> Value {
     var m = block;
-    var v = State(value.low, value.high, ${IV_LOW}, vec4<u32>(counter, 0u, len_bytes, flags));
+    var v = State(value.low, value.high, vec4<u32>(${IV_0}u, ${IV_1}u, ${IV_2}u, ${IV_3}u), vec4<u32>(counter, 0u, len_bytes, flags));
     for (var round = 0u; round < 7u; round++) {
         v = mix(v, vec4<u32>(m.a.xz, m.b.xz), vec4<u32>(m.a.yw, m.b.yw));
         v = State(v.a, v.b.yzwx, v.c.zwxy, v.d.wxyz);

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::hash::{CHUNK_BYTES, SUBTREE_BYTES};
 
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// There is nothing to choose.
@@ -23,16 +24,16 @@ pub(super) const CHUNK_END: u32 = 2;
 pub(super) const PARENT: u32 = 4;
 pub(super) const ROOT: u32 = 8;
 
-impl ChecksumSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for ChecksumSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         bindings([Role::Weights, Role::HashedRange, Role::Hashes])
     }
 
-    pub(crate) fn wgsl(&self) -> String {
-        let quad = |words: &[u32]| {
-            let words: Vec<String> = words.iter().map(|word| format!("{word:#x}u")).collect();
-            format!("vec4<u32>({})", words.join(", "))
-        };
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         let values = Values::default()
             .size("LANES", LANES)
             .size("CHUNK_BYTES", CHUNK_BYTES as usize)
@@ -41,10 +42,13 @@ impl ChecksumSpec {
             .size("CHUNK_END", CHUNK_END as usize)
             .size("PARENT", PARENT as usize)
             .size("ROOT", ROOT as usize)
-            .text("IV_LOW", quad(&IV[..4]))
-            .text("IV_HIGH", quad(&IV[4..]))
-            .text("WORKGROUP_SIZE", LANES)
             .text("DECLARATIONS", declarations(&self.bindings()));
+        let values =
+            IV.iter().zip(0..).fold(values, |values, (word, i)| values.count(format!("IV_{i}"), *word as usize));
         render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn is_of_runtime(&self) -> bool {
+        true
     }
 }

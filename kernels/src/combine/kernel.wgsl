@@ -6,7 +6,7 @@ ${DECLARATIONS}
 var<workgroup> weights: array<f32, ROOM>;
 var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let row = group.y;

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{ActivationFormat, MIXED_FACTOR};
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Parameters of one combine pipeline.
@@ -45,22 +46,18 @@ pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: 
     if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", MIXED_FACTOR) } else { values }
 }
 
-impl CombineSpec {
-    fn shares(&self) -> usize {
-        self.lanes / self.head_dim.div_ceil(4)
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for CombineSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let mut list = bindings([Role::Step, Role::Partials, result_role(self.output)]);
         list[1].writes = false;
         list
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.n_heads, rows, 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         assert!(self.shares() > 0, "a lane takes four dimensions of a head");
         let values = Values::default()
             .size("N_HEADS", self.n_heads)
@@ -73,9 +70,14 @@ impl CombineSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("MASKED", MASKED)
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", self.lanes)
             .text("DECLARATIONS", declarations(&self.bindings()));
         let values = result_values(self.output, self.n_heads, self.head_dim, values);
         render(include_str!("kernel.wgsl"), &values)
+    }
+}
+
+impl CombineSpec {
+    fn shares(&self) -> usize {
+        self.lanes / self.head_dim.div_ceil(4)
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::{CombineSpec, MASKED, partial_quads};
+use super::spec::{CombineSpec, MASKED, partial_quads};
 use crate::activations::{MIXED_FACTOR, encode_divided_row};
 
 /// The kernel in plain loops, for `n_rows` rows; `output` in words of the spec's format.

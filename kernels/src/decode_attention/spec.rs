@@ -8,8 +8,10 @@ use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::fused_tail::{self, NextSpec};
 use crate::heads::HeadsSpec;
+use crate::kernel::Kernel;
 use crate::layout::{WeightFormat, unpacking};
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
 use crate::split::Split;
 use crate::sums;
 use crate::template::{Values, render};
@@ -45,6 +47,92 @@ pub struct DecodeAttentionSpec {
 
 /// Parts that a lane has under way while it puts them together.
 const GATHERED: usize = 8;
+
+impl Kernel for DecodeAttentionSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        let parts = self.split.is_partial().then_some([Role::Exchange, Role::Arrivals]);
+        let mut roles = vec![Role::Step, Role::Input];
+        match self.next {
+            Some(_) => roles.extend(NextSpec::roles()),
+            None => roles.push(result_role(self.output)),
+        }
+        roles.extend([Role::Keys, Role::Values]);
+        roles.extend(self.heads.factors());
+        roles.extend(parts.into_iter().flatten());
+        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
+        roles.extend(self.chained.then_some(Role::Chain));
+        bindings(roles)
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.n_heads() / self.heads_per_group, rows, self.split.splits]
+    }
+
+    fn wgsl(&self) -> String {
+        assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
+        assert!(self.words_ahead > 0, "a lane has something under way");
+        assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
+        assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
+        assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
+        assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
+        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        if let Some(next) = &self.next {
+            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
+            assert!(NextSpec::takes(&next.layout), "the next matrix is of integers");
+            assert_eq!(next.layout.cols, self.n_heads() * self.cache.head_dim, "the next matrix takes the result");
+        }
+        let (pass, pass_shares) = self.pass();
+        let pairs = self.cache.head_dim / 2;
+        let groups = if self.next.is_some() { self.result_groups() } else { 0 };
+        let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
+        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
+        let values = fused_tail::values(self.next.as_ref(), self.lanes(), groups, unpacking(&formats, values))
+            .size("N_HEADS", self.n_heads())
+            .size("GQA", self.gqa)
+            .size("HEADS", self.heads_per_group)
+            .size("KV_GROUP", self.kv_group)
+            .size("INPUT_STRIDE", self.heads.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("WORKGROUP", self.lanes())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .size("SUBGROUPS", self.subgroups())
+            .size("SHARES", self.shares())
+            .size("CHUNK_QUADS", self.chunk_quads())
+            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
+            .size("PAIRS", pairs)
+            .size("PAIR_SLOTS", pairs.div_ceil(self.subgroup_size as usize))
+            .size("MIXED", self.mixed_len())
+            .size("REPORTS", self.reports_len())
+            .size("PASS", pass)
+            .size("PASS_SHARES", pass_shares)
+            .count("KEYS_AHEAD", self.words_ahead.min(self.cache.chunks()))
+            .count("VALUES_AHEAD", self.words_ahead.min(self.steps()))
+            .count("STEPS", self.steps())
+            .count("GATHERED", GATHERED)
+            .number("CAP", self.softcap.map_or(0.0, Number::get))
+            .number("MASKED", MASKED)
+            .number("QUERY_SCALE", self.heads.parts[0].scale.get())
+            .flag("SUBGROUPS", true)
+            .flag("SOFTCAP", self.softcap.is_some())
+            .flag("PARTIAL", self.split.is_partial())
+            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
+        let values = self.heads.values(self.cache.values(self.split.values(values)));
+        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
+        render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn chained(&mut self) -> Option<&mut bool> {
+        Some(&mut self.chained)
+    }
+
+    fn clears(&mut self) -> Option<&mut usize> {
+        Some(&mut self.clears)
+    }
+
+    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
+        Some(&mut self.next)
+    }
+}
 
 impl DecodeAttentionSpec {
     /// Whether a subgroup of this size holds a head by itself: a lane for each chunk, and all its tokens in one page.
@@ -119,77 +207,5 @@ impl DecodeAttentionSpec {
     /// Counters that a program of so many rows needs.
     pub fn arrivals_len(&self, rows: usize) -> usize {
         rows * self.n_heads() / self.heads_per_group
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let parts = self.split.is_partial().then_some([Role::Exchange, Role::Arrivals]);
-        let mut roles = vec![Role::Step, Role::Input];
-        match self.next {
-            Some(_) => roles.extend(NextSpec::roles()),
-            None => roles.push(result_role(self.output)),
-        }
-        roles.extend([Role::Keys, Role::Values]);
-        roles.extend(self.heads.factors());
-        roles.extend(parts.into_iter().flatten());
-        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
-        roles.extend(self.chained.then_some(Role::Chain));
-        bindings(roles)
-    }
-
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.n_heads() / self.heads_per_group, rows, self.split.splits]
-    }
-
-    pub(crate) fn wgsl(&self) -> String {
-        assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
-        assert!(self.words_ahead > 0, "a lane has something under way");
-        assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
-        assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
-        assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
-        assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
-        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
-        if let Some(next) = &self.next {
-            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
-            assert!(NextSpec::takes(&next.layout), "the next matrix is of integers");
-            assert_eq!(next.layout.cols, self.n_heads() * self.cache.head_dim, "the next matrix takes the result");
-        }
-        let (pass, pass_shares) = self.pass();
-        let pairs = self.cache.head_dim / 2;
-        let groups = if self.next.is_some() { self.result_groups() } else { 0 };
-        let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
-        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
-        let values = fused_tail::values(self.next.as_ref(), self.lanes(), groups, unpacking(&formats, values))
-            .size("N_HEADS", self.n_heads())
-            .size("GQA", self.gqa)
-            .size("HEADS", self.heads_per_group)
-            .size("KV_GROUP", self.kv_group)
-            .size("INPUT_STRIDE", self.heads.input_stride)
-            .size("OUTPUT_STRIDE", self.output_stride)
-            .size("WORKGROUP", self.lanes())
-            .size("SUBGROUP", self.subgroup_size as usize)
-            .size("SUBGROUPS", self.subgroups())
-            .size("SHARES", self.shares())
-            .size("CHUNK_QUADS", self.chunk_quads())
-            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
-            .size("PAIRS", pairs)
-            .size("PAIR_SLOTS", pairs.div_ceil(self.subgroup_size as usize))
-            .size("MIXED", self.mixed_len())
-            .size("REPORTS", self.reports_len())
-            .size("PASS", pass)
-            .size("PASS_SHARES", pass_shares)
-            .count("KEYS_AHEAD", self.words_ahead.min(self.cache.chunks()))
-            .count("VALUES_AHEAD", self.words_ahead.min(self.steps()))
-            .count("STEPS", self.steps())
-            .count("GATHERED", GATHERED)
-            .number("CAP", self.softcap.map_or(0.0, Number::get))
-            .number("MASKED", MASKED)
-            .number("QUERY_SCALE", self.heads.parts[0].scale.get())
-            .flag("SUBGROUPS", true)
-            .flag("SOFTCAP", self.softcap.is_some())
-            .flag("PARTIAL", self.split.is_partial())
-            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
-        let values = self.heads.values(self.cache.values(self.split.values(values)));
-        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
-        render(include_str!("kernel.wgsl"), &values)
     }
 }

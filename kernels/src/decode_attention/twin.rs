@@ -1,6 +1,6 @@
 //! The kernel's twin is that of `attention`, in one split and behind its prologue.
 
-use super::DecodeAttentionSpec;
+use super::spec::DecodeAttentionSpec;
 use crate::attention::AttentionSpec;
 use crate::split::Split;
 

@@ -7,7 +7,7 @@ ${DECLARATIONS}
 //#include tanh
 //#endif
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y;
     let column = group.x * WORKGROUP + lane;
@@ -15,5 +15,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let at = row * INPUT_STRIDE + column;
-    output[row * OUTPUT_STRIDE + column] = ${EXPRESSION};
+    let out = row * OUTPUT_STRIDE + column;
+//#if ADD
+    output[out] = input[at] + second[at];
+//#else if BIAS
+    output[out] = input[at] + bias[column];
+//#else if ACTIVATION
+    output[out] = activate(input[at]) * second[at];
+//#else
+    output[out] = CAP * bounded_tanh(input[at] / CAP);
+//#endif
 }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations};
+use crate::activation::Activation;
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Parameters of one elementwise kernel over rows of `width`.
@@ -28,8 +31,8 @@ pub enum ElementwiseOp {
 
 const WORKGROUP: usize = 64;
 
-impl ElementwiseSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for ElementwiseSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let second = match self.op {
             ElementwiseOp::Add | ElementwiseOp::ActMul(_) => Some(Role::Second),
             ElementwiseOp::Bias => Some(Role::Bias),
@@ -38,17 +41,12 @@ impl ElementwiseSpec {
         bindings([Role::Step, Role::Input, Role::Output].into_iter().chain(second))
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.width.div_ceil(WORKGROUP), rows, 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
-        let (expression, activation) = match self.op {
-            ElementwiseOp::Add => ("input[at] + second[at]", None),
-            ElementwiseOp::Bias => ("input[at] + bias[column]", None),
-            ElementwiseOp::ActMul(activation) => ("activate(input[at]) * second[at]", Some(activation)),
-            ElementwiseOp::SoftCap(_) => ("CAP * bounded_tanh(input[at] / CAP)", None),
-        };
+    fn wgsl(&self) -> String {
+        let activation = if let ElementwiseOp::ActMul(activation) = self.op { Some(activation) } else { None };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
         let values = Values::default()
             .size("WIDTH", self.width)
@@ -59,8 +57,8 @@ impl ElementwiseSpec {
             .flag("ACTIVATION", activation.is_some())
             .flag("SOFTCAP", matches!(self.op, ElementwiseOp::SoftCap(_)))
             .flag("SILU", activation == Some(Activation::Silu))
-            .text("EXPRESSION", expression)
-            .text("WORKGROUP_SIZE", WORKGROUP)
+            .flag("ADD", self.op == ElementwiseOp::Add)
+            .flag("BIAS", self.op == ElementwiseOp::Bias)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

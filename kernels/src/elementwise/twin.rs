@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::{ElementwiseOp, ElementwiseSpec};
+use super::spec::{ElementwiseOp, ElementwiseSpec};
 
 /// One row in plain loops; `second` may also be the bias; it is empty for a soft cap.
 pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {

@@ -2,7 +2,7 @@
 ${DECLARATIONS}
 //#include weights
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y;
     let chunk = group.x * WORKGROUP + lane;

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::Kernel;
 use crate::layout::{WeightLayout, unpacking};
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Parameters of one lookup.
@@ -18,20 +20,16 @@ pub struct EmbedSpec {
 
 const WORKGROUP: usize = 64;
 
-impl EmbedSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for EmbedSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         bindings([Role::Step, Role::Weights, Role::Output])
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.chunks().div_ceil(WORKGROUP), rows, 1]
     }
 
-    fn chunks(&self) -> usize {
-        self.layout.cols.div_ceil(self.layout.format.chunk_cols())
-    }
-
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         let layout = &self.layout;
         let values = unpacking(&[layout.format], Values::default())
             .size("COLS", layout.cols)
@@ -45,8 +43,13 @@ impl EmbedSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .number("SCALE", self.scale.get())
-            .text("WORKGROUP_SIZE", WORKGROUP)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
+    }
+}
+
+impl EmbedSpec {
+    fn chunks(&self) -> usize {
+        self.layout.cols.div_ceil(self.layout.format.chunk_cols())
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::EmbedSpec;
+use super::spec::EmbedSpec;
 
 /// The kernel in plain loops: `output` is (tokens, output_stride); rows of tokens outside the table stay as they are.
 pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], output: &mut [f32]) {

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Most dimensions of a slice, whose queries and sums a subgroup holds in registers. More than 80 spill on RDNA3, where RADV
@@ -110,35 +112,8 @@ fn row_words(halves: usize) -> usize {
     halves / HALVES_PER_WORD + 1
 }
 
-impl FlashSpec {
-    /// The same cut another way.
-    pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
-        FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
-    }
-
-    fn n_heads(&self) -> usize {
-        self.cache.n_kv_heads * self.gqa
-    }
-
-    pub(super) fn rows_per_group(&self) -> usize {
-        self.tile.queries(&self.cache) / self.heads_per_group
-    }
-
-    fn lanes(&self) -> usize {
-        self.tile.subgroups * self.subgroup_size as usize
-    }
-
-    /// Neighbouring lanes that share a query's scores.
-    fn lanes_per_query(&self) -> usize {
-        self.lanes() / self.tile.queries(&self.cache)
-    }
-
-    /// Fragments of a slice of a head.
-    fn slice_fragments(&self) -> usize {
-        self.cache.head_dim / self.tile.slices(&self.cache) / self.tile.fragment
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for FlashSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let output = self.output.output_role();
         let mut list = bindings([Role::Step, Role::InputQuads, output, Role::Keys, Role::Values]);
         for binding in &mut list {
@@ -147,11 +122,11 @@ impl FlashSpec {
         list
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.n_heads() / self.heads_per_group, rows.div_ceil(self.rows_per_group()), 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         let (tile, cache) = (&self.tile, &self.cache);
         assert!(tile.takes(cache), "a kernel for such heads: {self:?}");
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
@@ -212,6 +187,35 @@ impl FlashSpec {
         // Extensions are named before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
         extensions.to_owned() + &render(include_str!("kernel.wgsl"), &cache.values(values))
+    }
+}
+
+impl FlashSpec {
+    /// The same cut another way.
+    pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
+        FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
+    }
+
+    fn n_heads(&self) -> usize {
+        self.cache.n_kv_heads * self.gqa
+    }
+
+    pub(super) fn rows_per_group(&self) -> usize {
+        self.tile.queries(&self.cache) / self.heads_per_group
+    }
+
+    fn lanes(&self) -> usize {
+        self.tile.subgroups * self.subgroup_size as usize
+    }
+
+    /// Neighbouring lanes that share a query's scores.
+    fn lanes_per_query(&self) -> usize {
+        self.lanes() / self.tile.queries(&self.cache)
+    }
+
+    /// Fragments of a slice of a head.
+    fn slice_fragments(&self) -> usize {
+        self.cache.head_dim / self.tile.slices(&self.cache) / self.tile.fragment
     }
 
     /// A type of cooperative matrices.

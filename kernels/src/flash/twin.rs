@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::FlashSpec;
+use super::spec::FlashSpec;
 use crate::attention::{self, AttentionInputs, AttentionSpec};
 use crate::split::Split;
 

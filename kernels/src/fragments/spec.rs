@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gemm::EXTENSIONS;
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Lanes that share a row of a fragment.
@@ -57,12 +58,16 @@ pub struct FragmentsSpec {
     pub fragment: Fragment,
 }
 
-impl FragmentsSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for FragmentsSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         bindings([Role::Folded])
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn workgroups(&self, _rows: usize) -> [usize; 3] {
+        [1, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         let Fragment { side, subgroup_size } = self.fragment;
         let mut stores = String::new();
         for (row, word) in
@@ -83,5 +88,13 @@ impl FragmentsSpec {
             .text("WORKGROUP_SIZE", subgroup_size)
             .text("DECLARATIONS", declarations(&self.bindings()));
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn is_of_runtime(&self) -> bool {
+        true
+    }
+
+    fn lanes_hold_fragments(&self) -> bool {
+        true
     }
 }

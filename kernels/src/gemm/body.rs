@@ -2,7 +2,7 @@
 
 use super::loads::{Load, loads};
 use super::spec::WORD_ELEMENTS;
-use super::{BLOCK, GemmSpec};
+use super::spec::{BLOCK, GemmSpec};
 use crate::activations::{ACTIVATION_GROUP, groups};
 
 /// Stages of K columns. While one is multiplied, the next is on its way into registers.

@@ -1,6 +1,6 @@
 //! What each lane of a GEMM brings from memory into workgroup memory in a stage, unpacked on the way.
 
-use super::GemmSpec;
+use super::spec::GemmSpec;
 use super::spec::WORD_ELEMENTS;
 use crate::activations::groups;
 use crate::layout::{TILE_ROWS, WeightFormat};

@@ -3,10 +3,10 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use super::BLOCK;
+use super::spec::BLOCK;
+use crate::activation::Activation;
 use crate::activations::{ActivationFormat, Precision, decode_row};
 use crate::layout::{TILE_ROWS, WeightLayout, unpacking};
-use crate::spec::Activation;
 use crate::template::Values;
 
 /// `y[t][n] = Σ_k W[n][k] · x[t][k]`, with bias, and activation·mul of interleaved gate and up tiles.

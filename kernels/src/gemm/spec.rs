@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Product, body, loads};
 use crate::activations::{ActivationFormat, Precision, group_words_at};
+use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
 /// Rows and columns of what a subgroup writes at a time: a gate tile and its up tile.
@@ -74,27 +75,18 @@ impl GemmTile {
     }
 }
 
-impl GemmSpec {
-    pub fn lanes(&self) -> usize {
-        self.tile.subgroups() * self.subgroup_size as usize
-    }
-
-    /// Whether every lane brings as much of a stage as the others.
-    pub fn shares_out(&self) -> bool {
-        loads::share_out(self).is_some()
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for GemmSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let roles = [Role::Step, Role::Weights, Role::Output, Role::Codes];
         bindings(roles.into_iter().chain(self.product.bias.then_some(Role::Bias)))
     }
 
     /// Neighbouring workgroups take the same weights, so that these come from memory once.
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         [rows.div_ceil(self.tile.step_rows), self.product.layout.rows.div_ceil(self.tile.matrix_rows), 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         assert!(self.subgroup_size > 0, "matrices belong to subgroups");
         assert!(matches!(self.tile.k, 32 | 64), "a stage is 32 or 64 columns, found {}", self.tile.k);
         assert!(matches!(self.tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", self.tile.fragment);
@@ -120,5 +112,16 @@ impl GemmSpec {
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("BODY", body::body(self));
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+    }
+}
+
+impl GemmSpec {
+    pub fn lanes(&self) -> usize {
+        self.tile.subgroups() * self.subgroup_size as usize
+    }
+
+    /// Whether every lane brings as much of a stage as the others.
+    pub fn shares_out(&self) -> bool {
+        loads::share_out(self).is_some()
     }
 }

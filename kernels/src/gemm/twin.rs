@@ -1,6 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
-use super::{GemmInputs, GemmSpec};
+use super::product::GemmInputs;
+use super::spec::GemmSpec;
 use crate::activations::ActivationFormat;
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride).

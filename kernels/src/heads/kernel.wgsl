@@ -6,7 +6,7 @@ ${DECLARATIONS}
 //#endif
 //#include vectors
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let row = group.y;
@@ -19,5 +19,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     fetch_turns(row, lane);
 //#endif
     workgroupBarrier();
-${PARTS}
+    // One branch a part; a workgroup handles one head and takes one of them.
+//#for p in 0..PARTS
+//#let begin = PART_${p}_BEGIN
+//#let end = PART_${p}_END
+//#let scale = PART_${p}_SCALE
+    if (head >= ${begin}u && head < ${end}u) {
+        let part_head = head - ${begin}u;
+//#if PART_${p}_QUERY_NORM
+        norm_query(0u, lane);
+//#else if PART_${p}_KEY_NORM
+        norm_key(0u, lane);
+//#endif
+//#if PART_${p}_ROPE
+        rope_vectors(0u, 1u, lane);
+//#endif
+//#if PART_${p}_KEYS
+        put_key(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
+//#else if PART_${p}_VALUES
+        put_value(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
+//#else
+        for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+            output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vectors[i] * ${scale};
+        }
+//#endif
+    }
+//#end
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheLayout;
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Positions that share one coarse entry of the RoPE table.
@@ -50,6 +52,35 @@ pub enum Destination {
     Values,
 }
 
+impl Kernel for HeadsSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        let output = self.has(|part| part.to == Destination::Output).then_some(Role::Output);
+        let cache = [
+            (Role::Keys, self.has(|part| part.to == Destination::Keys)),
+            (Role::Values, self.has(|part| part.to == Destination::Values)),
+        ];
+        let cache = cache.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
+        bindings([Role::Step, Role::Input].into_iter().chain(output).chain(self.factors()).chain(cache))
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.parts.iter().map(|part| part.n_heads).sum(), rows, 1]
+    }
+
+    fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("VECTORS", 1)
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("KV_GROUP", self.kv_group)
+            .size("WORKGROUP", self.workgroup())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &self.values(self.cache.values(self.part_values(values))))
+    }
+}
+
 impl HeadsSpec {
     fn workgroup(&self) -> usize {
         // Half a head's pairs at least, whole subgroups at any size.
@@ -58,16 +89,6 @@ impl HeadsSpec {
 
     fn has(&self, test: impl Fn(&HeadsPart) -> bool) -> bool {
         self.parts.iter().any(test)
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
-        let output = self.has(|part| part.to == Destination::Output).then_some(Role::Output);
-        let cache = [
-            (Role::Keys, self.has(|part| part.to == Destination::Keys)),
-            (Role::Values, self.has(|part| part.to == Destination::Values)),
-        ];
-        let cache = cache.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
-        bindings([Role::Step, Role::Input].into_iter().chain(output).chain(self.factors()).chain(cache))
     }
 
     /// What vectors are normed and turned by.
@@ -91,25 +112,6 @@ impl HeadsSpec {
         self.has(|part| part.norm == Some(of))
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.parts.iter().map(|part| part.n_heads).sum(), rows, 1]
-    }
-
-    pub(crate) fn wgsl(&self) -> String {
-        let values = Values::default()
-            .size("VECTORS", 1)
-            .size("INPUT_STRIDE", self.input_stride)
-            .size("OUTPUT_STRIDE", self.output_stride)
-            .size("KV_GROUP", self.kv_group)
-            .size("WORKGROUP", self.workgroup())
-            .size("SUBGROUP", self.subgroup_size as usize)
-            .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", self.workgroup())
-            .text("DECLARATIONS", declarations(&self.bindings()))
-            .text("PARTS", self.parts_wgsl());
-        render(include_str!("kernel.wgsl"), &self.values(self.cache.values(values)))
-    }
-
     /// What pieces that include `vectors` want to know, besides the cache's.
     pub(crate) fn values(&self, values: Values) -> Values {
         values
@@ -126,36 +128,23 @@ impl HeadsSpec {
             .flag("PUT_VALUES", self.has(|part| part.to == Destination::Values))
     }
 
-    /// One branch a part; a workgroup handles one head and takes one of them.
-    fn parts_wgsl(&self) -> String {
-        let mut text = String::new();
+    /// What each part of the row is, for the kernel of its own.
+    fn part_values(&self, mut values: Values) -> Values {
         let mut first_head = 0;
-        for part in &self.parts {
-            let end = first_head + part.n_heads;
-            text += &format!("    if (head >= {first_head}u && head < {end}u) {{\n");
-            text += &format!("        let part_head = head - {first_head}u;\n");
-            text += match part.norm {
-                Some(NormOf::Query) => "        norm_query(0u, lane);\n",
-                Some(NormOf::Key) => "        norm_key(0u, lane);\n",
-                None => "",
-            };
-            if part.rope {
-                text += "        rope_vectors(0u, 1u, lane);\n";
-            }
-            let page = "head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane";
-            text += &match part.to {
-                Destination::Output => format!(
-                    "        for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {{\n            \
-                     output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vectors[i] * {:?}f;\n        }}\n",
-                    part.scale.get()
-                ),
-                Destination::Keys => format!("        put_key(packed(0u, lane), {page});\n"),
-                Destination::Values => format!("        put_value(packed(0u, lane), {page});\n"),
-            };
-            text += "    }\n";
-            first_head = end;
+        for (p, part) in self.parts.iter().enumerate() {
+            let name = |what: &str| format!("PART_{p}_{what}");
+            values = values
+                .count(name("BEGIN"), first_head)
+                .count(name("END"), first_head + part.n_heads)
+                .text(name("SCALE"), format!("{:?}f", part.scale.get()))
+                .flag(name("QUERY_NORM"), part.norm == Some(NormOf::Query))
+                .flag(name("KEY_NORM"), part.norm == Some(NormOf::Key))
+                .flag(name("ROPE"), part.rope)
+                .flag(name("KEYS"), part.to == Destination::Keys)
+                .flag(name("VALUES"), part.to == Destination::Values);
+            first_head += part.n_heads;
         }
-        text
+        values.count("PARTS", self.parts.len())
     }
 }
 

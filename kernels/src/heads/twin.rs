@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::{Destination, HeadsSpec, NormOf, ROPE_FINE};
+use super::spec::{Destination, HeadsSpec, NormOf, ROPE_FINE};
 use crate::activations::ActivationFormat;
 use crate::cache::{Cell, Side};
 use crate::norm::{NormSpec, norm_row};

@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::chain;
 use crate::fused_tail::{self, NextSpec};
+use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
 use crate::norm::NormSpec;
-use crate::spec::{Activation, BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
 use crate::sums;
 use crate::template::{Values, render};
 
@@ -84,43 +87,8 @@ impl MatMulTile {
     }
 }
 
-impl MatMulSpec {
-    /// Rows of the result.
-    pub fn output_rows(&self) -> usize {
-        if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
-    }
-
-    /// Rows of the result that one workgroup makes in a pass.
-    pub fn group_rows(&self) -> usize {
-        let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
-        if self.act_mul.is_some() { rows / 2 } else { rows }
-    }
-
-    /// Bytes of workgroup memory.
-    pub fn shared_bytes(&self) -> usize {
-        let normed = match (&self.prologue, self.input.precision()) {
-            (None, _) => 0,
-            (Some(_), None) => 4 * self.layout.padded_cols(),
-            (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
-        };
-        let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
-        let next = if self.next.is_some() { NextSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP) } else { 0 };
-        // Partial sums, and the parts of a norm's and a group's reduction.
-        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
-    }
-
-    /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
-    fn parts_per_row(&self) -> usize {
-        (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
-    }
-
-    fn partials(&self) -> usize {
-        let parts = self.parts_per_row();
-        let of_one = self.tile.group_tiles * parts * TILE_ROWS;
-        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.columns } else { 0 }
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for MatMulSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let mut roles = vec![Role::Step, Role::Weights];
         match (&self.next, self.output) {
             (Some(_), _) => roles.extend(NextSpec::roles()),
@@ -138,14 +106,14 @@ impl MatMulSpec {
         bindings(roles)
     }
 
-    pub(crate) fn workgroups(&self, rows: usize) -> [usize; 3] {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
         [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         self.check();
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
@@ -199,6 +167,59 @@ impl MatMulSpec {
             None => values,
         };
         render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
+    }
+
+    fn chained(&mut self) -> Option<&mut bool> {
+        (self.input != ActivationFormat::F32).then_some(&mut self.chained)
+    }
+
+    fn clears(&mut self) -> Option<&mut usize> {
+        Some(&mut self.clears)
+    }
+
+    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
+        Some(&mut self.next)
+    }
+
+    fn reads_sums(&mut self) -> Option<&mut bool> {
+        self.prologue.as_mut().map(|norm| &mut norm.sums)
+    }
+}
+
+impl MatMulSpec {
+    /// Rows of the result.
+    pub fn output_rows(&self) -> usize {
+        if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
+    }
+
+    /// Rows of the result that one workgroup makes in a pass.
+    pub fn group_rows(&self) -> usize {
+        let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
+        if self.act_mul.is_some() { rows / 2 } else { rows }
+    }
+
+    /// Bytes of workgroup memory.
+    pub fn shared_bytes(&self) -> usize {
+        let normed = match (&self.prologue, self.input.precision()) {
+            (None, _) => 0,
+            (Some(_), None) => 4 * self.layout.padded_cols(),
+            (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
+        };
+        let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
+        let next = if self.next.is_some() { NextSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP) } else { 0 };
+        // Partial sums, and the parts of a norm's and a group's reduction.
+        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
+    }
+
+    /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
+    fn parts_per_row(&self) -> usize {
+        (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
+    }
+
+    fn partials(&self) -> usize {
+        let parts = self.parts_per_row();
+        let of_one = self.tile.group_tiles * parts * TILE_ROWS;
+        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.columns } else { 0 }
     }
 
     /// What it loads before it waits, and keeps.

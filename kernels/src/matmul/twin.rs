@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::MatMulSpec;
+use super::spec::MatMulSpec;
 use crate::activations::{ActivationFormat, decode_row, encode_row};
 use crate::layout::TILE_ROWS;
 use crate::norm::norm_row;

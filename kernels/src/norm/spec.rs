@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
 use crate::chain;
-use crate::spec::{BindingSpec, Number, Role, bindings, declarations_of_chain};
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
 use crate::sums;
 use crate::template::{Values, render};
 
@@ -30,25 +32,17 @@ pub struct NormSpec {
     pub chained: bool,
 }
 
-impl NormSpec {
-    /// The operands, without step and output.
-    pub(crate) fn data_roles(&self) -> Vec<Role> {
-        let mut roles = vec![if self.sums { Role::InputSums } else { Role::InputQuads }, Role::NormWeight];
-        if self.add {
-            roles.extend([Role::Residual, Role::Sum]);
-        }
-        if self.post_norm {
-            roles.push(Role::PostNormWeight);
-        }
-        roles
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for NormSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let chain = self.chained.then_some(Role::Chain);
         bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()).chain(chain))
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
         let lanes = self.lanes;
         let slots = self.format.stored_quads(self.width).div_ceil(lanes);
@@ -62,6 +56,28 @@ impl NormSpec {
             .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[]));
         let values = self.row_values(slots, values);
         render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))
+    }
+
+    fn chained(&mut self) -> Option<&mut bool> {
+        Some(&mut self.chained)
+    }
+
+    fn reads_sums(&mut self) -> Option<&mut bool> {
+        Some(&mut self.sums)
+    }
+}
+
+impl NormSpec {
+    /// The operands, without step and output.
+    pub(crate) fn data_roles(&self) -> Vec<Role> {
+        let mut roles = vec![if self.sums { Role::InputSums } else { Role::InputQuads }, Role::NormWeight];
+        if self.add {
+            roles.extend([Role::Residual, Role::Sum]);
+        }
+        if self.post_norm {
+            roles.push(Role::PostNormWeight);
+        }
+        roles
     }
 
     /// Values of the piece `norm_row`, of a workgroup whose lanes have so many quads each.

@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::NormSpec;
+use super::spec::NormSpec;
 
 /// One row in plain loops: the sum and the normed sum. `residual` and `post_weight` may be empty where unused.
 pub fn norm_row(

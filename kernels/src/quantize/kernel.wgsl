@@ -10,7 +10,7 @@ fn quad_of(at: u32, quad: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), input[at + min(quad, STRIDE / 4u - 1u)], columns < vec4<u32>(WIDTH));
 }
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     if (row >= step.header.n_rows) {

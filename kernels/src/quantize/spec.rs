@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Parameters of one quantisation of activations; `activations::encode_row` is its twin.
@@ -19,12 +20,16 @@ pub struct QuantizeSpec {
     pub subgroup_size: u32,
 }
 
-impl QuantizeSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for QuantizeSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         bindings([Role::Step, Role::InputQuads, Role::Encoded])
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         assert!(self.format != ActivationFormat::F32, "f32 rows need no kernel");
         let values = Values::default()
             .size("WIDTH", self.width)
@@ -32,7 +37,6 @@ impl QuantizeSpec {
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", self.lanes)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))
     }

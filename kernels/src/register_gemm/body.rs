@@ -1,6 +1,6 @@
 //! The text of a register GEMM's main function: fetch, multiply, exchange, results.
 
-use super::RegisterGemmSpec;
+use super::spec::RegisterGemmSpec;
 use super::spec::STAGE;
 use crate::fragments::ROW_LANES;
 use crate::gemm::blocks_out;

@@ -6,7 +6,8 @@ use super::body;
 use crate::activations::{ActivationFormat, HALVES_BLOCK};
 use crate::fragments::{Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, EXTENSIONS, Product};
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
 /// Columns of a stage.
@@ -68,38 +69,8 @@ impl RegisterTile {
     }
 }
 
-impl RegisterGemmSpec {
-    pub(super) fn fragment(&self) -> Fragment {
-        Fragment { side: self.tile.fragment, subgroup_size: self.subgroup_size }
-    }
-
-    /// Whether products of gate and up can become `Halves`: a whole row of them, in whole blocks.
-    pub fn makes_halves(product: &Product) -> bool {
-        let whole = product.output_first == 0 && product.output_rows().is_multiple_of(HALVES_BLOCK);
-        whole && product.act_mul.is_some()
-    }
-
-    pub fn lanes(&self) -> usize {
-        self.tile.subgroups * self.subgroup_size as usize
-    }
-
-    /// Stages of the whole matrix.
-    pub fn stages(&self) -> usize {
-        self.product.layout.cols.div_ceil(STAGE)
-    }
-
-    /// Counters that splits need: one a tile of the result.
-    pub fn arrivals_len(&self) -> usize {
-        let [across, down, _] = self.workgroups();
-        if self.splits > 1 { across * down } else { 0 }
-    }
-
-    /// f32 elements that the splits leave.
-    pub fn partials_len(&self) -> usize {
-        self.arrivals_len() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
-    }
-
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for RegisterGemmSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         let roles =
             [Role::Step, Role::Weights, if self.halves_out { Role::Encoded } else { Role::Output }, Role::Codes];
         let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::Arrivals]);
@@ -108,13 +79,11 @@ impl RegisterGemmSpec {
         bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
     }
 
-    /// Neighbouring workgroups take the same weights, so that these come from memory once.
-    pub fn workgroups(&self) -> [usize; 3] {
-        let matrix_rows = self.product.layout.rows;
-        [self.rows.div_ceil(self.tile.step_rows), matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn wgsl(&self) -> String {
         let tile = &self.tile;
         assert!(matches!(tile.panel, 64 | 128), "a panel is 64 or 128 columns, found {}", tile.panel);
         assert!(matches!(tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", tile.fragment);
@@ -152,5 +121,47 @@ impl RegisterGemmSpec {
             values
         };
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn lanes_hold_fragments(&self) -> bool {
+        self.lanes_hold_fragments
+    }
+}
+
+impl RegisterGemmSpec {
+    pub(super) fn fragment(&self) -> Fragment {
+        Fragment { side: self.tile.fragment, subgroup_size: self.subgroup_size }
+    }
+
+    /// Whether products of gate and up can become `Halves`: a whole row of them, in whole blocks.
+    pub fn makes_halves(product: &Product) -> bool {
+        let whole = product.output_first == 0 && product.output_rows().is_multiple_of(HALVES_BLOCK);
+        whole && product.act_mul.is_some()
+    }
+
+    pub fn lanes(&self) -> usize {
+        self.tile.subgroups * self.subgroup_size as usize
+    }
+
+    /// Stages of the whole matrix.
+    pub fn stages(&self) -> usize {
+        self.product.layout.cols.div_ceil(STAGE)
+    }
+
+    /// Counters that splits need: one a tile of the result.
+    pub fn arrivals_len(&self) -> usize {
+        let [across, down, _] = self.workgroups();
+        if self.splits > 1 { across * down } else { 0 }
+    }
+
+    /// f32 elements that the splits leave.
+    pub fn partials_len(&self) -> usize {
+        self.arrivals_len() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
+    }
+
+    /// Neighbouring workgroups take the same weights, so that these come from memory once.
+    pub fn workgroups(&self) -> [usize; 3] {
+        let matrix_rows = self.product.layout.rows;
+        [self.rows.div_ceil(self.tile.step_rows), matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
     }
 }

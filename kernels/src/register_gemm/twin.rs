@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::RegisterGemmSpec;
+use super::spec::RegisterGemmSpec;
 use crate::activations::ActivationFormat;
 use crate::gemm::GemmInputs;
 

@@ -216,7 +216,7 @@ fn finish(token: u32, logit: f32, candidates: u32) {
     }
 }
 
-@compute @workgroup_size(${WORKGROUP_SIZE})
+@compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     sampler = group.x;
     row_at = sampler * LOGITS_STRIDE;

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use unicorn_artifact::step::KEPT_DRAWS;
 
 use crate::chain;
-use crate::spec::{BindingSpec, Role, bindings, declarations};
+use crate::kernel::Kernel;
+use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
 /// Parameters of one sampler.
@@ -21,14 +22,18 @@ pub struct SampleSpec {
     pub chained: bool,
 }
 
-impl SampleSpec {
-    pub(crate) fn bindings(&self) -> Vec<BindingSpec> {
+impl Kernel for SampleSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
         // The logits are rewritten with the penalties applied.
         let chain = self.chained.then_some(Role::ChainSlots);
         bindings([Role::StepState, Role::Output, Role::Drawn].into_iter().chain(chain))
     }
 
-    pub(crate) fn wgsl(&self) -> String {
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn wgsl(&self) -> String {
         let values = chain::values(self.chained, Values::default())
             .size("SLOTS", chain::SLOTS)
             .size("KEPT_DRAWS", KEPT_DRAWS)
@@ -38,7 +43,6 @@ impl SampleSpec {
             .size("RUN", self.vocab.div_ceil(self.workgroup))
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("WORKGROUP_SIZE", self.workgroup)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

@@ -13,6 +13,7 @@ use tests::launch::{
 };
 use tests::reference::relative_error;
 use unicorn_artifact::step::Sampler;
+use unicorn_kernels::Number;
 use unicorn_kernels::activations::{decode_row, encode_row};
 use unicorn_kernels::bandwidth_probe::{self, BandwidthProbeSpec};
 use unicorn_kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
@@ -22,7 +23,6 @@ use unicorn_kernels::matmul::{self, MatMulInputs, MatMulSpec, MatMulTile, Sharin
 use unicorn_kernels::norm::{NormSpec, norm_row};
 use unicorn_kernels::quantize::QuantizeSpec;
 use unicorn_kernels::sample::{self, SampleSpec};
-use unicorn_kernels::spec::Number;
 use unicorn_kernels::sums;
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_runtime::Sampling;

@@ -1,0 +1,46 @@
+//! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) hands each question on to the family's spec.
+
+use crate::fused_tail::NextSpec;
+use crate::role::BindingSpec;
+
+/// One family's spec. What a family cannot do, it leaves at its default.
+pub(crate) trait Kernel {
+    /// The buffers of descriptor set 0, in order.
+    fn bindings(&self) -> Vec<BindingSpec>;
+
+    /// Workgroups (x, y, z) for at most `rows` rows of the step.
+    fn workgroups(&self, rows: usize) -> [usize; 3];
+
+    /// WGSL with entry point `main`.
+    fn wgsl(&self) -> String;
+
+    /// Whether the runtime starts it by itself, in no program.
+    fn is_of_runtime(&self) -> bool {
+        false
+    }
+
+    /// Whether lanes must hold fragments of cooperative matrices as `register_gemm` draws them.
+    fn lanes_hold_fragments(&self) -> bool {
+        false
+    }
+
+    /// Whether it waits for the dispatch before it without a barrier.
+    fn chained(&mut self) -> Option<&mut bool> {
+        None
+    }
+
+    /// How many elements of the next dispatch's sums it zeroes.
+    fn clears(&mut self) -> Option<&mut usize> {
+        None
+    }
+
+    /// The matmul behind it that it does, too.
+    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
+        None
+    }
+
+    /// Whether the norm with which it begins reads sums instead of f32.
+    fn reads_sums(&mut self) -> Option<&mut bool> {
+        None
+    }
+}
