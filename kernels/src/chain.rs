@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each sees what any before it wrote, by way of the counts between them: chains of availability and visibility, in the words of the
-//! Vulkan memory model, which all of these kernels have (`shaders-gen/src/fences.rs`). What they read and write of the step is
+//! Vulkan memory model, which all of these kernels have (`device_fence` in `wgsl/intrinsics.wgsl`). What they read and write of the step is
 //! `@coherent`.
 //!
 //! It takes a device that starts the workgroups of dispatches in the order of the dispatches: then those that are waited for

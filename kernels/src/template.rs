@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! //#include NAME            the piece wgsl/NAME.wgsl, the first time that it is asked for
+//! //#intrinsic NAME          one declaration of wgsl/intrinsics.wgsl, likewise
 //! //#if EXPRESSION           lines for one case; `//#else if EXPRESSION` and `//#else` may follow
 //! //#endif
 //! //#for i in A..B           lines for each whole number from A up to, not including, B
@@ -39,6 +40,8 @@ use std::rc::Rc;
 
 use expression::{Value, evaluate, evaluate_list};
 use piece::{Block, Macro, Node};
+
+use crate::intrinsics;
 
 /// Names and values that a piece may use.
 #[derive(Default)]
@@ -136,6 +139,13 @@ impl<'a> Renderer<'a> {
                         self.piece(name, text)?;
                     }
                 }
+                Node::Intrinsic(name) => {
+                    let text =
+                        intrinsics::declaration(name).ok_or_else(|| here(format!("unknown intrinsic `{name}`")))?;
+                    if self.included.insert(name) {
+                        self.piece("intrinsics.wgsl", text)?;
+                    }
+                }
                 Node::Let(name, expression) => {
                     let value = self.evaluate(expression).map_err(here)?;
                     self.locals.push((name, value));
@@ -230,7 +240,6 @@ fn include(name: &str) -> Option<&'static str> {
         "encode" => include_str!("wgsl/encode.wgsl"),
         "encode_row" => include_str!("wgsl/encode_row.wgsl"),
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
-        "fence" => include_str!("wgsl/fence.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "group_weights" => include_str!("wgsl/group_weights.wgsl"),
         "halves" => include_str!("wgsl/halves.wgsl"),

@@ -78,8 +78,8 @@ pub enum RunError {
         len_tokens: u32,
         kept_from: u32,
     },
-    /// Whoever was asked between two steps said so; what was fed before stays.
-    Interrupted,
+    /// The session's [`crate::CancelToken`] was cancelled; what was fed by whole steps stays.
+    Cancelled,
     /// The artifact holds no program that gives what was asked for.
     NoProgram {
         wanted: &'static str,
@@ -232,7 +232,7 @@ impl fmt::Display for RunError {
                 f,
                 "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
             ),
-            RunError::Interrupted => write!(f, "interrupted between two steps"),
+            RunError::Cancelled => write!(f, "cancelled between two submissions"),
             RunError::Loading { source } => source.fmt(f),
             RunError::NoProgram { wanted } => write!(f, "artifact holds no program that gives {wanted}"),
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),

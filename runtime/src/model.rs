@@ -1,20 +1,12 @@
-//! A loaded model: the artifact followed step by step onto one device.
-
-pub mod options;
-pub mod report;
-mod resident;
-
-pub use self::options::LoadOptions;
-pub use self::report::LoadReport;
+//! A loaded model: everything that can be done with one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use unicorn_artifact::{Kernels, Meta, Plan, TargetKernels, TokenizerSection};
 
-use self::resident::{Decided, Resident, make_resident};
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
 use crate::device::facts::DeviceFacts;
@@ -23,14 +15,19 @@ use crate::load::artifact::ArtifactFile;
 use crate::load::streaming::StreamingState;
 use crate::memory::budget::AvailableMemory;
 use crate::memory::context::choose_context;
-use crate::memory::kv_pages::{BlockTable, PagesInUse};
+use crate::memory::kv_pages::PagesInUse;
 use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::options::LoadOptions;
 use crate::probe::bandwidth;
 use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
 use crate::program::profile::StepProfile;
-use crate::session::recovery::{Recovery, Shared};
+use crate::report::LoadReport;
+use crate::resident::{Decided, Resident, make_resident};
+use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
-use crate::step::engine::Engine;
+use crate::session::shared::{Recovery, Shared};
+use crate::session::stream::{self, BatchRow, BatchTokens};
+use crate::step::sampling::Sampled;
 use crate::tune::measure::TuningResources;
 use crate::vk::instance::Instance;
 
@@ -38,19 +35,10 @@ use crate::vk::instance::Instance;
 /// [`Session`] holds one, and the device's memory is freed with the last of them.
 #[derive(Clone)]
 pub struct Model {
-    loaded: Arc<Loaded>,
-}
-
-struct Loaded {
-    artifact: Arc<ArtifactFile>,
-    begun: Instant,
-    decided: Decided,
-    facts: DeviceFacts,
-    report: LoadReport,
-    streaming: Arc<StreamingState>,
-    /// RecordedPrograms of its engine keep every buffer alive that they use.
-    shared: Mutex<Shared>,
-    tuning_resources: Option<TuningResources>,
+    shared: Arc<Shared>,
+    report: Arc<LoadReport>,
+    /// If it was loaded with candidates.
+    tuning_resources: Option<Arc<TuningResources>>,
 }
 
 impl Model {
@@ -92,82 +80,99 @@ impl Model {
             (Some(upload), _) => Arc::new(StreamingState::complete(upload.clone())),
             (None, loading) => loading.as_ref().expect("weights are resident or being loaded").state.clone(),
         };
-        let shared = Mutex::new(Shared::new(engine, request.slots));
-        let loaded = Loaded { artifact, begun, decided, facts, report, streaming, shared, tuning_resources };
-        Ok(Model { loaded: Arc::new(loaded) })
+        let shared = Shared::new(artifact, decided, facts, streaming, begun, engine);
+        let tuning_resources = tuning_resources.map(Arc::new);
+        Ok(Model { shared: Arc::new(shared), report: Arc::new(report), tuning_resources })
     }
 
-    /// From the next time on that the device is had back, dispatches have barriers.
-    pub(crate) fn do_without_chains(&self) {
-        self.loaded.decided.barriers.store(true, Ordering::Relaxed);
+    /// A new, empty sequence. Waits for no step.
+    ///
+    /// # Errors
+    /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
+    pub fn session(&self) -> Result<Session, RunError> {
+        Session::new(self.shared.clone())
     }
 
-    /// Makes everything resident again on the device that was lost, or rather on the one that now bears its name.
-    pub(crate) fn revive(&self) -> Result<Engine, LoadError> {
-        let instance = Instance::create()?;
-        let devices = instance.devices()?;
-        let is_it = |found: &&DeviceFacts| {
-            (&found.name, found.vendor_id, found.device_id)
-                == (&self.loaded.facts.name, self.loaded.facts.vendor_id, self.loaded.facts.device_id)
-        };
-        // Of several alike, the one in the same place.
-        let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
-        alike.sort_by_key(|found| found.index != self.loaded.facts.index);
-        let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {
-            wanted: format!("{}, which was lost", self.loaded.facts.name),
-            found: devices.iter().map(DeviceFacts::to_string).collect(),
-        })?;
-        let Resident { engine, report, .. } = make_resident(
-            &self.loaded.artifact,
-            &self.loaded.decided,
-            instance,
-            facts,
-            self.loaded.begun,
-            false,
-            &mut |_, _| (),
-        )?;
-        self.loaded.streaming.replace(report.upload.expect("this load was not lazy"));
-        Ok(engine)
+    /// Appends one token to each sequence and samples the one that follows, which is not appended yet. Results are in the
+    /// order of `rows`. Blocks for one step.
+    ///
+    /// # Errors
+    /// As [`Session::feed_and_sample`], and when there are more rows than [`Model::batch_rows`]. Nothing is appended then.
+    ///
+    /// # Panics
+    /// If a session is of another model.
+    pub fn decode_batch<'s>(&self, rows: impl IntoIterator<Item = BatchRow<'s>>) -> Result<Vec<Sampled>, RunError> {
+        stream::decode(&self.shared, rows.into_iter().collect())
     }
 
+    /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most
+    /// `max_steps` of them, as the iterator is asked for them. It ends when the context of one of them is full. The tokens that it
+    /// gave last are not appended.
+    ///
+    /// # Errors
+    /// Each item: as [`Model::decode_batch`]. What was sampled before stays.
+    ///
+    /// # Panics
+    /// If a session is of another model.
+    pub fn generate_batch<'s>(&self, rows: impl IntoIterator<Item = BatchRow<'s>>, max_steps: u32) -> BatchTokens<'s> {
+        BatchTokens::new(&self.shared, rows.into_iter().collect(), max_steps)
+    }
+
+    /// Continuous batching on all sessions that the model was loaded for: [`Model::slots`].
+    ///
+    /// # Errors
+    /// [`RunError::NoProgram`] when no step of the artifact takes a token of each, and [`RunError::NoFreeSlot`] when the model
+    /// has other sessions.
+    pub fn scheduler<R: TokenReceiver>(&self) -> Result<Scheduler<R>, RunError> {
+        Scheduler::new(&self.shared)
+    }
+
+    /// What the artifact says of the model and of its making.
     pub fn meta(&self) -> &Meta {
-        self.loaded.artifact.meta()
+        self.shared.artifact.meta()
     }
 
+    /// Where the compiler placed every byte.
     pub fn plan(&self) -> &Plan {
-        self.loaded.artifact.plan()
+        self.shared.artifact.plan()
     }
 
+    /// Tokenizer and chat template, as they came with the model.
     pub fn tokenizer_section(&self) -> &TokenizerSection {
-        self.loaded.artifact.tokenizer()
+        self.shared.artifact.tokenizer()
     }
 
     /// As it was before loading: heaps say what was free then.
     pub fn device(&self) -> &DeviceFacts {
-        &self.loaded.facts
+        &self.shared.facts
     }
 
     /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
-        self.loaded.decided.context_tokens
+        self.shared.context_tokens()
     }
 
-    /// Pages of the KV cache that sequences hold now, and pages in all. May be asked while a sequence is generating.
-    pub fn kv_pages(&self) -> (u32, u32) {
-        let Decided { request, context_tokens, pages_in_use, .. } = &self.loaded.decided;
-        let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
-        (pages_in_use.count(), pages.sum())
+    /// Sequences that can exist at a time.
+    pub fn slots(&self) -> u32 {
+        self.shared.slots()
     }
 
     /// Most sequences that one step takes.
     pub fn batch_rows(&self) -> u32 {
-        let programs = &self.loaded.artifact.target(self.loaded.decided.target).programs;
-        programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
+        self.shared.batch_rows()
     }
 
-    /// As far as it is known: a lazy load may still be under way.
+    /// Pages of the KV cache that sequences hold now, and pages in all. Waits for no step.
+    pub fn kv_pages(&self) -> (u32, u32) {
+        let Decided { request, context_tokens, pages_in_use, .. } = &self.shared.decided;
+        let pages = self.plan().kv_groups.iter().map(|group| pool_pages(group, *context_tokens, request) as u32);
+        (pages_in_use.count(), pages.sum())
+    }
+
+    /// As far as it is known: a lazy load may still be under way. Waits for no step.
     pub fn report(&self) -> LoadReport {
-        LoadReport { upload: self.loaded.streaming.outcome().and_then(Result::ok), ..self.loaded.report.clone() }
+        let upload = self.shared.streaming.outcome().and_then(Result::ok);
+        LoadReport { upload, ..LoadReport::clone(&self.report) }
     }
 
     /// Waits until all weights are resident and were checked.
@@ -175,7 +180,7 @@ impl Model {
     /// # Errors
     /// Why a lazy load did not end well.
     pub fn wait_for_weights(&self) -> Result<(), RunError> {
-        match self.loaded.streaming.wait() {
+        match self.shared.streaming.wait() {
             Some(Err(source)) => Err(RunError::Loading { source }),
             // Broken off with a device that was lost, and not needed since.
             Some(Ok(_)) | None => Ok(()),
@@ -184,90 +189,50 @@ impl Model {
 
     /// Whether a lazy load has failed, so that no step can run.
     pub fn is_broken(&self) -> bool {
-        matches!(self.loaded.streaming.outcome(), Some(Err(_)))
+        matches!(self.shared.streaming.outcome(), Some(Err(_)))
     }
 
     /// Since its loading began.
     pub fn age(&self) -> Duration {
-        self.loaded.begun.elapsed()
+        self.shared.begun.elapsed()
     }
 
-    /// Bytes per second at which the device reads its memory, measured now; `None`: the artifact holds no kernel for that,
-    /// there is no room for what is read, or the device fails.
+    /// The times since the last call that the device was lost and made ready again. Waits for no step.
+    pub fn take_recoveries(&self) -> Vec<Recovery> {
+        self.shared.take_recoveries()
+    }
+
+    /// The steps of all sessions since the last call, if the model was loaded to be profiled: those of feeds and of
+    /// [`Model::decode_batch`]. Waits for the step that runs.
+    pub fn take_profiles(&self) -> Vec<StepProfile> {
+        let mut slot = self.shared.lock_engine();
+        slot.engine().map(|engine| std::mem::take(&mut engine.profiles)).unwrap_or_default()
+    }
+
+    /// Bytes per second at which the device reads its memory, measured now, between two steps; `None`: the artifact holds no
+    /// kernel for that, there is no memory for what is read, or the device fails.
     pub fn measure_read_bandwidth(&self) -> Option<f64> {
-        let mut shared = self.shared();
-        let engine = shared.ready(self).ok()?.1;
+        let mut slot = self.shared.lock_engine();
+        let engine = self.shared.ready(&mut slot).ok()?.1;
+        engine.settle(None).ok()?;
         let device = engine.lane.device().clone();
         bandwidth::measure(&device, &mut engine.lane, engine.reads.as_ref()?).ok()
     }
 
-    /// The steps of all sessions since this was last called, if the model was loaded to be profiled.
-    pub fn take_profiles(&self) -> Vec<StepProfile> {
-        let mut shared = self.shared();
-        let generation = shared.generation();
-        shared.engine_of(generation).map(|engine| std::mem::take(&mut engine.profiles)).unwrap_or_default()
-    }
-
-    /// The times since this was last called that the device was lost and had back.
-    pub fn take_recoveries(&self) -> Vec<Recovery> {
-        self.shared().take_recoveries()
-    }
-
-    /// A new, empty sequence.
-    ///
-    /// # Errors
-    /// [`RunError::NoFreeSlot`] while as many sessions exist as the model was loaded for.
-    pub fn session(&self) -> Result<Session, RunError> {
-        let mut shared = self.shared();
-        let slot = shared.free_slots.pop().ok_or(RunError::NoFreeSlot { slots: self.slots() })?;
-        Ok(Session::new(self.clone(), slot, self.empty_tables(), shared.generation()))
-    }
-
-    /// Block tables of an empty sequence, one a KV group.
-    pub(crate) fn empty_tables(&self) -> Vec<BlockTable> {
-        let table = |group| {
-            let pages =
-                pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..self.loaded.decided.request });
-            BlockTable::new(group, pages as u32)
-        };
-        self.plan().kv_groups.iter().map(table).collect()
-    }
-
     /// The target as the artifact holds it, alternatives included.
     pub(crate) fn untuned(&self) -> &TargetKernels {
-        self.loaded.artifact.target(self.loaded.decided.target)
+        self.shared.artifact.target(self.shared.decided.target)
     }
 
     pub(crate) fn kernels(&self) -> &Kernels {
-        self.loaded.artifact.kernels()
+        self.shared.artifact.kernels()
     }
 
-    /// Whether both are handles of one loaded model.
-    pub(crate) fn is(&self, other: &Model) -> bool {
-        Arc::ptr_eq(&self.loaded, &other.loaded)
-    }
-
-    /// Sequences that can exist at a time.
-    pub(crate) fn slots(&self) -> u32 {
-        self.loaded.decided.request.slots
-    }
-
-    /// Longest that several steps of decode may take in one submission.
-    pub(crate) fn multistep_seconds(&self) -> f64 {
-        self.loaded.decided.options.multistep.as_secs_f64()
-    }
-
-    /// Whether dispatches have barriers also where they could wait for each other by themselves.
-    pub(crate) fn has_barriers(&self) -> bool {
-        self.loaded.decided.barriers.load(Ordering::Relaxed)
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     pub(crate) fn tuning_resources(&self) -> &TuningResources {
-        self.loaded.tuning_resources.as_ref().expect("loaded with candidates")
-    }
-
-    /// Sessions take turns. One that panicked left nothing half-done that the next step does not write anew.
-    pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.loaded.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.tuning_resources.as_ref().expect("loaded with candidates")
     }
 }

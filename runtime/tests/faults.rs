@@ -3,7 +3,6 @@
 //!
 //! `cargo test --workspace --features fault-injection --test faults`
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -55,16 +54,15 @@ fn run(model: &Model) -> Result<Stream, RunError> {
     let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
     let mut drawn = vec![first];
     // If steps go together, the break is in the middle of four, with four more under way.
-    session.generate(first.token, &sampling, 14, &mut |sampled| {
-        drawn.push(sampled);
-        if drawn.len() == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
+    for sampled in session.generate(first.token, &sampling, 14).take(9) {
+        drawn.push(sampled?);
+    }
     let mut other = model.session()?;
     other.feed(&prompt(20))?;
     let mut batch = Vec::new();
     for token in 0..3 {
         let rows = [&mut session, &mut other].map(|session| BatchRow { session, token, sampling: &sampling });
-        batch.push(model.decode_batch(&mut { rows })?);
+        batch.push(model.decode_batch(rows)?);
     }
     Ok(Stream { logits, drawn, batch, tokens: session.tokens().to_vec() })
 }

@@ -2,12 +2,11 @@
 //!
 //! Runs on llvmpipe unless UNICORN_DEVICE names another device.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
-use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath};
+use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath};
 
 mod toy_artifact;
 
@@ -91,25 +90,16 @@ fn generating_ahead_gives_what_single_steps_give() {
                 sampled
             })
             .collect();
-        let mut drawn = Vec::new();
-        // One of the runs is broken off with steps under way.
+        // One of the runs is broken off with steps in flight.
         let limit = if most == 7 { 100 } else { most };
-        let mut each = |sampled| {
-            drawn.push(sampled);
-            if drawn.len() as u32 == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        ahead.generate(begun_with, &sampling, limit, &mut each).unwrap();
+        let tokens = ahead.generate(begun_with, &sampling, limit).take(most as usize);
+        let drawn: Vec<_> = tokens.map(|sampled| sampled.unwrap()).collect();
         assert_eq!(drawn, expected, "{most} tokens");
         assert_eq!(ahead.tokens(), stepped.tokens());
     }
     // The context ends before anyone breaks off.
     let room = CONTEXT - ahead.len_tokens();
-    let mut count = 0;
-    let mut each = |_| {
-        count += 1;
-        ControlFlow::Continue(())
-    };
-    ahead.generate(1, &sampling, u32::MAX, &mut each).unwrap();
+    let count = ahead.generate(1, &sampling, u32::MAX).map(|sampled| sampled.unwrap()).count() as u32;
     assert_eq!((count, ahead.len_tokens()), (room, CONTEXT));
     assert_no_validation_messages();
 }
@@ -135,12 +125,8 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
         let (mut session, mut drawn) = begin();
         while drawn.len() < expected.len() {
             let (newest, most) = (drawn[drawn.len() - 1].token, expected.len() - drawn.len());
-            let end = drawn.len() + heard;
-            let mut each = |sampled| {
-                drawn.push(sampled);
-                if drawn.len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            };
-            session.generate(newest, &sampling, most as u32, &mut each).unwrap();
+            let tokens = session.generate(newest, &sampling, most as u32).take(heard);
+            drawn.extend(tokens.map(|sampled| sampled.unwrap()));
         }
         assert_eq!(drawn, expected, "broken off after {heard}");
     }
@@ -162,30 +148,23 @@ fn a_batch_gives_each_sequence_what_it_gets_alone() {
     for step in 0..12 {
         let token = 3 * step % VOCAB;
         let expected = alone.each_mut().map(|session| session.feed_and_sample(&[token], &sampling).unwrap());
-        let mut rows = together.each_mut().map(|session| BatchRow { session, token, sampling: &sampling });
-        assert_eq!(toy.model.decode_batch(&mut rows).unwrap(), expected, "step {step}");
+        let rows = together.each_mut().map(|session| BatchRow { session, token, sampling: &sampling });
+        assert_eq!(toy.model.decode_batch(rows).unwrap(), expected, "step {step}");
     }
     assert_eq!(toy.model.batch_rows(), LOGITS_ROWS);
     // Ahead of the host, until the longest is full; then there is room for none of them.
     let room = CONTEXT - together[2].len_tokens();
-    let mut rows = together.each_mut().map(|session| BatchRow { session, token: 1, sampling: &sampling });
-    let mut drawn = Vec::new();
-    let mut each = |sampled: &[Sampled]| {
-        drawn.push(sampled.to_vec());
-        ControlFlow::Continue(())
-    };
-    toy.model.generate_batch(&mut rows, u32::MAX, &mut each).unwrap();
+    let rows = together.each_mut().map(|session| BatchRow { session, token: 1, sampling: &sampling });
+    let drawn: Vec<_> = toy.model.generate_batch(rows, u32::MAX).map(|sampled| sampled.unwrap()).collect();
     assert_eq!(drawn.len() as u32, room);
     for (index, session) in alone.iter_mut().enumerate() {
         let mut expected = drawn.iter().map(|step| step[index]);
-        let mut each = |sampled| {
-            assert_eq!(Some(sampled), expected.next(), "sequence {index}");
-            ControlFlow::Continue(())
-        };
-        session.generate(1, &sampling, room, &mut each).unwrap();
+        for sampled in session.generate(1, &sampling, room) {
+            assert_eq!(Some(sampled.unwrap()), expected.next(), "sequence {index}");
+        }
     }
-    let mut more = |_: &[Sampled]| panic!("no step has room");
-    let error = toy.model.generate_batch(&mut rows, 1, &mut more).unwrap_err();
+    let rows = together.each_mut().map(|session| BatchRow { session, token: 1, sampling: &sampling });
+    let error = toy.model.generate_batch(rows, 1).next().unwrap().unwrap_err();
     assert!(matches!(error, RunError::ContextFull { .. }), "{error}");
     assert_eq!(together.map(|session| session.tokens().to_vec()), alone.map(|session| session.tokens().to_vec()));
     assert_no_validation_messages();

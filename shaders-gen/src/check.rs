@@ -1,4 +1,4 @@
-//! The last look at a module: names are dropped, and what the words ask for must be what the spec and the target say.
+//! Checks of a finished module against its spec and its target.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,17 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, Op, StorageC
 use unicorn_kernels::KernelSpec;
 
 use crate::error::EmitError;
+use crate::passes::intrinsic_functions;
 use crate::target::Target;
 
-/// The module of these words.
-pub fn parse(words: &[u32]) -> Result<Module, EmitError> {
+/// Parses a module.
+pub(crate) fn parse(words: &[u32]) -> Result<Module, EmitError> {
     rspirv::dr::load_words(words).map_err(|error| mismatch("module", "to parse", error))
 }
 
-/// Drops debug names and checks entry point, capabilities, workgroup size, grid and bindings.
-pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
+/// Checks intrinsics, capabilities, workgroup size, grid and bindings, and drops debug names.
+pub(crate) fn check_and_strip(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
+    check_intrinsics(&module)?;
     module.debug_string_source.clear();
     module.debug_names.clear();
     check_capabilities(&module, target)?;
@@ -26,7 +28,7 @@ pub fn strip_and_check(mut module: Module, spec: &KernelSpec, target: &Target) -
     Ok(module.assemble())
 }
 
-/// Capabilities that a module declares.
+/// The capabilities that a module declares.
 pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
     module
         .capabilities
@@ -36,6 +38,14 @@ pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
             _ => None,
         })
         .collect()
+}
+
+/// The bodies of intrinsics are no definitions: a module that has one of them left does something else than its kernel.
+pub(crate) fn check_intrinsics(module: &Module) -> Result<(), EmitError> {
+    match intrinsic_functions(module).first() {
+        None => Ok(()),
+        Some((_, name)) => Err(mismatch("functions", "no intrinsic that was not lowered", name)),
+    }
 }
 
 fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError> {
@@ -61,18 +71,18 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
         Some(size) if size <= target.workgroup_invocations as u64 => Ok(()),
         found => Err(mismatch(
             "workgroup size",
-            format!("at most {} lanes", target.workgroup_invocations),
+            format!("at most {} invocations", target.workgroup_invocations),
             format!("{found:?}"),
         )),
     }
 }
 
-/// The runtime may submit a grid in bands: then the number of workgroups is that of the band.
+/// The runtime may split a dispatch into ranges of workgroups: NumWorkgroups is then that of the range.
 fn check_grid(module: &Module) -> Result<(), EmitError> {
-    let asks = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
-    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(asks)) {
+    let is_number = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
+    match module.annotations.iter().any(|annotation| annotation.operands.iter().any(is_number)) {
         false => Ok(()),
-        true => Err(mismatch("grid", "a kernel that does not ask for the number of workgroups", "NumWorkgroups")),
+        true => Err(mismatch("grid", "a kernel that does not read the number of workgroups", "NumWorkgroups")),
     }
 }
 
@@ -86,7 +96,7 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
         instruction.class.opcode == Op::Variable
             && instruction.operands.first() == Some(&Operand::StorageClass(StorageClass::StorageBuffer))
     });
-    // A buffer that the code never reads may be missing from the words, never one too many.
+    // naga leaves out a buffer that the kernel does not access, so there may be fewer.
     let expected: BTreeSet<u32> = (0..spec.bindings().len() as u32).collect();
     if !found.is_subset(&expected) || storage.count() != found.len() {
         return Err(mismatch("bindings", format!("{expected:?}"), format!("{found:?}")));
@@ -94,7 +104,7 @@ fn check_bindings(module: &Module, spec: &KernelSpec) -> Result<(), EmitError> {
     Ok(())
 }
 
-fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
+pub(crate) fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> EmitError {
     EmitError::Check { what: what.into(), expected: expected.to_string(), found: found.to_string() }
 }
 
@@ -105,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_knows_where_it_is_but_not_how_many_there_are() {
+    fn the_workgroup_id_is_allowed_and_the_number_of_workgroups_is_not() {
         let with = |builtin| {
             let operands = vec![Operand::IdRef(1), Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(builtin)];
             let mut module = Module::new();

@@ -1,10 +1,22 @@
-//! Why a kernel did not become code.
+//! [`EmitError`].
 
-/// Both variants name what was expected and what was found.
+/// Why a kernel could not be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum EmitError {
+    /// naga rejected the WGSL.
     #[error("WGSL is not valid: {message}")]
-    Wgsl { message: String },
+    Wgsl {
+        /// naga's message, with the lines that it is about.
+        message: String,
+    },
+    /// The SPIR-V module is not what the spec and the target say.
     #[error("SPIR-V {what}: expected {expected}, found {found}")]
-    Check { what: String, expected: String, found: String },
+    Check {
+        /// What was checked.
+        what: String,
+        /// What the spec or the target asks for.
+        expected: String,
+        /// What the module has.
+        found: String,
+    },
 }

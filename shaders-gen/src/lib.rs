@@ -1,21 +1,19 @@
 //! How kernels become code: a [`KernelSpec`] and a [`Target`] in, a SPIR-V module out.
 //!
-//! `emit` is pure. It knows SPIR-V and target facts; it does not know models, weight values, files or plans.
+//! ```text
+//! KernelSpec ── wgsl() ──► WGSL ── naga ──► SPIR-V ── passes ──► checked words
+//! ```
 //!
-//! One route today: the spec's WGSL through naga (`wgsl`), then passes with rspirv: what naga's words lack or ask for in
-//! vain is mended (`mend` and what it calls), and a last look drops names and checks that the words ask for what the spec and
-//! the target say, and nothing else (`check`).
+//! [`emit`] is a pure function. This crate handles SPIR-V and facts about kinds of devices; models, weight values, files and plans
+//! are outside of it.
+
+#![deny(missing_docs)]
 
 pub mod check;
-pub mod error;
-mod fences;
-mod fragments;
-mod loops;
-pub mod matrices;
-mod memory_model;
-pub mod mend;
+mod error;
+mod passes;
 pub mod target;
-pub mod wgsl;
+mod wgsl;
 
 pub use error::EmitError;
 pub use target::Target;
@@ -25,7 +23,7 @@ use unicorn_kernels::KernelSpec;
 /// One compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelBinary {
-    /// SPIR-V, entry point `main`.
+    /// A SPIR-V module with entry point `main`.
     pub words: Vec<u32>,
     /// Storage buffers of descriptor set 0.
     pub bindings: u32,
@@ -34,14 +32,18 @@ pub struct KernelBinary {
 /// SPIR-V for `spec` on `target`.
 ///
 /// # Errors
-/// [`EmitError`] when the WGSL does not validate or the words ask for more than the target has: a mistake of ours, or a
-/// shape that no kernel can be made for.
+/// [`EmitError`] when the WGSL does not validate, or the module needs more than the target has: a bug in a kernel, or a
+/// shape that no kernel exists for.
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
-    mend::mend(&mut module, spec);
+    passes::lower_intrinsics(&mut module)?;
+    passes::drop_16bit_storage(&mut module);
+    passes::drop_workgroup_layout(&mut module);
+    passes::initialize_matrices(&mut module);
+    passes::apply_vulkan_memory_model(&mut module);
     if target.keeps_loops {
-        loops::keep(&mut module);
+        passes::keep_loops(&mut module);
     }
-    let words = check::strip_and_check(module, spec, target)?;
+    let words = check::check_and_strip(module, spec, target)?;
     Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
 }

@@ -34,7 +34,8 @@ pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
         validator.validate(&module).map_err(|error| EmitError::Wgsl { message: error.emit_to_string(source) })?;
     let options = spv::Options {
         lang_version: (1, 3),
-        flags: spv::WriterFlags::empty(),
+        // Names of functions, by which intrinsics are found; `check` drops them all.
+        flags: spv::WriterFlags::DEBUG,
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
         capabilities: Some(target.capabilities().into_iter().collect()),

@@ -1,7 +1,6 @@
 //! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against
 //! themselves by other ways (chunks, unfused, other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use tests::launch::{
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::{Family, TinyModel};
-use unicorn_runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, Session};
+use unicorn_runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampling, Session};
 use unicorn_spirv::target::{self, GemmTuning, MatrixTuning, RegisterTuning};
 
 /// f16 weights and KV cache, everything else f32: three decimal digits of each factor, over a few layers.
@@ -487,11 +486,9 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
         for (prompt, expected) in prompts.iter().zip(&expected) {
             let mut session = model.session().expect("a free slot");
             let mut drawn = vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token];
-            let mut each = |sampled: Sampled| {
-                drawn.push(sampled.token);
-                ControlFlow::Continue(())
-            };
-            session.generate(expected[0], &sampling, 19, &mut each).expect("the steps run");
+            drawn.extend(
+                session.generate(expected[0], &sampling, 19).map(|sampled| sampled.expect("the step runs").token),
+            );
             assert_eq!(drawn, *expected, "{name} ahead");
         }
 
@@ -503,18 +500,20 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
         while drawn[0].len() < 20 {
             let newest: Vec<u32> = drawn.iter().map(|drawn| drawn[drawn.len() - 1]).collect();
             let rows = sessions.iter_mut().zip(newest);
-            let mut rows: Vec<BatchRow> =
-                rows.map(|(session, token)| BatchRow { session, token, sampling: &sampling }).collect();
-            let sampled = model.decode_batch(&mut rows).expect("the step runs");
+            let rows = rows.map(|(session, token)| BatchRow { session, token, sampling: &sampling });
+            let sampled = model.decode_batch(rows).expect("the step runs");
             drawn.iter_mut().zip(&sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
             // Then several, ahead, broken off sooner or later.
-            rows.iter_mut().zip(&sampled).for_each(|(row, sampled)| row.token = sampled.token);
+            let rows = sessions.iter_mut().zip(&sampled);
+            let rows = rows.map(|(session, sampled)| BatchRow { session, token: sampled.token, sampling: &sampling });
             let (end, most) = (2 * drawn[0].len(), 20 - drawn[0].len() as u32);
-            let mut each = |sampled: &[Sampled]| {
-                drawn.iter_mut().zip(sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
-                if drawn[0].len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            };
-            model.generate_batch(&mut rows, most, &mut each).expect("the steps run");
+            for step in model.generate_batch(rows, most) {
+                let sampled = step.expect("the step runs");
+                drawn.iter_mut().zip(&sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+                if drawn[0].len() == end {
+                    break;
+                }
+            }
         }
         assert_eq!(drawn, expected, "{name} in a batch");
     }
@@ -544,11 +543,8 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
             while drawn.len() < expected.len() {
                 let newest = drawn[drawn.len() - 1].token;
                 let (end, most) = (drawn.len() + heard, expected.len() - drawn.len());
-                let mut each = |sampled: Sampled| {
-                    drawn.push(sampled);
-                    if drawn.len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                };
-                session.generate(newest, &sampling, most as u32, &mut each).expect("the steps run");
+                let tokens = session.generate(newest, &sampling, most as u32).take(end - drawn.len());
+                drawn.extend(tokens.map(|sampled| sampled.expect("the step runs")));
             }
             assert_eq!(drawn, expected, "{name}, broken off after {heard}");
         }
@@ -566,17 +562,11 @@ fn chains_draw_what_barriers_draw() {
         let sampling = Sampling::default();
         let first = sessions[0].feed_and_sample(&[2, 100, 200, 300], &sampling).expect("the steps run").token;
         let mut drawn = vec![first];
-        let mut each = |sampled: Sampled| {
-            drawn.push(sampled.token);
-            ControlFlow::Continue(())
-        };
-        sessions[0].generate(first, &sampling, 150, &mut each).expect("the steps run");
-        let mut rows = sessions.each_mut().map(|session| BatchRow { session, token: first, sampling: &sampling });
-        let mut each = |sampled: &[Sampled]| {
-            drawn.extend(sampled.iter().map(|one| one.token));
-            ControlFlow::Continue(())
-        };
-        model.generate_batch(&mut rows, 50, &mut each).expect("the steps run");
+        drawn.extend(sessions[0].generate(first, &sampling, 150).map(|sampled| sampled.expect("the step runs").token));
+        let rows = sessions.each_mut().map(|session| BatchRow { session, token: first, sampling: &sampling });
+        for step in model.generate_batch(rows, 50) {
+            drawn.extend(step.expect("the step runs").iter().map(|one| one.token));
+        }
         drawn
     };
     let behind_barriers = text(true);
@@ -603,11 +593,7 @@ fn a_sequence_that_grows_deep_goes_on_as_it_began() {
     let mut session = model.session().expect("a free slot");
     let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");
     let mut drawn = vec![first];
-    let mut each = |sampled: Sampled| {
-        drawn.push(sampled);
-        ControlFlow::Continue(())
-    };
-    session.generate(first.token, &sampling, 12, &mut each).expect("the steps run");
+    drawn.extend(session.generate(first.token, &sampling, 12).map(|sampled| sampled.expect("the step runs")));
     // Fed one by one, each step looks for its program anew.
     for _ in 0..3 {
         let newest = drawn[drawn.len() - 1].token;

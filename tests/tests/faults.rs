@@ -3,7 +3,6 @@
 //!
 //! `cargo test -p tests --features fault-injection --test faults`
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -44,17 +43,15 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     session.feed(&prompt[..60])?;
     let first = session.feed_and_sample(&prompt[60..], &sampling)?;
     let mut drawn = vec![first.token];
-    session.generate(first.token, &sampling, 24, &mut |sampled| {
-        drawn.push(sampled.token);
-        ControlFlow::Continue(())
-    })?;
+    for sampled in session.generate(first.token, &sampling, 24) {
+        drawn.push(sampled?.token);
+    }
     let mut other = model.session()?;
     other.feed(&prompt[..7])?;
     let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: first.token, sampling: &sampling });
-    model.generate_batch(&mut { rows }, 6, &mut |sampled| {
-        drawn.extend(sampled.iter().map(|one| one.token));
-        ControlFlow::Continue(())
-    })?;
+    for sampled in model.generate_batch(rows, 6) {
+        drawn.extend(sampled?.iter().map(|one| one.token));
+    }
     let mut bits = Vec::new();
     session.feed_with_logits(&prompt[..3], &mut |_, row| bits.extend(row.iter().map(|logit| logit.to_bits())))?;
     Ok((drawn, bits))

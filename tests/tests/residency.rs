@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +20,7 @@ use unicorn_compiler::{Source, compile};
 use unicorn_kernels::KernelSpec;
 use unicorn_kernels::checksum::{self, ChecksumSpec};
 use unicorn_runtime::{
-    DeviceChoice, LoadError, LoadOptions, Model, Sampled, Sampling, UploadPath, Verification, measure_transfers,
+    DeviceChoice, LoadError, LoadOptions, Model, Sampling, UploadPath, Verification, measure_transfers,
 };
 use unicorn_spirv::target;
 
@@ -116,11 +115,7 @@ fn a_lazy_load_draws_what_an_eager_one_draws() {
         let mut session = model.session().unwrap();
         let first = session.feed_and_sample(&[1, 5, 9, 2], &Sampling::default()).unwrap().token;
         let mut drawn = vec![first];
-        let mut each = |sampled: Sampled| {
-            drawn.push(sampled.token);
-            ControlFlow::Continue(())
-        };
-        session.generate(first, &Sampling::default(), 20, &mut each).unwrap();
+        drawn.extend(session.generate(first, &Sampling::default(), 20).map(|sampled| sampled.unwrap().token));
         drawn
     };
     let expected =

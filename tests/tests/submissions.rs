@@ -1,7 +1,6 @@
 //! Steps in very short submissions: every dispatch by itself, and those that read weights in bands of their workgroups. Nothing
 //! but the number of submissions changes.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,15 +33,14 @@ fn see(model: &Model) -> Result<Seen, RunError> {
     session.feed_with_logits(&prompt[70..], &mut keep)?;
     let first = session.feed_and_sample(&prompt[..1], &sampling)?;
     let mut drawn = vec![first.token];
-    session.generate(first.token, &sampling, 8, &mut |sampled| {
-        drawn.push(sampled.token);
-        ControlFlow::Continue(())
-    })?;
+    for sampled in session.generate(first.token, &sampling, 8) {
+        drawn.push(sampled?.token);
+    }
     session.feed_with_logits(&prompt[..2], &mut keep)?;
     let mut other = model.session()?;
     other.feed(&prompt[..9])?;
     let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: 5, sampling: &sampling });
-    let batch = model.decode_batch(&mut { rows })?.iter().map(|sampled| sampled.token).collect();
+    let batch = model.decode_batch(rows)?.iter().map(|sampled| sampled.token).collect();
     Ok(Seen { logits, drawn, batch })
 }
 

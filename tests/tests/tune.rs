@@ -226,9 +226,8 @@ fn logits(model: &Model) -> Vec<Vec<f32>> {
     let sampling = Sampling::default();
     let mut sessions: Vec<_> = (0..4).map(|_| model.session().expect("a free slot")).collect();
     let asked = sessions.iter_mut().zip(&tokens);
-    let mut rows: Vec<BatchRow> =
-        asked.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
-    all.push(model.decode_batch(&mut rows).expect("the step runs").iter().map(|drawn| drawn.logit).collect());
+    let rows = asked.map(|(session, &token)| BatchRow { session, token, sampling: &sampling });
+    all.push(model.decode_batch(rows).expect("the step runs").iter().map(|drawn| drawn.logit).collect());
     all
 }
 

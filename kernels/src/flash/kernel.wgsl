@@ -3,6 +3,10 @@
 // numbers are parts of what a lane or a subgroup carries.
 ${DECLARATIONS}
 //#include cache
+//#intrinsic bitcast_word
+//#intrinsic coop_load_half_a
+//#intrinsic coop_load_half_b
+//#intrinsic coop_multiply_elements
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -20,7 +24,7 @@ fn word_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 }
 
 fn pair_of(x: vec2<f32>) -> u32 {
-    return pack2x16float(vec2<f32>(vec2<f16>(x)));
+    return bitcast_word(vec2<f16>(x));
 }
 
 // Eight elements of q, from this quad on.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
+use crate::fragments::matrix;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -170,6 +171,7 @@ impl Kernel for FlashSpec {
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("WINDOWED", self.window.is_some())
             .flag("SLICED", slices > 1)
+            .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("QUERIES", self.queries_wgsl())
@@ -218,24 +220,23 @@ impl FlashSpec {
         self.cache.head_dim / self.tile.slices(&self.cache) / self.tile.fragment
     }
 
-    /// A type of cooperative matrices.
-    fn kind(&self, element: &str, role: &str) -> String {
-        format!("coop_mat{0}x{0}<{element}, {role}>", self.tile.fragment)
+    /// The type of sums.
+    fn sums_type(&self) -> String {
+        format!("{}<f32, C>", matrix(self.tile.fragment))
     }
 
     /// The slice's fragments of the strip, by way of workgroup memory into registers, and sums of 0.
     fn queries_wgsl(&self) -> String {
-        let kind = self.kind("f16", "A");
         let each = |code: &dyn Fn(usize) -> String| (0..self.slice_fragments()).map(code).collect::<String>();
         let ask = each(&|i| format!("    let word_{i} = query_word(query_at + {}u);\n", self.tile.fragment / 4 * i));
         let load = each(&|i| {
             format!(
                 "    kv_tile[query_put] = word_{i};\n    subgroupBarrier();\n    \
-                 let query_{i} = coopLoadT<{kind}>(&kv_tile[query_tile], QUERY_WORDS);\n    subgroupBarrier();\n"
+                 let query_{i} = coop_load_half_a(kv_tile[query_tile], QUERY_WORDS);\n    subgroupBarrier();\n"
             )
         });
-        let sums = each(&|i| format!("    var mix_{i}: {};\n", self.kind("f32", "C")));
-        ask + &load + &sums + &format!("    var zeros: {};\n", self.kind("f32", "C"))
+        let sums = each(&|i| format!("    var mix_{i}: {};\n", self.sums_type()));
+        ask + &load + &sums + &format!("    var zeros: {};\n", self.sums_type())
     }
 
     /// Words of K, or items of V, that each lane brings.
@@ -349,13 +350,12 @@ impl FlashSpec {
     /// The slice's part of the strip's scores.
     fn score_wgsl(&self) -> String {
         let fragment = self.tile.fragment;
-        let kind = self.kind("f16", "B");
         let mut code = String::new();
         for n in 0..self.token_fragments() {
             let mut sum = "zeros".to_owned();
             for i in 0..self.slice_fragments() {
                 let at = format!("{}u * KEY_WORDS + slice * (SLICE_DIM / 8u) + {}u", fragment * n, fragment / 8 * i);
-                code += &format!("        let part_{n}_{i} = coopLoad<{kind}>(&kv_tile[{at}], KEY_WORDS);\n");
+                code += &format!("        let part_{n}_{i} = coop_load_half_b(kv_tile[{at}], KEY_WORDS);\n");
                 code += &format!("        let score_{n}_{i} = coopMultiplyAdd(query_{i}, part_{n}_{i}, {sum});\n");
                 sum = format!("score_{n}_{i}");
             }
@@ -400,22 +400,21 @@ impl FlashSpec {
         )
     }
 
-    /// What was mixed so far, by how much less it weighs now, and the tile's values by their weights. A difference stands for
-    /// the product of two matrices' elements, see `unicorn_spirv::matrices`.
+    /// What was mixed so far, by how much less it weighs now, and the tile's values by their weights.
     fn mix_wgsl(&self) -> String {
         let fragment = self.tile.fragment;
-        let (a, b) = (self.kind("f16", "A"), self.kind("f16", "B"));
         let mut code = self.factor_wgsl();
-        code +=
-            &(0..self.slice_fragments()).map(|i| format!("        mix_{i} = mix_{i} - factor;\n")).collect::<String>();
+        code += &(0..self.slice_fragments())
+            .map(|i| format!("        mix_{i} = coop_multiply_elements(mix_{i}, factor);\n"))
+            .collect::<String>();
         for n in 0..self.token_fragments() {
             let word = fragment / 8 * n;
             code += &format!(
-                "        let strip_weight_{n} = coopLoadT<{a}>(&weights[strip * FRAGMENT * WEIGHT_WORDS + {word}u], WEIGHT_WORDS);\n"
+                "        let strip_weight_{n} = coop_load_half_a(weights[strip * FRAGMENT * WEIGHT_WORDS + {word}u], WEIGHT_WORDS);\n"
             );
             for i in 0..self.slice_fragments() {
                 let at = format!("(slice * (SLICE_DIM / FRAGMENT) + {i}u) * VALUE_WORDS + {word}u");
-                code += &format!("        let value_{n}_{i} = coopLoad<{b}>(&kv_tile[{at}], WEIGHT_WORDS);\n");
+                code += &format!("        let value_{n}_{i} = coop_load_half_b(kv_tile[{at}], WEIGHT_WORDS);\n");
                 code += &format!("        mix_{i} = coopMultiplyAdd(strip_weight_{n}, value_{n}_{i}, mix_{i});\n");
             }
         }
@@ -423,7 +422,7 @@ impl FlashSpec {
     }
 
     fn factor_wgsl(&self) -> String {
-        let kind = self.kind("f32", "C");
+        let kind = self.sums_type();
         format!("        let factor = coopLoad<{kind}>(&factors[strip * FRAGMENT], 0u);\n")
     }
 
@@ -435,7 +434,10 @@ impl FlashSpec {
             let count = self.token_fragments().min(fragments - first);
             for i in 0..count {
                 let at = format!("plane + {}u", fragment / 4 * i);
-                code += &format!("    coopStoreT(mix_{} - factor, &scores[{at}], SCORE_QUADS);\n", first + i);
+                code += &format!(
+                    "    coopStoreT(coop_multiply_elements(mix_{}, factor), &scores[{at}], SCORE_QUADS);\n",
+                    first + i
+                );
             }
             let (dim, quads) = (fragment * first, fragment / 4 * count);
             code += &format!(

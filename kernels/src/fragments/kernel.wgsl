@@ -1,10 +1,9 @@
 // Counts the elements of a cooperative matrix that lanes do not hold where kernels have them. One subgroup.
 ${DECLARATIONS}
-//#include halves
+//#intrinsic coop_load_half_a
+//#intrinsic coop_half_b_from_lanes
 
 var<workgroup> identity: array<vec4<u32>, SIDE * SIDE / 8>;
-// A fragment, row by row, on its way from the lanes that have it.
-var<workgroup> lane_words: array<u32, SIDE * SIDE / 2>;
 var<workgroup> product: array<f32, SIDE * SIDE>;
 
 // Two numbers that follow each other, as f16: all of a fragment are f16 exactly.
@@ -21,14 +20,14 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         let one = select(vec4<u32>(0u), vec4<u32>(0x3c00u), pairs == vec4<u32>(row));
         identity[i] = select(one, vec4<u32>(0x3c000000u), pairs + vec4<u32>(1u) == vec4<u32>(row));
     }
-    let fragment_at = 0u;
     let lane_row = lane / 4u;
     let place = lane % 4u;
     workgroupBarrier();
-${STORES}
-    let numbers = ${LOAD};
-    let one = coopLoadT<${A}>(&identity[0], SIDE / 8u);
-    var same = ${C}();
+    let numbers = coop_half_b_from_lanes(array<u32, LANE_WORDS>(
+${NUMBERS}
+    ));
+    let one = coop_load_half_a(identity[0], SIDE / 8u);
+    var same = ${MATRIX}<f32, C>();
     same = coopMultiplyAdd(one, numbers, same);
     coopStoreT(same, &product[0], SIDE);
     workgroupBarrier();

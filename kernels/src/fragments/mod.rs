@@ -1,5 +1,5 @@
-//! Which elements of a cooperative matrix each lane holds: how `register_gemm` has them, and a kernel that looks whether a device has
-//! them so.
+//! Which elements of a cooperative matrix each lane holds: the layout that `register_gemm` assumes, and a kernel that checks it on a
+//! device.
 //!
 //! ```text
 //! lane l of a subgroup   four lanes share a row: l / 4, and every so-many-th row from there on
@@ -7,10 +7,10 @@
 //! its elements           row by row, two columns a word
 //! ```
 //!
-//! The kernel makes a matrix whose elements are their own numbers, multiplies it by the identity, which does not care how, and counts the
-//! numbers that are not where they belong. Not part of any program.
+//! The kernel makes a matrix whose elements are their own indices, multiplies it by the identity, stores the product as rows and counts
+//! the elements that are elsewhere. The runtime runs it at each start; it is part of no program.
 
 mod spec;
 
-pub(crate) use spec::ROW_LANES;
 pub use spec::{Fragment, FragmentsSpec};
+pub(crate) use spec::{ROW_LANES, matrix};

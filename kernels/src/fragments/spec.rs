@@ -46,10 +46,20 @@ impl Fragment {
         format!("fragment_at + (lane_row + {first}u) * {words}u + {}u + place", word * ROW_LANES)
     }
 
-    /// The matrix of these words. `kind` is its type.
-    pub(crate) fn load(&self, kind: &str) -> String {
-        format!("coopLoad<{kind}>(&lane_words[fragment_at], {}u)", self.row_words())
+    /// Words that a lane has of a fragment.
+    pub(crate) fn lane_words(&self) -> usize {
+        self.rows() * self.words()
     }
+
+    /// WGSL's name of such matrices.
+    pub(crate) fn matrix(&self) -> String {
+        matrix(self.side)
+    }
+}
+
+/// WGSL's name of cooperative matrices with so many rows and columns.
+pub(crate) fn matrix(side: usize) -> String {
+    format!("coop_mat{side}x{side}")
 }
 
 /// Parameters of the kernel that looks.
@@ -69,22 +79,20 @@ impl Kernel for FragmentsSpec {
 
     fn wgsl(&self) -> String {
         let Fragment { side, subgroup_size } = self.fragment;
-        let mut stores = String::new();
+        let mut numbers = String::new();
         for (row, word) in
             (0..self.fragment.rows()).flat_map(|row| (0..self.fragment.words()).map(move |word| (row, word)))
         {
             let first = row * self.fragment.rows_apart();
             let number = format!("(lane_row + {first}u) * SIDE + {}u + 2u * place", 2 * word * ROW_LANES);
-            stores += &format!("    lane_words[{}] = numbers_from({number});\n", self.fragment.word_at(row, word));
+            numbers += &format!("        numbers_from({number}),\n");
         }
-        let kind = |role: &str| format!("coop_mat{side}x{side}<f32, {role}>");
         let values = Values::default()
             .size("SIDE", side)
             .size("SUBGROUP", subgroup_size as usize)
-            .text("A", kind("A"))
-            .text("C", kind("C"))
-            .text("STORES", stores)
-            .text("LOAD", self.fragment.load(&kind("B")))
+            .size("LANE_WORDS", self.fragment.lane_words())
+            .text("MATRIX", self.fragment.matrix())
+            .text("NUMBERS", numbers)
             .text("WORKGROUP_SIZE", subgroup_size)
             .text("DECLARATIONS", declarations(&self.bindings()));
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)

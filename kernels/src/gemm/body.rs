@@ -4,6 +4,7 @@ use super::loads::{Load, loads};
 use super::spec::WORD_ELEMENTS;
 use super::spec::{BLOCK, GemmSpec};
 use crate::activations::{ACTIVATION_GROUP, groups};
+use crate::fragments::matrix;
 
 /// Stages of K columns. While one is multiplied, the next is on its way into registers.
 pub(super) fn body(spec: &GemmSpec) -> String {
@@ -12,7 +13,7 @@ pub(super) fn body(spec: &GemmSpec) -> String {
     let fetch = |stage: &str| Load::statements(&loads, |load| &load.fetch, "$stage", stage);
     let put = |buffer: &str| Load::statements(&loads, |load| &load.put, "$buffer", buffer);
     let barrier = || vec!["workgroupBarrier();".to_owned()];
-    let kind = kind(spec, "C");
+    let kind = format!("{}<f32, C>", matrix(spec.tile.fragment));
     let mut setup: Vec<String> = sums(spec).map(|(i, j)| format!("var sum_{i}_{j}: {kind};")).collect();
     setup.extend(loads.iter().flat_map(|load| load.setup.clone()));
     // The last stage fetches itself again, for nobody.
@@ -30,11 +31,6 @@ pub(super) fn body(spec: &GemmSpec) -> String {
         + &indented("        ", stage)
         + "    }\n"
         + &indented("    ", results(spec))
-}
-
-/// A type of cooperative matrices. Their elements are what `unicorn_spirv::matrices` makes of the memory they come from.
-fn kind(spec: &GemmSpec, role: &str) -> String {
-    format!("coop_mat{0}x{0}<f32, {role}>", spec.tile.fragment)
 }
 
 /// Fragments of one subgroup, along the rows of the step and along the matrix rows.
@@ -79,13 +75,13 @@ fn multiply(spec: &GemmSpec, buffer: &str) -> Vec<String> {
 /// Fragment `i` of the activations, the stage's `depth`th along its columns.
 fn activations(spec: &GemmSpec, depth: usize, i: usize) -> String {
     let at = format!("activations_at + {}u * ROW_WORDS + {}u", spec.tile.fragment * i, depth_words(spec) * depth);
-    format!("coopLoadT<{}>(&activation_tile[{at}], ROW_WORDS)", kind(spec, "A"))
+    format!("coop_load_half_a(activation_tile[{at}], ROW_WORDS)")
 }
 
 /// The same of the weights.
 fn weights(spec: &GemmSpec, depth: usize, j: usize) -> String {
     let at = format!("weights_at + {}u * ROW_WORDS + {}u", spec.tile.fragment * j, depth_words(spec) * depth);
-    format!("coopLoad<{}>(&weight_tile[{at}], ROW_WORDS)", kind(spec, "B"))
+    format!("coop_load_half_b(weight_tile[{at}], ROW_WORDS)")
 }
 
 fn depth_words(spec: &GemmSpec) -> usize {

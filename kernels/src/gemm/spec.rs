@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Product, body, loads};
 use crate::activations::{ActivationFormat, Precision, group_words_at};
+use crate::fragments::matrix;
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -108,6 +109,7 @@ impl Kernel for GemmSpec {
             .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
             .flag("INTERLEAVED", layout.format != WeightFormat::F16)
             .flag("INT11", input == Precision::Int11)
+            .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .text("BODY", body::body(self));

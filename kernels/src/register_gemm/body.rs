@@ -45,9 +45,9 @@ impl RegisterGemmSpec {
         (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)))
     }
 
-    /// A type of cooperative matrices. Their elements are what `unicorn_spirv::matrices` makes of the memory they come from.
-    fn kind(&self, role: &str) -> String {
-        format!("coop_mat{0}x{0}<f32, {role}>", self.tile.fragment)
+    /// The type of sums.
+    fn sums_type(&self) -> String {
+        format!("{}<f32, C>", self.fragment().matrix())
     }
 }
 
@@ -59,7 +59,7 @@ fn indented(depth: usize, lines: impl IntoIterator<Item = String>) -> String {
 /// registers.
 pub(super) fn multiply(spec: &RegisterGemmSpec) -> String {
     let panels = STAGE / spec.tile.panel;
-    let mut setup: Vec<String> = spec.sums().map(|(i, j)| format!("var sum_{i}_{j}: {};", spec.kind("C"))).collect();
+    let mut setup: Vec<String> = spec.sums().map(|(i, j)| format!("var sum_{i}_{j}: {};", spec.sums_type())).collect();
     setup.extend(weight_setup(spec));
     setup.extend(activation_setup(spec));
     setup.extend(fetch_weights(spec, "first_stage"));
@@ -188,7 +188,7 @@ fn multiply_panel(spec: &RegisterGemmSpec, panel: usize) -> Vec<String> {
         }
         for i in 0..spec.tile.step_rows / fragment {
             let at = format!("{}u * ROW_WORDS + {}u", i * fragment, depth * fragment / 8);
-            let activations = format!("coopLoadT<{}>(&activation_tile[{at}], ROW_WORDS)", spec.kind("A"));
+            let activations = format!("coop_load_half_a(activation_tile[{at}], ROW_WORDS)");
             lines.push(format!("let a_{panel}_{depth}_{i} = {activations};"));
             lines.extend((0..spec.tile.fragments).map(|j| {
                 let weights = format!("b_{}_{j}", panel * depths + depth);
@@ -199,19 +199,22 @@ fn multiply_panel(spec: &RegisterGemmSpec, panel: usize) -> Vec<String> {
     lines
 }
 
-/// Fragment `j` of the stage's `depth`th columns, by way of `lane_words`; the order of these stores is that of its elements.
+/// Fragment `j` of the stage's `depth`th columns: its elements as they are, or by way of `lane_words`.
 fn fragment_of_weights(spec: &RegisterGemmSpec, depth: usize, j: usize) -> Vec<String> {
     let fragment = spec.fragment();
     let (rows, words) = (fragment.rows(), fragment.words());
-    let mut lines = Vec::new();
-    for (row, word) in (0..rows).flat_map(|row| (0..words).map(move |word| (row, word))) {
-        let pair = pair_of_weights(spec, j * rows + row, depth * words + word);
-        lines.push(format!("lane_words[{}] = {pair};", fragment.word_at(row, word)));
+    let places = (0..rows).flat_map(|row| (0..words).map(move |word| (row, word)));
+    let pair = |(row, word)| pair_of_weights(spec, j * rows + row, depth * words + word);
+    if spec.lanes_hold_fragments {
+        let pairs = places.map(pair).collect::<Vec<_>>().join(", ");
+        return vec![format!("let b_{depth}_{j} = coop_half_b_from_lanes(array<u32, LANE_WORDS>({pairs}));")];
     }
-    let barrier = (!spec.lanes_hold_fragments).then(|| "subgroupBarrier();".to_owned());
-    lines.extend(barrier.clone());
-    lines.push(format!("let b_{depth}_{j} = {};", fragment.load(&spec.kind("B"))));
-    lines.extend(barrier);
+    let put = |place: (usize, usize)| format!("lane_words[{}] = {};", fragment.word_at(place.0, place.1), pair(place));
+    let mut lines: Vec<String> = places.map(put).collect();
+    lines.push("subgroupBarrier();".into());
+    lines
+        .push(format!("let b_{depth}_{j} = coop_load_half_b_u32(lane_words[fragment_at], {}u);", fragment.row_words()));
+    lines.push("subgroupBarrier();".into());
     lines
 }
 
@@ -249,7 +252,7 @@ pub(super) fn exchange(spec: &RegisterGemmSpec) -> String {
     if spec.splits == 1 {
         return String::new();
     }
-    let (kind, side) = (spec.kind("C"), spec.tile.fragment);
+    let (kind, side) = (spec.sums_type(), spec.tile.fragment);
     let place = |split: &str, index: usize| {
         format!("&partials[parts_at + {split} * SUBGROUPS * SUBGROUP_SUMS + {}u], {side}u", index * side * side)
     };

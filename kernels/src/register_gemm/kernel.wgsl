@@ -5,15 +5,23 @@
 ${DECLARATIONS}
 //#include row_param
 //#include halves
+//#intrinsic coop_load_half_a
+//#if LANES_HOLD_FRAGMENTS
+//#intrinsic coop_half_b_from_lanes
+//#else
+//#intrinsic coop_load_half_b_u32
+//#endif
 //#include gemm_results
 //#if SPLIT
 //#include arrive
 //#endif
 
 var<workgroup> activation_tile: array<vec4<u32>, STEP_ROWS * ROW_WORDS>;
+//#if !LANES_HOLD_FRAGMENTS
 // A fragment of each subgroup, row by row, on its way from the lanes that have it.
 var<workgroup> lane_words: array<u32, SUBGROUPS * FRAGMENT_WORDS>;
 
+//#endif
 // The factors of the rows of the step: what their values are divided by while they are f16, and results multiplied.
 var<workgroup> factors: array<f32, STEP_ROWS>;
 
@@ -28,18 +36,18 @@ fn doubled(param: u32) -> u32 {
 
 //#if INT4
 fn scale_of(params: u32) -> vec2<f16> {
-    return halves_of((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
+    return bitcast_half2((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
 }
 
 // 1024 + zero, as `weights_of` wants it.
 fn zero_of(params: u32) -> vec2<f16> {
-    return halves_of(((params >> ${INT4_ZERO_SHIFT}u) & 0x000f000fu) | 0x64006400u);
+    return bitcast_half2(((params >> ${INT4_ZERO_SHIFT}u) & 0x000f000fu) | 0x64006400u);
 }
 //#endif
 
 //#if INT8
 fn scale_of(params: u32) -> vec2<f16> {
-    return halves_of(params);
+    return bitcast_half2(params);
 }
 
 // With its sign bit flipped a code is code + 128.
@@ -64,7 +72,9 @@ fn main(
     // Rows past the last are computed as the last one again, and not written.
     let last_step_row = step.header.n_rows - 1u;
     let first_matrix_row = group.y * MATRIX_ROWS + subgroup * SUBGROUP_MATRIX_ROWS;
+//#if !LANES_HOLD_FRAGMENTS
     let fragment_at = subgroup * FRAGMENT_WORDS;
+//#endif
     for (var row = lane; row < STEP_ROWS; row += WORKGROUP) {
         let at = min(first_step_row + row, last_step_row) * INPUT_STRIDE + FACTOR_AT;
         factors[row] = bitcast<f32>(codes[at / 4u][at % 4u]);

@@ -10,10 +10,10 @@
 //! depth d    side columns of every lane's: with a side of 16 the pairs 2 d and 2 d + 1 of the 16 that a lane unpacks
 //! ```
 //!
-//! Which column meets which does not matter to a sum, as long as activations lie in the same order: `activations` draws it. Where a
-//! lane's weights lie within a cooperative matrix is the device's secret. Kernels say it by way of `lane_words`, workgroup memory
-//! where fragments lie as rows; on devices that keep them as the lanes have them (`lanes_hold_fragments`), `unicorn_spirv::fragments`
-//! takes that detour out.
+//! The order of columns does not matter to a sum, as long as activations lie in the same order: `activations` draws it. Vulkan does
+//! not specify which elements of a cooperative matrix a lane holds. Where they are known (`lanes_hold_fragments`), the intrinsic
+//! `coop_half_b_from_lanes` makes a fragment of the lanes' words; elsewhere the words are stored to `lane_words`, workgroup memory where
+//! fragments lie as rows, and loaded as a matrix from there.
 //!
 //! Products of gate and up may become the next GEMM's `Halves` at once, with all bits that f16 has, not as codes. A row's factor is
 //! then known before its values are: the norm in front leaves rows of known length, and so no product is greater than the lengths

@@ -8,6 +8,7 @@ pub(super) type Block<'a> = Vec<(usize, Node<'a>)>;
 pub(super) enum Node<'a> {
     Text(&'a str),
     Include(&'a str),
+    Intrinsic(&'a str),
     /// Name and expression.
     Let(&'a str, &'a str),
     /// Conditions in order, each with its lines; that of `//#else` is `None`.
@@ -68,6 +69,7 @@ impl<'a> Parser<'a> {
             let rest = rest.trim();
             let node = match word {
                 "include" => Node::Include(rest),
+                "intrinsic" => Node::Intrinsic(rest),
                 "let" => {
                     let (name, expression) = rest.split_once('=').ok_or("expected `#let NAME = EXPRESSION`")?;
                     Node::Let(name.trim(), expression)

@@ -1,20 +1,21 @@
 // Who is the last of several workgroups to leave its part of a result.
-//#include fence
+//#intrinsic device_fence
+//#intrinsic workgroup_and_storage_barrier
 
 // As wide as a cooperative matrix wants whatever lies behind it to be aligned.
 var<workgroup> arrived: vec4<u32>;
 
 // Whether this workgroup is the last of `splits` to leave its part; leaves the counter as it was before the first.
 fn is_last(counter: u32, splits: u32, index: u32) -> bool {
-    storageBarrier();
+    workgroup_and_storage_barrier();
     if (index == 0u) {
-        fence();
+        device_fence();
         arrived.x = atomicAdd(&arrivals[counter], 1u) + 1u;
         if (arrived.x == splits) {
             atomicStore(&arrivals[counter], 0u);
         }
-        fence();
+        device_fence();
     }
-    storageBarrier();
+    workgroup_and_storage_barrier();
     return arrived.x == splits;
 }

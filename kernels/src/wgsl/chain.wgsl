@@ -1,5 +1,6 @@
 // Dispatches that follow one another without a barrier; drawn in kernels/src/chain.rs.
-//#include fence
+//#intrinsic device_fence
+//#intrinsic workgroup_and_storage_barrier
 
 ${LINK}
 var<immediate> link: Link;
@@ -15,16 +16,16 @@ fn await_dispatch(lane: u32) {
             atomicStore(&chain[SLOT_WORDS + 1u], 1u);
         }
         // Whoever saw the count sees what was written before it.
-        fence();
+        device_fence();
     }
-    storageBarrier();
+    workgroup_and_storage_barrier();
 }
 
 // Called by all lanes when the workgroup has written all that it writes.
 fn count_workgroup(lane: u32) {
-    storageBarrier();
+    workgroup_and_storage_barrier();
     if (lane == 0u) {
-        fence();
+        device_fence();
         if (atomicAdd(&chain[SLOT_WORDS], 1u) + 1u == link.workgroups) {
             // Every workgroup of this dispatch has seen the count of the one before.
             atomicStore(&chain[0], 0u);

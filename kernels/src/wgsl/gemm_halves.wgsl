@@ -4,6 +4,8 @@ var<workgroup> activation_tile: array<vec4<u32>, BUFFERS * STEP_ROWS * ROW_WORDS
 var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 
 //#include halves
+//#intrinsic coop_load_half_a
+//#intrinsic coop_load_half_b
 
 // Taking codes two at a time from a word, 16 bits apart, gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not mind, as
 // long as activations lie in the same order.
@@ -81,7 +83,7 @@ fn eight_activations(high: vec2<u32>, low: vec2<u32>, scale: f32) -> vec4<u32> {
 }
 //#else
 fn two_activations(pair: u32, scale: vec2<f16>) -> u32 {
-    return word_of((halves_of(pair | 0x64006400u) - vec2<f16>(1152.0h)) * scale);
+    return bitcast_word((bitcast_half2(pair | 0x64006400u) - vec2<f16>(1152.0h)) * scale);
 }
 
 // Exact, because of the few bits that scales have.

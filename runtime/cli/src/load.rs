@@ -133,7 +133,7 @@ fn user_cache_folder() -> Option<PathBuf> {
 /// Notes each recovery of a lost device since the last call.
 pub fn note_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
-        let Recovery { cause, seconds, barriers } = recovery;
+        let Recovery { cause, seconds, barriers, .. } = recovery;
         let barriers = if barriers { ", with barriers between all dispatches" } else { "" };
         note(format_args!(
             "device was lost ({cause}); the model was made resident again in {seconds:.2} s{barriers}, and the text went on"

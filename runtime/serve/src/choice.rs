@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use tokio::sync::mpsc::UnboundedSender;
-use unicorn_text::unicorn_runtime::scheduler::{End, Listener};
+use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
 use unicorn_text::{EndReason, OutputText, Piece, TextError};
 
 use crate::api::error::ApiError;
@@ -62,7 +62,7 @@ impl Choice {
     }
 }
 
-impl Listener for Choice {
+impl TokenReceiver for Choice {
     fn begin(&mut self, cached_tokens: u32) {
         self.send(Event::Started { choice: self.index, cached_tokens });
     }
@@ -72,7 +72,7 @@ impl Listener for Choice {
         self.send_piece(piece)
     }
 
-    fn has_left(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.events.is_closed()
     }
 

@@ -4,7 +4,6 @@ use std::sync::{Arc, mpsc};
 
 use axum::Router;
 use unicorn_text::unicorn_runtime::Model;
-use unicorn_text::unicorn_runtime::scheduler::Scheduler;
 
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
@@ -54,7 +53,7 @@ impl Server {
             return Err(ServeError::SyntheticWeights { model: meta.name.clone() });
         }
         options.sampling.check()?;
-        let scheduler = Scheduler::new(model)?;
+        let scheduler = model.scheduler()?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, options, sender.clone())?);
         let worker = Worker { tokenizer: handler.tokenizer().clone(), scheduler, commands };

@@ -56,7 +56,7 @@ impl Worker {
             let mut activity = self.activity();
             monitor(&activity);
             let Worker { scheduler, commands, .. } = &mut self;
-            scheduler.turn(&mut |n_tokens| {
+            scheduler.tick(&mut |n_tokens| {
                 activity.new_tokens = n_tokens as u32;
                 monitor(&activity);
                 received.extend(commands.try_iter());
@@ -78,5 +78,5 @@ impl Worker {
 fn request(job: Job, tokenizer: &Tokenizer) -> Request<Choice> {
     let Job { choice, prompt, sampling, conditions, events } = job;
     let output = OutputText::new(tokenizer, &prompt, conditions);
-    Request { prompt, sampling, listener: Choice::new(choice, events, output) }
+    Request { prompt, sampling, receiver: Choice::new(choice, events, output) }
 }

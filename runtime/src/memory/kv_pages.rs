@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use unicorn_artifact::KvGroupPlan;
 
@@ -18,6 +18,21 @@ pub struct PagePool {
     pages: u32,
     free: Vec<u32>,
     in_use: PagesInUse,
+}
+
+/// The pools of one engine, one a KV group. Sequences share them, and give their pages back without the engine.
+#[derive(Clone)]
+pub struct PagePools(Arc<Mutex<Vec<PagePool>>>);
+
+impl PagePools {
+    pub fn new(pools: Vec<PagePool>) -> PagePools {
+        PagePools(Arc::new(Mutex::new(pools)))
+    }
+
+    /// Held for as long as it takes to take pages or give them back.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<PagePool>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 /// Number of pages that sequences hold in all pools. Clones share the count; any thread may read it.

@@ -1,14 +1,12 @@
 //! What a sequence was fed, step by step: enough to make its KV cache anew, bit for bit.
 //!
-//! Answers could be had back sooner than they were given, in a few long steps like a prompt. But a program of other length adds
-//! up in another order, or on other units, and K and V differ in their last bits; with integer activations two ways through the
-//! same weights end as far apart as 1.5e-2 (kernels/README.md). A later draw that hangs on it turns, and the same seed would no
-//! longer give the same text: whether recovery is right could not be tested, because no other run would say what right is. So
-//! exactness was chosen, and this is its price: the drawn part of a sequence takes as long again as it took. The prompt was fed
-//! in long steps and is as quick again. In README's example a token is drawn in four times the time that prefill takes for one.
+//! The cache of a generated text could be computed sooner, in a few long steps like a prompt. But a program of another length
+//! adds up in another order, or on other units, and K and V differ in their last bits; with integer activations two programs
+//! differ by up to 1.5e-2 in their logits (kernels/README.md). A later sample can depend on that, and the same seed would no
+//! longer give the same text: whether recovery is right could not be tested. So recovery is exact, and its cost is this: the
+//! generated part of a sequence takes as long again as it took. The prompt was fed in long steps and takes them again.
 
-/// The tokens of a sequence and the steps that put them into the cache. Other steps would add up in another order, and a
-/// last bit that differs can turn a later draw: the journal remembers which program computed what.
+/// The tokens of a sequence and, for each, the step of which program put it into the cache.
 pub struct Journal {
     tokens: Vec<u32>,
     steps: Vec<FedStep>,
@@ -70,15 +68,12 @@ impl Journal {
         }
     }
 
-    /// The steps in their order.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut position = 0;
-        self.steps.iter().map(move |&FedStep { program, n_tokens, rope_variant }| {
-            let tokens = &self.tokens[position as usize..(position + n_tokens) as usize];
-            let entry = Entry { program, position, tokens, rope_variant };
-            position += n_tokens;
-            entry
-        })
+    /// The step of that index, whose first token stands at `position`: behind all tokens of the steps before. `None`: there are
+    /// no more.
+    pub fn entry(&self, index: usize, position: u32) -> Option<Entry<'_>> {
+        let &FedStep { program, n_tokens, rope_variant } = self.steps.get(index)?;
+        let tokens = &self.tokens[position as usize..(position + n_tokens) as usize];
+        Some(Entry { program, position, tokens, rope_variant })
     }
 }
 
@@ -87,7 +82,13 @@ mod tests {
     use super::*;
 
     fn entries(journal: &Journal) -> Vec<(usize, u32, Vec<u32>)> {
-        journal.entries().map(|entry| (entry.program, entry.position, entry.tokens.to_vec())).collect()
+        let mut entries = Vec::new();
+        let mut position = 0;
+        while let Some(entry) = journal.entry(entries.len(), position) {
+            position += entry.tokens.len() as u32;
+            entries.push((entry.program, entry.position, entry.tokens.to_vec()));
+        }
+        entries
     }
 
     #[test]

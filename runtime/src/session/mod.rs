@@ -1,6 +1,13 @@
-//! One sequence, its journal and its recovery; the scheduler.
+//! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
+//! → `session` → `stream` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
 
+pub mod cancel;
+pub mod fair_lock;
 pub mod journal;
 pub mod recovery;
 pub mod scheduler;
+pub mod sequence;
+#[expect(clippy::module_inception, reason = "the folder is about sessions, and this is the session")]
 pub mod session;
+pub mod shared;
+pub mod stream;

@@ -2,100 +2,107 @@
 //! once for all of them.
 //!
 //! ```text
-//!            a session is free        prompt is fed             wants no more, context is full
+//!            a session is free        prompt is fed             receiver is done, context is full
 //! waiting ──────────────────► prefill ────────────► decoding ──────────────────────────────────► idle session
 //!                             a step's worth        all of them                                   keeps its cache
-//!                             at a turn             in each step
+//!                             in a tick             in each step
 //! ```
 //!
-//! A session that has ended keeps its tokens: a prompt that begins like them goes on from there (prefix caching).
+//! A session whose request has ended keeps its tokens: a prompt that begins like them goes on from there (prefix caching).
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::RunError;
-use crate::model::Model;
-use crate::session::session::{Sampling, Session};
-use crate::step::batch::BatchRow;
+use crate::session::session::Session;
+use crate::session::shared::Shared;
+use crate::session::stream::{BatchRow, BatchTokens};
+use crate::step::sampling::Sampling;
 
-/// Sequences that wait, run and have ended, on one model.
-pub struct Scheduler<L> {
-    model: Model,
-    waiting: VecDeque<Request<L>>,
+/// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
+/// [`Scheduler::tick`] again and again.
+pub struct Scheduler<R> {
+    shared: Arc<Shared>,
+    waiting: VecDeque<Request<R>>,
     /// In the order in which they came; only the first is fed.
-    prefill: VecDeque<Sequence<L>>,
-    decoding: Vec<Sequence<L>>,
+    prefill: VecDeque<Active<R>>,
+    decoding: Vec<Active<R>>,
     /// The one that has been idle longest first.
     idle: VecDeque<Session>,
-    /// Of the last turn that fed a step's worth.
+    /// Of the last tick that fed a step's worth.
     prefill_tokens_per_s: Option<f64>,
 }
 
 /// A prompt that is to be continued.
-pub struct Request<L> {
+pub struct Request<R> {
     /// One token at least, and no more than the context holds.
     pub prompt: Vec<u32>,
+    /// How the tokens that follow are sampled.
     pub sampling: Sampling,
-    pub listener: L,
+    /// Where they go.
+    pub receiver: R,
 }
 
-/// Whoever asked for a sequence.
-pub trait Listener {
-    /// The sequence has a session, which still held the first `cached_tokens` of its prompt.
+/// Receives the tokens of a request. Its methods are called by [`Scheduler::tick`] between two steps, with nothing locked: they
+/// delay the next step, and may call everything.
+pub trait TokenReceiver {
+    /// The request has a session, which still held the first `cached_tokens` of its prompt.
     fn begin(&mut self, cached_tokens: u32);
 
-    /// A token was drawn. Breaks off when it wants no more, and hears nothing more then.
+    /// Receives the next token. `Break` ends the request; no method is called afterwards.
     fn token(&mut self, token: u32) -> ControlFlow<()>;
 
-    /// Whether nobody would hear: asked of sequences that no token was drawn for yet.
-    fn has_left(&self) -> bool;
+    /// Whether the tokens are not needed any more. Requests without a token yet are dropped then, and no method is called
+    /// afterwards.
+    fn is_closed(&self) -> bool;
 
-    /// No more tokens come, although more were wanted.
+    /// The request ended, although [`TokenReceiver::token`] did not end it.
     fn end(&mut self, why: End<'_>);
 }
 
-/// Why there are no more tokens.
+/// Why a request ended early.
 #[derive(Debug)]
 pub enum End<'e> {
+    /// The sequence is as long as the model was loaded for.
     ContextFull,
+    /// A step failed, or the prompt was refused.
     Failed(&'e RunError),
 }
 
-/// Hears after each step how many tokens were drawn; breaks off when requests have come.
-pub type Between<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
+/// Is called after each step with the number of tokens that were sampled. `Break` ends the tick, because requests have come.
+pub type AfterStep<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 
-struct Sequence<L> {
+/// A request with a session.
+struct Active<R> {
     session: Session,
     /// What is to be appended yet: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
-    listener: L,
+    receiver: R,
 }
 
-/// Most of a prompt that is fed in a turn.
-const MOST_PREFILL_TOKENS: usize = 512;
-/// Least of it, unless it ends: shorter steps would read all weights for little.
-const LEAST_PREFILL_TOKENS: usize = 64;
-/// How long sequences that decode may wait for a turn's prefill: a pause that a reader hardly sees.
+/// Most tokens of a prompt that are fed in a tick.
+const MAX_PREFILL_TOKENS: usize = 512;
+/// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
+const MIN_PREFILL_TOKENS: usize = 64;
+/// How long sequences that decode may wait for a tick's prefill: a pause that a reader hardly sees.
 const PREFILL_PAUSE: Duration = Duration::from_millis(250);
 
-impl<L: Listener> Scheduler<L> {
-    /// With as many sessions as `model` was loaded for.
-    ///
-    /// # Errors
-    /// [`RunError::NoProgram`] when no step of the artifact takes a token of each, and when the model's sessions are taken.
-    pub fn new(model: &Model) -> Result<Scheduler<L>, RunError> {
-        if model.slots() > model.batch_rows() {
+impl<R: TokenReceiver> Scheduler<R> {
+    /// With all sessions that the model was loaded for.
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Scheduler<R>, RunError> {
+        if shared.slots() > shared.batch_rows() {
             return Err(RunError::NoProgram { wanted: "tokens of so many sequences at once" });
         }
-        let idle = (0..model.slots()).map(|_| model.session()).collect::<Result<_, _>>()?;
+        let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
         let (waiting, prefill, decoding) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Ok(Scheduler { model: model.clone(), waiting, prefill, decoding, idle, prefill_tokens_per_s: None })
+        Ok(Scheduler { shared: shared.clone(), waiting, prefill, decoding, idle, prefill_tokens_per_s: None })
     }
 
     /// Puts a request at the end of the queue.
-    pub fn submit(&mut self, request: Request<L>) {
+    pub fn submit(&mut self, request: Request<R>) {
         self.waiting.push_back(request);
     }
 
@@ -104,158 +111,167 @@ impl<L: Listener> Scheduler<L> {
         self.waiting.len()
     }
 
-    /// Sequences whose prompt is not in the cache yet.
+    /// Requests whose prompt is not in the cache yet.
     pub fn in_prefill(&self) -> usize {
         self.prefill.len()
     }
 
+    /// Requests that get a token in each step.
     pub fn decoding(&self) -> usize {
         self.decoding.len()
     }
 
-    /// Whether a turn would do nothing.
+    /// Whether a tick would do nothing.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.prefill.is_empty() && self.decoding.is_empty()
     }
 
-    /// Requests get the sessions that are free. Then, while prompts are to be fed, the first of them gets a step's worth and
-    /// every decoding sequence a token; otherwise those decode until one of them ends or `between` breaks off.
-    pub fn turn(&mut self, between: &mut Between<'_>) {
-        self.forget_who_left();
+    /// Gives free sessions to waiting requests. Then, while prompts are to be fed, feeds a step's worth of the first of them and
+    /// runs one step of all decoding sequences; otherwise runs their steps until one of them ends or `after_step` breaks.
+    /// Blocks meanwhile. A failed step ends its requests, not the scheduler.
+    pub fn tick(&mut self, after_step: &mut AfterStep<'_>) {
+        self.drop_closed();
         self.admit();
         if self.prefill.is_empty() {
-            self.decode(u32::MAX, between);
+            self.decode(u32::MAX, after_step);
         } else {
-            self.feed_prompt(between);
-            self.decode(1, between);
+            self.feed_prompt(after_step);
+            self.decode(1, after_step);
         }
     }
 
-    fn forget_who_left(&mut self) {
-        self.waiting.retain(|request| !request.listener.has_left());
-        let (left, stay): (VecDeque<_>, _) = self.prefill.drain(..).partition(|sequence| sequence.listener.has_left());
-        self.prefill = stay;
-        self.idle.extend(left.into_iter().map(|sequence| sequence.session));
+    fn drop_closed(&mut self) {
+        self.waiting.retain(|request| !request.receiver.is_closed());
+        let (closed, open): (VecDeque<_>, _) = self.prefill.drain(..).partition(|active| active.receiver.is_closed());
+        self.prefill = open;
+        self.idle.extend(closed.into_iter().map(|active| active.session));
     }
 
     fn admit(&mut self) {
         while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt)) {
             let mut session = self.idle.remove(index).expect("an index of an idle session");
-            let Request { mut prompt, sampling, mut listener } = self.waiting.pop_front().expect("it was at the front");
+            let Request { mut prompt, sampling, mut receiver } = self.waiting.pop_front().expect("it was at the front");
             let cached_tokens = session.keep_common_start(&prompt);
-            session.restart_draws();
-            listener.begin(cached_tokens);
+            session.restart_samples();
+            receiver.begin(cached_tokens);
             prompt.drain(..cached_tokens as usize);
-            self.prefill.push_back(Sequence { session, rest: prompt, sampling, listener });
+            self.prefill.push_back(Active { session, rest: prompt, sampling, receiver });
         }
     }
 
-    /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, nobody's
-    /// conversation is given up. Otherwise, and among equals, the one that has been idle longest.
+    /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, no other
+    /// conversation's cache is given up. Otherwise, and among equals, the one that has been idle longest.
     fn best_session(&self, prompt: &[u32]) -> Option<usize> {
         let common = self.idle.iter().map(|session| (session.common_start(prompt), session.len_tokens()));
         let worth = common
             .enumerate()
             .rev()
-            .filter(|(_, (common, held))| *common > 0 && 2 * common >= (*held).min(prompt.len() as u32));
+            .filter(|(_, (common, len))| *common > 0 && 2 * common >= (*len).min(prompt.len() as u32));
         let best = worth.max_by_key(|(_, (common, _))| *common).map(|(index, _)| index);
         best.or((!self.idle.is_empty()).then_some(0))
     }
 
-    /// Feeds a step's worth of the first prompt, and moves its sequence on when that was the rest of it.
-    fn feed_prompt(&mut self, between: &mut Between<'_>) {
-        let most = self.prefill_tokens();
-        let sequence = self.prefill.front_mut().expect("a turn looks whether a prompt is to be fed");
-        let Sequence { session, rest, sampling, listener } = sequence;
+    /// Feeds a step's worth of the first prompt, and moves its request on when that was the rest of it.
+    fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
+        let max_tokens = self.prefill_tokens();
+        let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
+        let Active { session, rest, sampling, receiver } = active;
         let begun = Instant::now();
-        let n_tokens = rest.len().min(most);
+        let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
             true => session.feed_part(rest, n_tokens).map(|()| None),
             false => session.feed_and_sample(rest, sampling).map(Some),
         };
-        if n_tokens >= LEAST_PREFILL_TOKENS {
+        if n_tokens >= MIN_PREFILL_TOKENS {
             self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
         }
         match fed {
             Ok(None) => drop(rest.drain(..n_tokens)),
             Ok(Some(sampled)) => {
                 *rest = vec![sampled.token];
-                let wants_more = listener.token(sampled.token).is_continue();
-                // What has come is seen before the next turn anyway.
-                let _ = between(1);
-                let sequence = self.prefill.pop_front().expect("it was at the front");
-                self.go_on(sequence, wants_more);
+                let goes_on = receiver.token(sampled.token).is_continue();
+                // Requests that came are seen before the next tick anyway.
+                let _ = after_step(1);
+                let active = self.prefill.pop_front().expect("it was at the front");
+                self.move_on(active, goes_on);
             }
             Err(error) => {
-                listener.end(End::Failed(&error));
+                receiver.end(End::Failed(&error));
                 session.clear();
-                self.idle.extend(self.prefill.pop_front().map(|sequence| sequence.session));
+                self.idle.extend(self.prefill.pop_front().map(|active| active.session));
             }
         }
     }
 
-    /// Tokens of a turn's prefill: a step's worth, and while others decode no more than the last one's pace promises in the
+    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's pace promises in the
     /// pause that they may wait.
     fn prefill_tokens(&self) -> usize {
         match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty()) {
-            Some(pace) => tokens_in_pause(pace),
-            None => MOST_PREFILL_TOKENS,
+            Some(tokens_per_s) => tokens_in_pause(tokens_per_s),
+            None => MAX_PREFILL_TOKENS,
         }
     }
 
-    /// Steps of all decoding sequences, at most `most`.
-    fn decode(&mut self, most: u32, between: &mut Between<'_>) {
+    /// Steps of all decoding sequences, at most `max_steps`.
+    fn decode(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
         if self.decoding.is_empty() {
             return;
         }
-        let mut want_more = vec![true; self.decoding.len()];
-        let (mut rows, mut hearers) = (Vec::new(), Vec::new());
-        for (Sequence { session, rest, sampling, listener }, wants_more) in self.decoding.iter_mut().zip(&mut want_more)
-        {
+        let mut go_on = vec![true; self.decoding.len()];
+        let (mut rows, mut receivers) = (Vec::new(), Vec::new());
+        for (Active { session, rest, sampling, receiver }, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
             rows.push(BatchRow { session, token: rest[0], sampling });
-            hearers.push((listener, rest, wants_more));
+            receivers.push((receiver, rest, goes_on));
         }
-        let decoded = self.model.generate_batch(&mut rows, most, &mut |sampled| {
-            let mut all_go_on = true;
-            for ((listener, rest, wants_more), sampled) in hearers.iter_mut().zip(sampled) {
-                rest[0] = sampled.token;
-                **wants_more = listener.token(sampled.token).is_continue();
-                all_go_on &= **wants_more;
-            }
-            match (between(sampled.len()), all_go_on) {
-                (ControlFlow::Continue(()), true) => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
-            }
-        });
-        let sequences = std::mem::take(&mut self.decoding);
-        match decoded {
-            Ok(()) => sequences.into_iter().zip(want_more).for_each(|(one, wants_more)| self.go_on(one, wants_more)),
-            Err(error) => sequences.into_iter().zip(want_more).for_each(|(mut sequence, wants_more)| {
-                if wants_more {
-                    sequence.listener.end(End::Failed(&error));
+        let mut failed = None;
+        for step in BatchTokens::new(&self.shared, rows, max_steps) {
+            let sampled = match step {
+                Ok(sampled) => sampled,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
                 }
-                sequence.session.clear();
-                self.idle.push_back(sequence.session);
-            }),
+            };
+            let mut all_go_on = true;
+            for ((receiver, rest, goes_on), sampled) in receivers.iter_mut().zip(&sampled) {
+                rest[0] = sampled.token;
+                **goes_on = receiver.token(sampled.token).is_continue();
+                all_go_on &= **goes_on;
+            }
+            if after_step(sampled.len()).is_break() || !all_go_on {
+                break;
+            }
+        }
+        for (mut active, goes_on) in std::mem::take(&mut self.decoding).into_iter().zip(go_on) {
+            match &failed {
+                None => self.move_on(active, goes_on),
+                Some(error) => {
+                    if goes_on {
+                        active.receiver.end(End::Failed(error));
+                    }
+                    active.session.clear();
+                    self.idle.push_back(active.session);
+                }
+            }
         }
     }
 
-    /// A sequence that a token was drawn for decodes on, or its session is free.
-    fn go_on(&mut self, mut sequence: Sequence<L>, wants_more: bool) {
-        let is_full = sequence.session.len_tokens() >= self.model.context_tokens();
-        if wants_more && is_full {
-            sequence.listener.end(End::ContextFull);
+    /// A request that has got a token decodes on, or its session is free.
+    fn move_on(&mut self, mut active: Active<R>, goes_on: bool) {
+        let is_full = active.session.len_tokens() >= self.shared.context_tokens();
+        if goes_on && is_full {
+            active.receiver.end(End::ContextFull);
         }
-        match wants_more && !is_full {
-            true => self.decoding.push(sequence),
-            false => self.idle.push_back(sequence.session),
+        match goes_on && !is_full {
+            true => self.decoding.push(active),
+            false => self.idle.push_back(active.session),
         }
     }
 }
 
 fn tokens_in_pause(tokens_per_s: f64) -> usize {
     let tokens = (tokens_per_s * PREFILL_PAUSE.as_secs_f64()) as usize;
-    tokens.clamp(LEAST_PREFILL_TOKENS, MOST_PREFILL_TOKENS)
+    tokens.clamp(MIN_PREFILL_TOKENS, MAX_PREFILL_TOKENS)
 }
 
 #[cfg(test)]

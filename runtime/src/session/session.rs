@@ -1,119 +1,86 @@
-//! One sequence of tokens on a loaded model: feed tokens, draw the next one, go back, start anew.
+//! One sequence of tokens on a loaded model: feed tokens, sample the next one, go back, start anew.
 
-use std::ops::ControlFlow;
-
-use unicorn_artifact::step::{MAX_HISTORY, Sampler};
+use std::sync::Arc;
 
 use crate::error::RunError;
-use crate::memory::kv_pages::BlockTable;
-use crate::model::Model;
 use crate::program::chunks::{Chunk, StepOutput, next_chunk};
-use crate::session::journal::{Entry, Journal};
-use crate::session::recovery::{Stop, persist};
-use crate::step::batch::BatchRow;
-use crate::step::engine::{Drawing, Engine, Rows, Step};
+use crate::session::cancel::CancelToken;
+use crate::session::recovery::persist;
+use crate::session::sequence::Sequence;
+use crate::session::shared::Shared;
+use crate::session::stream::Tokens;
+use crate::step::engine::Engine;
+use crate::step::sampling::{Sampled, Sampling};
 use crate::vk::Failure;
 
-/// One sequence: its tokens and its pages of the KV cache. Dropped, it gives back its slot.
+/// One sequence: its tokens and its pages of the KV cache.
+///
+/// It keeps its model loaded, and can be moved to another thread. Steps of several sessions alternate on the device, step by
+/// step, in the order in which they were asked for; nothing else waits for a step. Dropped, it gives back its slot and its
+/// pages at once, also between two tokens of another session's [`Tokens`].
+///
+/// A device that is lost is made ready again, as often as it takes a few tries, and the work goes on with the same tokens
+/// bit for bit: see [`crate::Model::take_recoveries`].
 pub struct Session {
-    model: Model,
-    slot: u32,
-    /// One a KV group.
-    tables: Vec<BlockTable>,
-    /// The engine that the tables are true for.
-    generation: u64,
-    /// What is in the cache.
-    journal: Journal,
+    shared: Arc<Shared>,
+    sequence: Sequence,
     chunk_limit: u32,
-    draws: u32,
-    /// Since they were last taken.
-    gpu_seconds: f64,
-    interrupted: fn() -> bool,
+    cancel: Option<CancelToken>,
 }
 
-/// How the next token is drawn from the logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0: greedy.
-    pub temperature: f32,
-    /// 0: all.
-    pub top_k: u32,
-    /// 1: all.
-    pub top_p: f32,
-    /// 0: all.
-    pub min_p: f32,
-    /// 1: none.
-    pub repeat_penalty: f32,
-    /// Most recent tokens that the penalty looks at, at most `step::MAX_HISTORY`.
-    pub repeat_last_n: u32,
-    pub seed: u64,
-}
-
-/// A drawn token.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampled {
-    pub token: u32,
-    /// Its logit, after penalties and before temperature.
-    pub logit: f32,
-    /// Tokens that top-k, top-p and min-p left to draw from.
-    pub candidates: u32,
-}
-
-/// Takes each row's position and logits (vocab_size f32) in order.
+/// Is called with each row's position in the sequence and its logits (`vocab_size` f32), in order.
 pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 
 impl Session {
-    pub(crate) fn new(model: Model, slot: u32, tables: Vec<BlockTable>, generation: u64) -> Session {
-        Session {
-            journal: Journal::new(model.context_tokens()),
-            model,
-            slot,
-            tables,
-            generation,
-            chunk_limit: u32::MAX,
-            draws: 0,
-            gpu_seconds: 0.0,
-            interrupted: || false,
-        }
-    }
-
-    pub fn len_tokens(&self) -> u32 {
-        self.journal.len_tokens()
+    pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
+        let sequence = shared.new_sequence()?;
+        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None })
     }
 
     /// Tokens in the cache.
-    pub fn tokens(&self) -> &[u32] {
-        self.journal.tokens()
+    pub fn len_tokens(&self) -> u32 {
+        self.sequence.len_tokens()
     }
 
-    /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take.
+    /// The tokens in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        self.sequence.tokens()
+    }
+
+    /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take, which is the default.
     pub fn set_chunk_tokens(&mut self, chunk_tokens: u32) {
         self.chunk_limit = if chunk_tokens == 0 { u32::MAX } else { chunk_tokens };
     }
 
-    /// Asks `interrupted` before each step of a feed, which ends with [`RunError::Interrupted`] when it says so.
-    pub fn interrupt_when(&mut self, interrupted: fn() -> bool) {
-        self.interrupted = interrupted;
+    /// From now on, work of this session ends with [`RunError::Cancelled`] once `token` is cancelled, from whatever thread.
+    /// Feeding looks at it before each submission to the device, about ten times a second, generating before each step.
+    /// What was fed by whole steps stays.
+    pub fn set_cancel(&mut self, token: CancelToken) {
+        self.cancel = Some(token);
     }
 
-    /// Appends tokens to the cache without looking at their logits.
+    /// Appends tokens to the cache without looking at their logits. Blocks until the last step has ended.
     ///
     /// # Errors
-    /// When the context is too short, a token unknown, or the device fails and cannot be had back. Tokens whose step
-    /// succeeded stay.
+    /// When the context is too short or a token unknown; nothing is appended then. When the session is cancelled, or the device
+    /// fails and cannot be made ready again; tokens whose step succeeded stay.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<(), RunError> {
         self.feed_part(tokens, tokens.len())
     }
 
-    /// Appends the first `n_tokens` of `tokens`, the rest of which will follow: LongRoPE looks at all of them.
+    /// Appends the first `n_tokens` of `tokens`, the rest of which will follow: for texts of some lengths, LongRoPE gives all
+    /// tokens other frequencies.
     ///
     /// # Errors
     /// As [`Session::feed`] for all of them.
+    ///
+    /// # Panics
+    /// If there are fewer tokens than `n_tokens`.
     pub fn feed_part(&mut self, tokens: &[u32], n_tokens: usize) -> Result<(), RunError> {
-        self.feed_steps(tokens, n_tokens, StepOutput::Nothing, &Sampling::default(), |_, _, _| Ok(()))
+        self.feed_steps(tokens, n_tokens, StepOutput::Nothing, &Sampling::default(), |_, _, _| Ok(()), |_, ()| ())
     }
 
-    /// Appends tokens and draws the one that follows, which is not appended yet.
+    /// Appends tokens and samples the one that follows, which is not appended yet. Blocks until the last step has ended.
     ///
     /// # Errors
     /// As [`Session::feed`], and for no tokens at all or a sampling parameter out of range.
@@ -123,35 +90,49 @@ impl Session {
             return Err(RunError::NoTokens);
         }
         let mut sampled = None;
-        let draws = self.draws;
-        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampling, |engine, chunk, _| {
-            if engine.programs.shapes[chunk.program].samples {
-                sampled = Some(engine.sampled(0, draws)?);
-            }
-            Ok(())
-        })?;
-        self.count_draw();
+        let read = |engine: &mut Engine, chunk: Chunk, number: u32| match engine.programs.shapes[chunk.program].samples
+        {
+            true => engine.sampled(0, number).map(Some),
+            false => Ok(None),
+        };
+        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampling, read, |_, one| sampled = one)?;
+        self.sequence.count_sample();
         Ok(sampled.expect("the last step of a feed that wants a token samples"))
     }
 
-    /// Appends tokens and hands every row's logits to `sink`, in order.
+    /// Appends tokens and calls `sink` with every row's logits, in order. No lock is held while it runs. Blocks until the
+    /// last step has ended.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
-        let vocab_size = self.model.meta().model.vocab_size;
-        let mut logits = Vec::new();
-        self.feed_steps(tokens, tokens.len(), StepOutput::AllLogits, &Sampling::default(), |engine, chunk, position| {
-            logits.clear();
+        let vocab_size = self.shared.model().vocab_size;
+        let read = |engine: &mut Engine, chunk: Chunk, _| {
+            let mut logits = Vec::with_capacity(chunk.n_rows as usize * vocab_size as usize);
             engine.read_logits(chunk.program, chunk.n_rows, vocab_size, &mut logits)?;
+            Ok(logits)
+        };
+        let each = |position: u32, logits: Vec<f32>| {
             for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
                 sink(position, row);
             }
-            Ok(())
-        })
+        };
+        self.feed_steps(tokens, tokens.len(), StepOutput::AllLogits, &Sampling::default(), read, each)
     }
 
-    /// Forgets tokens from `len_tokens` on; a longer length changes nothing.
+    /// Appends `first` and then each token that is sampled, at most `max_tokens` in all, as the iterator is asked for them. It
+    /// ends when the context is full. The token that it gave last is not appended: it is the `first` of what follows.
+    ///
+    /// What a caller could have known (a token that is unknown, a context that is full already, a sampling parameter out of
+    /// range) is the first item.
+    ///
+    /// # Errors
+    /// Each item: as [`Session::feed_and_sample`]. What was sampled before stays.
+    pub fn generate(&mut self, first: u32, sampling: &Sampling, max_tokens: u32) -> Tokens<'_> {
+        Tokens::new(self, first, sampling, max_tokens)
+    }
+
+    /// Forgets tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
     ///
     /// # Errors
     /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to.
@@ -162,41 +143,33 @@ impl Session {
         if let Some(kept_from) = self.forgotten(len_tokens) {
             return Err(RunError::Forgotten { len_tokens, kept_from });
         }
-        self.give_back_from(len_tokens);
+        self.sequence.truncate(len_tokens);
         Ok(())
     }
 
-    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
-    fn forgotten(&self, len_tokens: u32) -> Option<u32> {
-        // Tables of an engine that is gone forget nothing: the journal makes the cache anew.
-        let is_current = self.model.shared().engine_of(self.generation).is_some();
-        let tables = if is_current { self.tables.as_slice() } else { &[] };
-        tables.iter().find(|table| !table.can_continue_at(len_tokens)).map(|table| table.kept_from())
-    }
-
-    /// Forgets everything, so that equal seeds draw equal tokens again.
+    /// Forgets everything, so that equal seeds sample equal tokens again. Waits for no step.
     pub fn clear(&mut self) {
-        self.give_back_from(0);
-        self.restart_draws();
+        self.sequence.truncate(0);
+        self.restart_samples();
     }
 
-    /// Equal seeds draw after equal tokens what they drew in a new sequence.
-    pub fn restart_draws(&mut self) {
-        self.draws = 0;
+    /// Equal seeds sample after equal tokens what they sampled in a new sequence.
+    pub fn restart_samples(&mut self) {
+        self.sequence.restart_samples();
     }
 
     /// How many of its tokens the sequence could keep to go on with `prompt`: those that are the same, and were fed with
     /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to.
-    /// The prompt's last token is always fed, because its logits are wanted.
+    /// The prompt's last token is always fed, because its logits are wanted. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
-        let rope_variant = self.model.meta().model.rope_variant(prompt.len() as u32);
-        let common = common_start(self.tokens(), prompt).min(self.journal.len_of_variant(rope_variant));
+        let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
+        let common = common_start(self.tokens(), prompt).min(self.sequence.len_of_variant(rope_variant));
         let goes_on = common == self.len_tokens() || self.forgotten(common).is_none();
         if goes_on { common } else { 0 }
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the
-    /// next token would attend to. Returns how many tokens of the prompt are still there.
+    /// next token would attend to. Returns how many tokens of the prompt are still there. Waits for no step.
     pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {
         if self.truncate(self.common_start(prompt)).is_err() {
             self.clear();
@@ -204,166 +177,83 @@ impl Session {
         self.len_tokens()
     }
 
-    /// Seconds that the device spent in this sequence's steps since this was last asked (those of a batch count for each
-    /// of its sequences, and those of a submission for all of its steps, also if a draw was forgotten); `None`: it keeps no time,
-    /// or there was no step.
+    /// Seconds that the device spent in this sequence's steps since the last call (those of a batch count for each
+    /// of its sequences, and those of a submission for all of its steps, also if a sample was not taken); `None`: it keeps no
+    /// time, or there was no step.
     pub fn take_gpu_seconds(&mut self) -> Option<f64> {
-        let seconds = std::mem::take(&mut self.gpu_seconds);
-        (seconds > 0.0).then_some(seconds)
+        Some(self.sequence.take_gpu_seconds()).filter(|&seconds| seconds > 0.0)
     }
 
-    /// Appends `first` and then each token that is drawn, at most `most` in all, until `each`, which hears of every drawn token in
-    /// order, breaks off, or until the context is full: [`Model::generate_batch`] for this sequence alone.
-    ///
-    /// # Errors
-    /// Those of [`Model::generate_batch`].
-    pub fn generate(
-        &mut self,
-        first: u32,
-        sampling: &Sampling,
-        most: u32,
-        each: &mut dyn FnMut(Sampled) -> ControlFlow<()>,
-    ) -> Result<(), RunError> {
-        let model = self.model.clone();
-        let row = BatchRow { session: self, token: first, sampling };
-        model.generate_batch(&mut [row], most, &mut |sampled| each(sampled[0]))
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
-    /// Runs the first `n_tokens` of `tokens` through as many steps as it takes. `after_step` gets the engine, the step and its first position.
-    fn feed_steps(
+    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
+    pub(crate) fn cancel(&self) -> Option<&CancelToken> {
+        self.cancel.as_ref()
+    }
+
+    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
+    fn forgotten(&self, len_tokens: u32) -> Option<u32> {
+        self.sequence.forgotten(len_tokens, self.shared.generation())
+    }
+
+    /// Runs the first `n_tokens` of `tokens` through as many steps as it takes. After each, `read` is called with the engine, the
+    /// step and the number of its sample; then, with nothing locked, `each` with the step's first position and what was read.
+    fn feed_steps<R>(
         &mut self,
         tokens: &[u32],
         n_tokens: usize,
-        wanted: StepOutput,
+        output: StepOutput,
         sampling: &Sampling,
-        mut after_step: impl FnMut(&mut Engine, Chunk, u32) -> Result<(), Failure>,
+        mut read: impl FnMut(&mut Engine, Chunk, u32) -> Result<R, Failure>,
+        mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
-        self.check(tokens)?;
-        let model = self.model.clone();
+        let Session { shared, sequence, chunk_limit, cancel } = self;
+        check(shared, sequence.len_tokens(), tokens)?;
         // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
         // keys that they got, as in every implementation with a cache.
-        let rope_variant = self.model.meta().model.rope_variant(self.len_tokens() + tokens.len() as u32);
+        let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
         let mut rest = &tokens[..n_tokens];
         while !rest.is_empty() {
-            if (self.interrupted)() {
-                return Err(RunError::Interrupted);
+            if cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+                return Err(RunError::Cancelled);
             }
-            let n_rows = persist(&model, &mut [self], |engine, sessions| {
-                let session = &mut *sessions[0];
-                let position = session.len_tokens();
-                let chunk =
-                    next_chunk(&engine.programs.shapes, wanted, position, rest.len() as u32, session.chunk_limit)
-                        .ok_or(RunError::NoProgram { wanted: wanted.name() })?;
+            let position = sequence.len_tokens();
+            let (n_rows, what) = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
+                let sequence = &mut *sequences[0];
+                let chunk = next_chunk(&engine.programs.shapes, output, position, rest.len() as u32, *chunk_limit)
+                    .ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
-                session.journal.append(now, chunk.program, rope_variant);
-                let drawing = sampling.drawing(session.draws, false, session.journal.tokens());
-                let entry = Entry { program: chunk.program, position, tokens: now, rope_variant };
-                let ran = run_entry(engine, session.slot, &mut session.tables, &entry, drawing)
-                    .and_then(|()| Ok(after_step(engine, chunk, position)?));
-                session.count_gpu_seconds(engine.gpu_seconds(chunk.program, 0));
-                if ran.is_err() {
-                    session.journal.truncate(position);
+                sequence.run(engine, chunk.program, now, rope_variant, sampling)?;
+                let what = read(engine, chunk, sequence.samples());
+                if what.is_err() {
+                    sequence.take_back(position);
                 }
-                ran?;
-                Ok(chunk.n_rows)
+                Ok((chunk.n_rows, what?))
             })?;
+            each(position, what);
             rest = &rest[n_rows as usize..];
         }
         Ok(())
     }
+}
 
-    /// Makes the cache anew if the engine is another than the one that this session's tables are true for.
-    pub(crate) fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<(), Stop> {
-        if self.generation == generation {
-            return Ok(());
-        }
-        self.tables.iter_mut().for_each(BlockTable::forget);
-        let drawing = Sampling::default().drawing(0, false, &[]);
-        for entry in self.journal.entries() {
-            run_entry(engine, self.slot, &mut self.tables, &entry, drawing)?;
-        }
-        self.generation = generation;
-        Ok(())
+/// Whether `tokens` can follow a sequence of `len_tokens`.
+pub(crate) fn check(shared: &Shared, len_tokens: u32, tokens: &[u32]) -> Result<(), RunError> {
+    let vocab_size = shared.model().vocab_size;
+    if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+        return Err(RunError::UnknownToken { token, vocab_size });
     }
-
-    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), RunError> {
-        let vocab_size = self.model.meta().model.vocab_size;
-        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-            return Err(RunError::UnknownToken { token, vocab_size });
-        }
-        let needed_tokens = u64::from(self.len_tokens()) + tokens.len() as u64;
-        let context_tokens = self.model.context_tokens();
-        if needed_tokens > u64::from(context_tokens) {
-            return Err(RunError::ContextFull { context_tokens, needed_tokens });
-        }
-        Ok(())
+    let needed_tokens = u64::from(len_tokens) + tokens.len() as u64;
+    let context_tokens = shared.context_tokens();
+    if needed_tokens > u64::from(context_tokens) {
+        return Err(RunError::ContextFull { context_tokens, needed_tokens });
     }
-
-    pub(crate) fn is_of(&self, model: &Model) -> bool {
-        self.model.is(model)
-    }
-
-    /// Appends a token whose step is yet to run.
-    pub(crate) fn push(&mut self, token: u32, program: usize, engine: &mut Engine) {
-        self.make_room(1, engine);
-        self.append(token, program);
-    }
-
-    /// Appends a token whose step `program` runs on the device's own account: it has its pages.
-    pub(crate) fn append(&mut self, token: u32, program: usize) {
-        let rope_variant = self.model.meta().model.rope_variant(self.len_tokens() + 1);
-        self.journal.append(&[token], program, rope_variant);
-    }
-
-    /// Sees to pages for so many tokens behind the last.
-    pub(crate) fn make_room(&mut self, n_tokens: u32, engine: &mut Engine) {
-        let end = self.len_tokens();
-        engine.advance(self.slot, end..end + n_tokens, &mut self.tables);
-    }
-
-    /// Takes the last token back: its step did not run.
-    pub(crate) fn pop(&mut self) -> u32 {
-        let token = *self.tokens().last().expect("a token was pushed");
-        self.journal.truncate(self.len_tokens() - 1);
-        token
-    }
-
-    /// The last token as a row of a step.
-    pub(crate) fn newest_row(&self) -> Rows<'_> {
-        let position = self.len_tokens() - 1;
-        let rope_variant = self.model.meta().model.rope_variant(position + 1);
-        Rows { slot: self.slot, position, tokens: &self.tokens()[position as usize..], rope_variant }
-    }
-
-    /// How the token after the last is drawn.
-    pub(crate) fn drawing<'s>(&'s self, sampling: &Sampling, feeds: bool) -> Drawing<'s> {
-        sampling.drawing(self.draws, feeds, self.tokens())
-    }
-
-    /// Draws so far.
-    pub(crate) fn draws(&self) -> u32 {
-        self.draws
-    }
-
-    /// A step has made a draw, and its result is there.
-    pub(crate) fn count_draw(&mut self) {
-        self.draws = self.draws.wrapping_add(1);
-    }
-
-    /// What was submitted has ended.
-    pub(crate) fn count_gpu_seconds(&mut self, gpu_seconds: Option<f64>) {
-        self.gpu_seconds += gpu_seconds.unwrap_or_default();
-    }
-
-    fn give_back_from(&mut self, len_tokens: u32) {
-        // Pages of an engine that is gone went with it.
-        if let Some(engine) = self.model.shared().engine_of(self.generation) {
-            for (table, pool) in self.tables.iter_mut().zip(&mut engine.pools) {
-                table.truncate(pool, len_tokens);
-            }
-        }
-        self.journal.truncate(len_tokens);
-    }
+    Ok(())
 }
 
 fn common_start(held: &[u32], prompt: &[u32]) -> u32 {
@@ -371,82 +261,11 @@ fn common_start(held: &[u32], prompt: &[u32]) -> u32 {
     common.min(prompt.len().saturating_sub(1)) as u32
 }
 
-/// Runs one step of a sequence.
-fn run_entry(
-    engine: &mut Engine,
-    slot: u32,
-    tables: &mut [BlockTable],
-    entry: &Entry<'_>,
-    drawing: Drawing<'_>,
-) -> Result<(), Stop> {
-    let &Entry { program, position, tokens, rope_variant } = entry;
-    engine.advance(slot, position..position + tokens.len() as u32, tables);
-    let rows = [Rows { slot, position, tokens, rope_variant }];
-    engine.run(&Step { program, rows: &rows, drawings: &[drawing] })
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
-        self.give_back_from(0);
-        self.model.shared().free_slots.push(self.slot);
+        self.shared.end_sequence(&mut self.sequence);
     }
 }
-
-impl Default for Sampling {
-    /// Greedy.
-    fn default() -> Sampling {
-        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, repeat_last_n: 64, seed: 0 }
-    }
-}
-
-impl Sampling {
-    pub fn check(&self) -> Result<(), RunError> {
-        let wrong = |what, expected, found: String| Err(RunError::Sampling { what, expected, found });
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return wrong("temperature", "0 or more", self.temperature.to_string());
-        }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return wrong("top-p", "above 0 and at most 1", self.top_p.to_string());
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return wrong("min-p", "0 to 1", self.min_p.to_string());
-        }
-        if !(self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0) {
-            return wrong("repeat penalty", "above 0", self.repeat_penalty.to_string());
-        }
-        if self.repeat_last_n as usize > MAX_HISTORY {
-            return wrong("tokens of the repeat penalty", "at most 256", self.repeat_last_n.to_string());
-        }
-        Ok(())
-    }
-
-    /// Tokens that must be written down for the penalty.
-    fn history_tokens(&self) -> usize {
-        if self.repeat_penalty == 1.0 { 0 } else { self.repeat_last_n as usize }
-    }
-
-    /// Of draw number `draw`, after `tokens`.
-    pub(crate) fn drawing<'s>(&self, draw: u32, feeds: bool, tokens: &'s [u32]) -> Drawing<'s> {
-        let history = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
-        let sampler = Sampler {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            seed_low: self.seed as u32,
-            seed_high: (self.seed >> 32) as u32,
-            draw,
-            history_capacity: self.history_tokens() as u32,
-            feeds: u32::from(feeds),
-            ..Sampler::default()
-        };
-        Drawing { sampler, history }
-    }
-}
-
-// The error above names the number.
-const _: () = assert!(MAX_HISTORY == 256);
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,8 @@ use unicorn_artifact::step::MAX_ROWS;
 use crate::error::LoadError;
 use crate::program::programs::PreparedPrograms;
 use crate::program::submissions::{CostModel, split};
-use crate::session::session::Sampling;
-use crate::step::engine::{Drawing, Engine, Rows, Step};
+use crate::step::engine::{Engine, Rows, Step};
+use crate::step::sampling::Sampling;
 
 /// A program is measured on dispatches that are estimated to take this part of the bound: on a device ten times slower than
 /// the estimate, measuring still stays within the bound.
@@ -44,8 +44,8 @@ pub fn measure(
         engine.wait_for_weights(index, &first)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0 }];
-        let drawings: [Drawing<'_>; 1] = [Sampling::default().drawing(0, false, &[])];
-        engine.write(&Step { program: index, rows: &rows, drawings: &drawings })?;
+        let samplers = [Sampling::default().input(0, false, &[])];
+        engine.write(&Step { program: index, rows: &rows, samplers: &samplers })?;
         // The first run raises the device's clocks.
         for _ in 0..2 {
             engine.lane.run(std::slice::from_ref(&list))?;

@@ -9,20 +9,23 @@ use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
 use crate::error::LoadError;
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::HostViews;
-use crate::memory::kv_pages::{BlockTable, PagePool};
+use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::program::profile::StepProfile;
 use crate::program::programs::RecordedPrograms;
 use crate::program::submissions::DispatchRange;
-use crate::session::recovery::Stop;
-use crate::session::session::Sampled;
+use crate::step::flight::SharedFlight;
+use crate::step::sampling::{Sampled, SamplerInput};
+use crate::step::stop::Stop;
 use crate::vk::Failure;
 use crate::vk::pipeline::Pipeline;
 use crate::vk::submission::SubmissionQueue;
 
-/// What all sessions of a model share on its device.
+/// A model on its device, ready to run one step after another.
 pub struct Engine {
-    /// Dropped first: it waits for what is under way.
+    /// Dropped first: it waits for what is submitted.
     pub lane: SubmissionQueue,
+    /// Steps that were submitted and not read yet, with those who will.
+    pub in_flight: Option<SharedFlight>,
     /// `None`: everything was there before the first step.
     pub loading: Option<StreamingLoad>,
     /// Steps since they were last taken, where programs were recorded to be profiled.
@@ -31,8 +34,8 @@ pub struct Engine {
     pub programs: RecordedPrograms,
     /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
     pub reads: Option<Arc<Pipeline>>,
-    /// One a KV group.
-    pub pools: Vec<PagePool>,
+    /// Pages of the KV cache that no sequence has. Its lock is never held while a step runs.
+    pub pools: PagePools,
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
@@ -53,23 +56,17 @@ pub struct Rows<'s> {
     pub rope_variant: u32,
 }
 
-/// How one token is drawn, and the tokens that the repeat penalty looks at.
-#[derive(Clone, Copy)]
-pub struct Drawing<'s> {
-    pub sampler: Sampler,
-    pub history: &'s [u32],
-}
-
-/// What a program is to do.
+/// One forward pass of a program.
 pub struct Step<'s> {
     /// Index into the programs.
     pub program: usize,
     pub rows: &'s [Rows<'s>],
-    pub drawings: &'s [Drawing<'s>],
+    /// One a token that is to be sampled.
+    pub samplers: &'s [SamplerInput<'s>],
 }
 
 impl Engine {
-    /// Runs one step to its end. Its rows have their pages.
+    /// Runs one step to its end. Its rows have their pages, and nothing is in flight.
     pub fn run(&mut self, step: &Step<'_>) -> Result<(), Stop> {
         self.write(step)?;
         let begin = Instant::now();
@@ -123,11 +120,11 @@ impl Engine {
         self.programs.recorded[program].slots[turn].timer.as_ref()?.seconds_between(0, 1)
     }
 
-    /// The token that sampler `sampler` of a step that ended drew, as draw number `draw`.
-    pub fn sampled(&self, sampler: usize, draw: u32) -> Result<Sampled, Failure> {
+    /// The token that sampler `sampler` of a step that ended has sampled, as its sample of that number.
+    pub fn sampled(&self, sampler: usize, number: u32) -> Result<Sampled, Failure> {
         self.views.output.invalidate()?;
         let mut words = [0; Output::WORDS];
-        let at = (draw as usize % KEPT_DRAWS) * MAX_SAMPLERS + sampler;
+        let at = (number as usize % KEPT_DRAWS) * MAX_SAMPLERS + sampler;
         self.views.output.read_words(at * Output::WORDS, &mut words);
         let [token, logit, candidates, stalled] = words;
         if stalled != 0 {
@@ -159,7 +156,8 @@ impl Engine {
     /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step under way may
     /// still read it, but whoever writes it runs behind a barrier after that step.
     pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
-        for (group, (table, pool)) in tables.iter_mut().zip(&mut self.pools).enumerate() {
+        let mut pools = self.pools.lock();
+        for (group, (table, pool)) in tables.iter_mut().zip(pools.iter_mut()).enumerate() {
             let begin = TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize;
             let view = &mut self.views.step;
             table.advance(pool, rows.clone(), |logical, physical| {
@@ -177,7 +175,7 @@ impl Engine {
             long_rope_above: self.long_rope_above,
             table_stride: self.table_stride,
             table_slots: self.slots,
-            n_samplers: step.drawings.len() as u32,
+            n_samplers: step.samplers.len() as u32,
             ..StepHeader::default()
         };
         let view = &mut self.views.step;
@@ -190,13 +188,13 @@ impl Engine {
                 at += Row::WORDS;
             }
         }
-        for (index, drawing) in step.drawings.iter().enumerate() {
-            let n_history = drawing.history.len() as u32;
-            let capacity = drawing.sampler.history_capacity;
+        for (index, input) in step.samplers.iter().enumerate() {
+            let n_history = input.history.len() as u32;
+            let capacity = input.sampler.history_capacity;
             let history_next = if capacity == 0 { 0 } else { n_history % capacity };
-            let sampler = Sampler { n_history, history_next, ..drawing.sampler };
+            let sampler = Sampler { n_history, history_next, ..input.sampler };
             view.write_words(SAMPLERS_AT + index * Sampler::WORDS, &sampler.to_words());
-            view.write_words(HISTORY_AT + index * MAX_HISTORY, drawing.history);
+            view.write_words(HISTORY_AT + index * MAX_HISTORY, input.history);
         }
         view.flush()
     }

@@ -1,6 +1,7 @@
-//! One forward pass: what is written, submitted and read; batches; generation ahead of the host.
+//! One forward pass: what is written, submitted and read; how a token is sampled; steps in flight ahead of the host.
 
-pub mod batch;
 pub mod calibration;
 pub mod engine;
-pub mod generate;
+pub mod flight;
+pub mod sampling;
+pub mod stop;

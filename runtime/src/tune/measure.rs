@@ -13,9 +13,10 @@ use crate::memory::kv_pages::BlockTable;
 use crate::model::Model;
 use crate::program::pipelines::compile_each;
 use crate::program::programs::{self, RecordedPrograms};
-use crate::session::recovery::Stop;
-use crate::session::session::Sampling;
-use crate::step::engine::{Drawing, Engine, Rows, Step};
+use crate::session::shared::Shared;
+use crate::step::engine::{Engine, Rows, Step};
+use crate::step::sampling::{SamplerInput, Sampling};
+use crate::step::stop::Stop;
 use crate::tune::candidates::{Candidates, cached_tokens, candidates, variants};
 use crate::tune::choices::{Choice, StepShape, shapes, versions};
 use crate::vk::device::Device;
@@ -154,7 +155,7 @@ impl Model {
         let TuningResources { device, buffers, bound_seconds } = self.tuning_resources();
         let pipelines = compile_each(device, self.kernels(), target, None, Capture::Nothing, Ok)?;
         let context_tokens = self.context_tokens();
-        let barriers = profile || self.has_barriers();
+        let barriers = profile || self.shared().has_barriers();
         let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, context_tokens, barriers)?;
         prepared.record(device, &prepared.estimated_costs(), *bound_seconds, profile.then_some(target))
     }
@@ -169,25 +170,42 @@ impl Model {
         look: impl FnMut(&mut Engine, usize),
     ) -> Result<(), RunError> {
         let depth_tokens = cached_tokens(self.untuned(), shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
-        let mut shared = self.shared();
+        let shared = self.shared();
         let (sequences, _) = extent(shape, depth_tokens);
-        let slots: Vec<u32> = shared.free_slots.iter().rev().take(sequences as usize).copied().collect();
-        if slots.len() < sequences as usize {
-            return Err(RunError::NoFreeSlot { slots: self.slots() });
+        let mut slots = TakenSlots { shared, slots: Vec::new() };
+        for _ in 0..sequences {
+            slots.slots.push(shared.take_slot()?);
         }
+        let slots = &slots.slots;
+        let mut slot = shared.lock_engine();
         // The buffers are those of the first engine.
-        let engine = shared.engine_of(0).ok_or(RunError::DeviceLost { detail: "it was lost since loading".into() })?;
-        let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| self.empty_tables()).collect();
+        let engine = slot.engine().filter(|_| shared.generation() == 0);
+        let engine = engine.ok_or(RunError::DeviceLost { detail: "it was lost since loading".into() })?;
+        engine.settle(None)?;
+        let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| shared.empty_tables()).collect();
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();
         let made_up = MadeUp { shape, depth_tokens, model: &self.meta().model };
-        let ran = made_up.run(engine, &slots, &mut tables, effort, turn, look);
+        let ran = made_up.run(engine, slots, &mut tables, effort, turn, look);
         std::mem::swap(&mut engine.programs, &mut programs);
         engine.profiles.clear();
         for tables in &mut tables {
-            tables.iter_mut().zip(&mut engine.pools).for_each(|(table, pool)| table.truncate(pool, 0));
+            let mut pools = engine.pools.lock();
+            tables.iter_mut().zip(pools.iter_mut()).for_each(|(table, pool)| table.truncate(pool, 0));
         }
         Ok(ran?)
+    }
+}
+
+/// Slots that no session has meanwhile.
+struct TakenSlots<'m> {
+    shared: &'m Shared,
+    slots: Vec<u32>,
+}
+
+impl Drop for TakenSlots<'_> {
+    fn drop(&mut self) {
+        self.slots.iter().for_each(|&slot| self.shared.give_back_slot(slot));
     }
 }
 
@@ -222,13 +240,13 @@ impl MadeUp<'_> {
         let rope_variant = self.model.rope_variant(position + rows_each);
         let both = slots.iter().zip(tokens.chunks(rows_each as usize));
         let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
-        let drawings: Vec<Drawing> = slots.iter().map(|_| Sampling::default().drawing(0, false, &[])).collect();
+        let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let candidates = engine.programs.shapes.len();
         let turns = effort.rounds * candidates as u32;
         for number in 0..turns {
             let program = number as usize % candidates;
-            let drawings = if engine.programs.shapes[program].samples { &drawings[..] } else { &[] };
-            let step = Step { program, rows: &rows, drawings };
+            let samplers = if engine.programs.shapes[program].samples { &samplers[..] } else { &[] };
+            let step = Step { program, rows: &rows, samplers };
             if number < candidates as u32 {
                 // The first step pays for what later ones find warm.
                 engine.run(&step)?;

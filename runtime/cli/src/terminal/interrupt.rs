@@ -2,8 +2,10 @@
 //! a file are ended by it at once, and their half-written file with them.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
 use std::thread;
+
+use unicorn_runtime::CancelToken;
 
 use crate::error::CliError;
 
@@ -18,10 +20,12 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
     if !has_thread() {
         return Ok(());
     }
+    LazyLock::force(&PRESSED);
     let on_press = move || {
-        if PRESSED.swap(true, Ordering::Relaxed) {
+        if PRESSED.is_cancelled() {
             std::process::exit(EXIT_INTERRUPTED);
         }
+        PRESSED.cancel();
         pressed();
     };
     ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
@@ -47,10 +51,15 @@ pub fn has_thread() -> bool {
 
 /// Whether Ctrl-C was pressed since the last call.
 pub fn pressed() -> bool {
-    PRESSED.swap(false, Ordering::Relaxed)
+    PRESSED.reset()
 }
 
-static PRESSED: AtomicBool = AtomicBool::new(false);
+/// A token that Ctrl-C cancels and [`pressed`] resets.
+pub fn token() -> CancelToken {
+    PRESSED.clone()
+}
+
+static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
 
 /// What shells report for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;

@@ -1,6 +1,5 @@
 //! Timed runs on a loaded model: warm, by the host's clock and the device's, medians of several.
 
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::cases::Case;
@@ -73,7 +72,7 @@ impl Bench<'_> {
             }
             let cached_tokens = session.len_tokens() + steps.div_ceil(2);
             let timed = Timed::begin(&mut session);
-            session.generate(first, &Sampling::default(), steps, &mut |_| ControlFlow::Continue(()))?;
+            session.generate(first, &Sampling::default(), steps).try_for_each(|sampled| sampled.map(drop))?;
             Ok(timed.end(&mut session, u64::from(steps), cached_tokens))
         };
         // The tokens before were warm-up enough, where a cache cannot go back.
@@ -93,9 +92,8 @@ impl Bench<'_> {
             sessions.iter_mut().for_each(Session::clear);
             let timed = Timed::begin(&mut sessions[0]);
             let rows = sessions.iter_mut().zip(&firsts);
-            let mut rows: Vec<BatchRow> =
-                rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }).collect();
-            self.model.generate_batch(&mut rows, steps, &mut |_| ControlFlow::Continue(()))?;
+            let rows = rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling });
+            self.model.generate_batch(rows, steps).try_for_each(|sampled| sampled.map(drop))?;
             Ok(timed.end(&mut sessions[0], u64::from(steps) * u64::from(sequences), steps.div_ceil(2)))
         };
         warm_up(|| run(WARM_UP_STEPS))?;

@@ -1,7 +1,6 @@
 //! One answer: a prompt goes in, tokens come out until something ends it. What the session still holds of the prompt is
 //! not computed again.
 
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use crate::error::CliError;
@@ -116,10 +115,11 @@ impl Answerer<'_> {
 
         let started = Instant::now();
         let new = &prompt[self.session.keep_common_start(prompt) as usize..];
-        self.session.interrupt_when(interrupt::pressed);
+        self.session.set_cancel(interrupt::token());
         let first = match self.session.feed_and_sample(new, sampling) {
             Ok(sampled) => sampled.token,
-            Err(RunError::Interrupted) => {
+            Err(RunError::Cancelled) => {
+                interrupt::pressed();
                 answer.stop_reason = StopReason::Interrupted;
                 return Ok(answer);
             }
@@ -132,19 +132,22 @@ impl Answerer<'_> {
         let mut stop = take(&mut answer, first)?;
         if stop.is_none() && self.session.len_tokens() < self.model.context_tokens() {
             let started = Instant::now();
-            let mut failed = None;
-            self.session.generate(first, sampling, u32::MAX, &mut |sampled| {
+            for sampled in self.session.generate(first, sampling, u32::MAX) {
+                let token = match sampled {
+                    Ok(sampled) => sampled.token,
+                    Err(RunError::Cancelled) => {
+                        interrupt::pressed();
+                        stop = Some(StopReason::Interrupted);
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 answer.decode.tokens += 1;
                 self.status.add_tokens(1, self.model);
-                match take(&mut answer, sampled.token) {
-                    Ok(None) => return ControlFlow::Continue(()),
-                    Ok(reason) => stop = reason,
-                    Err(error) => failed = Some(error),
+                stop = take(&mut answer, token)?;
+                if stop.is_some() {
+                    break;
                 }
-                ControlFlow::Break(())
-            })?;
-            if let Some(error) = failed {
-                return Err(error);
             }
             answer.decode.elapsed = started.elapsed();
         }

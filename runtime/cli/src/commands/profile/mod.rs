@@ -131,7 +131,7 @@ fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(),
     let sampling = Sampling::default();
     tokens.iter().try_for_each(|&token| {
         let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
-        model.decode_batch(&mut rows.collect::<Vec<_>>()).map(|_| ())
+        model.decode_batch(rows).map(|_| ())
     })
 }
 

@@ -15,14 +15,14 @@ use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
 use crate::memory::buffers::{Allocator, Buffers};
-use crate::memory::kv_pages::{PagePool, PagesInUse};
+use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
 use crate::memory::usage::MemoryUsage;
-use crate::model::options::LoadOptions;
-use crate::model::report::LoadReport;
+use crate::options::LoadOptions;
 use crate::parallel;
 use crate::program::pipeline_cache::{self, Compiled};
 use crate::program::{matrix_layout, programs, streamed};
+use crate::report::LoadReport;
 use crate::step::calibration;
 use crate::step::engine::Engine;
 use crate::tune::choices;
@@ -144,18 +144,16 @@ pub fn make_resident(
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;
     let mut cost_models = prepared.estimated_costs();
     let bound = options.submission_seconds();
+    let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
     let mut engine = Engine {
         lane: queue,
         loading,
+        in_flight: None,
         profiles: Vec::new(),
         views,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
         reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
-        pools: plan
-            .kv_groups
-            .iter()
-            .map(|group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use))
-            .collect(),
+        pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),

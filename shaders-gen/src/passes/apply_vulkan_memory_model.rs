@@ -1,9 +1,4 @@
-//! What the Vulkan memory model, which cooperative matrices and fences ask for, wants to be told.
-//!
-//! - An access is private to its lane unless it says otherwise: those to workgroup memory, and to buffers by which workgroups tell
-//!   each other something (`@coherent`, a word that the model does not know), say so here.
-//! - A barrier moves nothing unless it says so. Here all do.
-//! - Its widest scope that needs no feature is the queue's, which is where all our workgroups are.
+//! The Vulkan memory model, which cooperative matrices and device fences require.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +7,26 @@ use rspirv::spirv::{
     AddressingModel, Capability, Decoration, MemoryAccess, MemoryModel, MemorySemantics, Op, Scope, Word,
 };
 
-use crate::matrices::new_id;
-use crate::mend::{constant, instructions, points_to, unsigned, workgroup_pointers};
+use super::module::{instructions, new_id, points_to, u32_constant, workgroup_pointers};
 
-/// Gives a module the Vulkan memory model, if it has another.
-pub fn ask_for(module: &mut Module) {
-    if !is_vulkan(module) {
+/// Completes a module that declares the Vulkan memory model; one with the GLSL450 model stays as it is.
+///
+/// - An access is private to its invocation unless it is NonPrivatePointer: accesses to workgroup memory and to `@coherent` buffers
+///   get that operand, and the Coherent decoration, which this model lacks, goes.
+/// - A barrier makes writes available and visible only where its semantics say so: here every barrier does.
+/// - The Device scope needs a feature of its own; QueueFamily, the widest scope without one, includes every workgroup that we
+///   submit, because all run on one queue.
+pub(crate) fn apply_vulkan_memory_model(module: &mut Module) {
+    if has_vulkan_memory_model(module) {
+        mark_shared_accesses(module);
+        complete_barriers(module);
+        narrow_scopes(module);
+    }
+}
+
+/// Declares the Vulkan memory model, if the module has another.
+pub(super) fn request_vulkan_memory_model(module: &mut Module) {
+    if !has_vulkan_memory_model(module) {
         let operands =
             vec![Operand::AddressingModel(AddressingModel::Logical), Operand::MemoryModel(MemoryModel::Vulkan)];
         module.memory_model = Some(Instruction::new(Op::MemoryModel, None, None, operands));
@@ -28,28 +37,18 @@ pub fn ask_for(module: &mut Module) {
     }
 }
 
-/// Leaves modules of the plain memory model alone.
-pub fn mend(module: &mut Module) {
-    if is_vulkan(module) {
-        share_memory(module);
-        fill_barriers(module);
-        narrow_scopes(module);
-    }
-}
-
-fn is_vulkan(module: &Module) -> bool {
+fn has_vulkan_memory_model(module: &Module) -> bool {
     let model = module.memory_model.as_ref().and_then(|model| model.operands.get(1));
     model == Some(&Operand::MemoryModel(MemoryModel::Vulkan))
 }
 
-fn share_memory(module: &mut Module) {
+fn mark_shared_accesses(module: &mut Module) {
     let pointer_types: BTreeSet<Word> = workgroup_pointers(module).filter_map(|one| one.result_id).collect();
     let coherent = Operand::Decoration(Decoration::Coherent);
-    let (told, others) =
+    let (shared, others): (Vec<Instruction>, Vec<Instruction>) =
         std::mem::take(&mut module.annotations).into_iter().partition(|one| one.operands.get(1) == Some(&coherent));
     module.annotations = others;
-    let told: Vec<Instruction> = told;
-    let mut pointers: BTreeSet<Word> = told.iter().filter_map(|one| one.operands[0].id_ref_any()).collect();
+    let mut pointers: BTreeSet<Word> = shared.iter().filter_map(|one| one.operands[0].id_ref_any()).collect();
     // A pointer comes after the one that it is derived from.
     for one in module.all_inst_iter() {
         let derived = one.class.opcode == Op::AccessChain && points_to(one, &pointers);
@@ -68,7 +67,7 @@ fn share_memory(module: &mut Module) {
     }
 }
 
-fn fill_barriers(module: &mut Module) {
+fn complete_barriers(module: &mut Module) {
     let moves = MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
     let constants: BTreeMap<Word, Instruction> = module
         .types_global_values
@@ -76,7 +75,7 @@ fn fill_barriers(module: &mut Module) {
         .filter(|one| one.class.opcode == Op::Constant)
         .filter_map(|one| Some((one.result_id?, one.clone())))
         .collect();
-    let mut filled: BTreeMap<(Word, u32), Instruction> = BTreeMap::new();
+    let mut completed: BTreeMap<(Word, u32), Instruction> = BTreeMap::new();
     let mut header = module.header.take();
     for barrier in instructions(module) {
         let (at, moves) = match barrier.class.opcode {
@@ -85,7 +84,7 @@ fn fill_barriers(module: &mut Module) {
             _ => continue,
         };
         let Operand::IdMemorySemantics(semantics) = barrier.operands[at] else { continue };
-        let constant = filled.entry((semantics, moves.bits())).or_insert_with(|| {
+        let constant = completed.entry((semantics, moves.bits())).or_insert_with(|| {
             let mut constant = constants[&semantics].clone();
             constant.result_id = Some(new_id(&mut header));
             for operand in &mut constant.operands {
@@ -98,10 +97,10 @@ fn fill_barriers(module: &mut Module) {
         barrier.operands[at] = Operand::IdMemorySemantics(constant.result_id.expect("set above"));
     }
     module.header = header;
-    module.types_global_values.extend(filled.into_values());
+    module.types_global_values.extend(completed.into_values());
 }
 
-/// Fences and atomics of the device become those of the queue.
+/// Fences and atomics of the Device scope get that of QueueFamily.
 fn narrow_scopes(module: &mut Module) {
     let device: BTreeSet<Word> = module
         .types_global_values
@@ -109,13 +108,12 @@ fn narrow_scopes(module: &mut Module) {
         .filter(|one| one.operands == [Operand::LiteralBit32(Scope::Device as u32)])
         .filter_map(|one| one.result_id)
         .collect();
-    let is_wide = |operand: &Operand| matches!(operand, Operand::IdScope(id) if device.contains(id));
-    if !module.all_inst_iter().any(|one| one.operands.iter().any(is_wide)) {
+    let is_device = |operand: &Operand| matches!(operand, Operand::IdScope(id) if device.contains(id));
+    if !module.all_inst_iter().any(|one| one.operands.iter().any(is_device)) {
         return;
     }
-    let kind = unsigned(module);
-    let queue = constant(module, kind, Scope::QueueFamily as u32);
-    for operand in instructions(module).flat_map(|one| &mut one.operands).filter(|operand| is_wide(operand)) {
+    let queue = u32_constant(module, Scope::QueueFamily as u32);
+    for operand in instructions(module).flat_map(|one| &mut one.operands).filter(|operand| is_device(operand)) {
         *operand = Operand::IdScope(queue);
     }
 }

@@ -1,0 +1,204 @@
+//! A sequence's tokens and its pages of the KV cache, without the model that it runs on.
+
+use crate::memory::kv_pages::{BlockTable, PagePools};
+use crate::session::journal::{Entry, Journal};
+use crate::step::engine::{Engine, Rows, Step};
+use crate::step::sampling::{SamplerInput, Sampling};
+use crate::step::stop::Stop;
+
+/// One sequence. Its journal says what belongs into the cache; its tables say where that lies in the cache of one engine.
+pub struct Sequence {
+    slot: u32,
+    /// One a KV group.
+    tables: Vec<BlockTable>,
+    /// `None`: it was not computed on any engine yet, or not as a whole.
+    cache: Option<Cache>,
+    journal: Journal,
+    /// Tokens sampled so far, by which equal seeds sample anew at each step.
+    samples: u32,
+    /// That the device spent in its steps since they were last taken.
+    gpu_seconds: f64,
+}
+
+/// The engine that a sequence's tables are true for.
+struct Cache {
+    generation: u64,
+    pools: PagePools,
+    /// How far the journal was run again, while that is not finished.
+    replay: Option<Replay>,
+}
+
+#[derive(Clone, Copy)]
+struct Replay {
+    next_entry: usize,
+    /// Its first token's.
+    position: u32,
+}
+
+impl Sequence {
+    /// Without tokens. Appending up to `context_tokens` allocates nothing.
+    pub fn new(slot: u32, tables: Vec<BlockTable>, context_tokens: u32) -> Sequence {
+        let journal = Journal::new(context_tokens);
+        Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0 }
+    }
+
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    pub fn tokens(&self) -> &[u32] {
+        self.journal.tokens()
+    }
+
+    pub fn len_tokens(&self) -> u32 {
+        self.journal.len_tokens()
+    }
+
+    /// Tokens from the first on that were fed with LongRoPE's frequencies of this variant.
+    pub fn len_of_variant(&self, rope_variant: u32) -> u32 {
+        self.journal.len_of_variant(rope_variant)
+    }
+
+    /// The engine that its tables are true for.
+    pub fn generation(&self) -> Option<u64> {
+        self.cache.as_ref().map(|cache| cache.generation)
+    }
+
+    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
+    /// `generation` is the current engine's: tables of one that is lost forget nothing, because the journal makes the cache anew.
+    pub fn forgotten(&self, len_tokens: u32, generation: u64) -> Option<u32> {
+        let is_current =
+            self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
+        let tables = if is_current { self.tables.as_slice() } else { &[] };
+        tables.iter().find(|table| !table.can_continue_at(len_tokens)).map(|table| table.kept_from())
+    }
+
+    /// Forgets tokens from `len_tokens` on and gives their pages back. Waits for no step: one in flight that still reads or
+    /// writes such a page ends before anyone else's does.
+    pub fn truncate(&mut self, len_tokens: u32) {
+        match &self.cache {
+            Some(Cache { pools, replay: None, .. }) => truncate(&mut self.tables, pools, len_tokens),
+            _ => self.forget_cache(),
+        }
+        self.journal.truncate(len_tokens);
+    }
+
+    /// Runs the next step of the journal again if the cache is not that of the engine of this generation. `false`: it is, now or
+    /// already, and no step ran.
+    pub fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<bool, Stop> {
+        if self.generation() != Some(generation) {
+            self.forget_cache();
+            let replay = Some(Replay { next_entry: 0, position: 0 });
+            self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay });
+        }
+        let Some(cache) = &mut self.cache else { return Ok(false) };
+        let Some(Replay { next_entry, position }) = cache.replay else { return Ok(false) };
+        let Some(entry) = self.journal.entry(next_entry, position) else {
+            cache.replay = None;
+            return Ok(false);
+        };
+        let input = Sampling::default().input(0, false, &[]);
+        run_entry(engine, self.slot, &mut self.tables, &entry, input)?;
+        cache.replay = Some(Replay { next_entry: next_entry + 1, position: position + entry.tokens.len() as u32 });
+        Ok(true)
+    }
+
+    /// Appends `tokens` by a step of `program` that runs now, to its end.
+    pub fn run(
+        &mut self,
+        engine: &mut Engine,
+        program: usize,
+        tokens: &[u32],
+        rope_variant: u32,
+        sampling: &Sampling,
+    ) -> Result<(), Stop> {
+        let position = self.len_tokens();
+        self.journal.append(tokens, program, rope_variant);
+        let input = sampling.input(self.samples, false, self.journal.tokens());
+        let entry = Entry { program, position, tokens, rope_variant };
+        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, input);
+        self.add_gpu_seconds(engine.gpu_seconds(program, 0).unwrap_or_default());
+        if ran.is_err() {
+            self.journal.truncate(position);
+        }
+        ran
+    }
+
+    /// Appends a token whose step, of `program`, has its pages.
+    pub fn append(&mut self, token: u32, program: usize, rope_variant: u32) {
+        self.journal.append(&[token], program, rope_variant);
+    }
+
+    /// Takes the tokens from `len_tokens` on back, whose steps did not run.
+    pub fn take_back(&mut self, len_tokens: u32) {
+        self.journal.truncate(len_tokens);
+    }
+
+    /// Takes pages for so many tokens behind the last.
+    pub fn take_pages(&mut self, n_tokens: u32, engine: &mut Engine) {
+        let end = self.len_tokens();
+        engine.advance(self.slot, end..end + n_tokens, &mut self.tables);
+    }
+
+    /// The last token as a row of a step.
+    pub fn newest_row(&self, rope_variant: u32) -> Rows<'_> {
+        let position = self.len_tokens() - 1;
+        Rows { slot: self.slot, position, tokens: &self.tokens()[position as usize..], rope_variant }
+    }
+
+    /// How the token after the last is sampled; `feeds`: on the device, it is the next step's.
+    pub fn sampler<'s>(&'s self, sampling: &Sampling, feeds: bool) -> SamplerInput<'s> {
+        sampling.input(self.samples, feeds, self.tokens())
+    }
+
+    /// Tokens sampled so far.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+
+    /// A token was sampled and read.
+    pub fn count_sample(&mut self) {
+        self.samples = self.samples.wrapping_add(1);
+    }
+
+    /// Equal seeds sample after equal tokens what they sampled in a new sequence.
+    pub fn restart_samples(&mut self) {
+        self.samples = 0;
+    }
+
+    /// Steps of this sequence ended that took so long.
+    pub fn add_gpu_seconds(&mut self, gpu_seconds: f64) {
+        self.gpu_seconds += gpu_seconds;
+    }
+
+    pub fn take_gpu_seconds(&mut self) -> f64 {
+        std::mem::take(&mut self.gpu_seconds)
+    }
+
+    /// Gives all pages back, to the pools that they came from.
+    fn forget_cache(&mut self) {
+        if let Some(cache) = self.cache.take() {
+            truncate(&mut self.tables, &cache.pools, 0);
+        }
+    }
+}
+
+fn truncate(tables: &mut [BlockTable], pools: &PagePools, len_tokens: u32) {
+    for (table, pool) in tables.iter_mut().zip(pools.lock().iter_mut()) {
+        table.truncate(pool, len_tokens);
+    }
+}
+
+/// Runs one step of a sequence.
+fn run_entry(
+    engine: &mut Engine,
+    slot: u32,
+    tables: &mut [BlockTable],
+    entry: &Entry<'_>,
+    input: SamplerInput<'_>,
+) -> Result<(), Stop> {
+    let &Entry { program, position, tokens, rope_variant } = entry;
+    engine.advance(slot, position..position + tokens.len() as u32, tables);
+    let rows = [Rows { slot, position, tokens, rope_variant }];
+    engine.run(&Step { program, rows: &rows, samplers: &[input] })
+}

@@ -1,0 +1,245 @@
+//! What the handles and the sessions of one model share, and who waits for whom.
+//!
+//! | lock | held | by |
+//! |---|---|---|
+//! | the engine's (fair) | while one step is submitted and awaited, or the model is made resident again | steps |
+//! | of steps in flight, with the engine's | the same | the stream that they are for |
+//! | free slots, page pools, recoveries | for a few instructions | everything else |
+//!
+//! So making and dropping a session, cutting it back and all reports wait for no step.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unicorn_artifact::ModelMeta;
+
+use crate::device::facts::DeviceFacts;
+use crate::error::{LoadError, RunError};
+use crate::load::artifact::ArtifactFile;
+use crate::load::streaming::StreamingState;
+use crate::memory::kv_pages::BlockTable;
+use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::resident::{Decided, Resident, make_resident};
+use crate::session::fair_lock::{FairGuard, FairLock, lock};
+use crate::session::sequence::Sequence;
+use crate::step::engine::Engine;
+use crate::vk::instance::Instance;
+
+/// A loaded model.
+pub struct Shared {
+    pub artifact: Arc<ArtifactFile>,
+    pub decided: Decided,
+    pub facts: DeviceFacts,
+    pub streaming: Arc<StreamingState>,
+    /// When its loading began.
+    pub begun: Instant,
+    /// Programs of its engine keep every buffer alive that they use.
+    engine: FairLock<EngineSlot>,
+    /// Grows whenever an engine is lost: what a sequence's tables say is true for one generation.
+    generation: AtomicU64,
+    /// The last is given out first.
+    free_slots: Mutex<Vec<u32>>,
+    recoveries: Mutex<Vec<Recovery>>,
+}
+
+/// The engine, while there is one.
+pub struct EngineSlot {
+    /// `None`: it went with its device, and no step has needed it since.
+    engine: Option<Engine>,
+    /// What took the last engine.
+    lost_to: String,
+}
+
+/// A device that was lost, and made ready again.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// The Vulkan call or the wait that failed, and how.
+    pub cause: String,
+    /// Until the model was resident again.
+    pub seconds: f64,
+    /// Its dispatches have barriers since, also where they could wait for each other.
+    pub barriers: bool,
+}
+
+/// Tries to make a model resident again.
+const MAX_TRIES: u32 = 3;
+/// Pause before the second try, doubled before the next: a driver that resets a GPU takes a while.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+impl Shared {
+    pub fn new(
+        artifact: Arc<ArtifactFile>,
+        decided: Decided,
+        facts: DeviceFacts,
+        streaming: Arc<StreamingState>,
+        begun: Instant,
+        engine: Engine,
+    ) -> Shared {
+        Shared {
+            engine: FairLock::new(EngineSlot { engine: Some(engine), lost_to: String::new() }),
+            generation: AtomicU64::new(0),
+            free_slots: Mutex::new((0..decided.request.slots).rev().collect()),
+            recoveries: Mutex::new(Vec::new()),
+            artifact,
+            decided,
+            facts,
+            streaming,
+            begun,
+        }
+    }
+
+    pub fn model(&self) -> &ModelMeta {
+        &self.artifact.meta().model
+    }
+
+    pub fn context_tokens(&self) -> u32 {
+        self.decided.context_tokens
+    }
+
+    /// Sequences that can exist at a time.
+    pub fn slots(&self) -> u32 {
+        self.decided.request.slots
+    }
+
+    /// Most sequences that one step takes.
+    pub fn batch_rows(&self) -> u32 {
+        let programs = &self.artifact.target(self.decided.target).programs;
+        programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
+    }
+
+    /// Longest that several steps of decode may take in one submission.
+    pub fn multistep_seconds(&self) -> f64 {
+        self.decided.options.multistep.as_secs_f64()
+    }
+
+    /// The current engine's generation, or the next one's while there is none. Waits for nothing.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// An empty sequence in a free slot. Waits for no step.
+    ///
+    /// # Errors
+    /// [`RunError::NoFreeSlot`] while as many exist as the model was loaded for.
+    pub fn new_sequence(&self) -> Result<Sequence, RunError> {
+        let slot = self.take_slot()?;
+        Ok(Sequence::new(slot, self.empty_tables(), self.context_tokens()))
+    }
+
+    /// Takes a sequence's pages and its slot back. Waits for no step.
+    pub fn end_sequence(&self, sequence: &mut Sequence) {
+        sequence.truncate(0);
+        self.give_back_slot(sequence.slot());
+    }
+
+    /// # Errors
+    /// [`RunError::NoFreeSlot`].
+    pub fn take_slot(&self) -> Result<u32, RunError> {
+        lock(&self.free_slots).pop().ok_or(RunError::NoFreeSlot { slots: self.slots() })
+    }
+
+    pub fn give_back_slot(&self, slot: u32) {
+        lock(&self.free_slots).push(slot);
+    }
+
+    /// Block tables of an empty sequence, one a KV group.
+    pub fn empty_tables(&self) -> Vec<BlockTable> {
+        let table = |group| {
+            let pages = pool_pages(group, self.context_tokens(), &ContextRequest { slots: 1, ..self.decided.request });
+            BlockTable::new(group, pages as u32)
+        };
+        self.artifact.plan().kv_groups.iter().map(table).collect()
+    }
+
+    /// Waits for the steps of others that came before, one of each thread that generates.
+    pub fn lock_engine(&self) -> FairGuard<'_, EngineSlot> {
+        self.engine.lock()
+    }
+
+    /// Whether someone else needs the engine that the caller has locked.
+    pub fn is_contended(&self) -> bool {
+        self.engine.is_contended()
+    }
+
+    /// The engine, made anew if it was lost, and its generation.
+    ///
+    /// # Errors
+    /// When the device cannot be made ready again.
+    pub fn ready<'e>(&self, slot: &'e mut EngineSlot) -> Result<(u64, &'e mut Engine), RunError> {
+        if slot.engine.is_none() {
+            let begin = Instant::now();
+            let cause = slot.lost_to.clone();
+            let again = self.make_resident_again();
+            slot.engine =
+                Some(again.map_err(|error| RunError::NotRecovered { cause: cause.clone(), source: Box::new(error) })?);
+            let seconds = begin.elapsed().as_secs_f64();
+            lock(&self.recoveries).push(Recovery { cause, seconds, barriers: self.has_barriers() });
+        }
+        Ok((self.generation(), slot.engine.as_mut().expect("it was just made")))
+    }
+
+    /// Drops the engine with all that is on its device, so that there is memory for the next.
+    pub fn lose(&self, slot: &mut EngineSlot, cause: String) {
+        slot.engine = None;
+        slot.lost_to = cause;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    pub fn take_recoveries(&self) -> Vec<Recovery> {
+        std::mem::take(&mut lock(&self.recoveries))
+    }
+
+    /// From the next engine on, dispatches have barriers instead of counters.
+    pub fn do_without_counters(&self) {
+        self.decided.barriers.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether dispatches have barriers also where they could wait for each other by themselves.
+    pub fn has_barriers(&self) -> bool {
+        self.decided.barriers.load(Ordering::Relaxed)
+    }
+
+    fn make_resident_again(&self) -> Result<Engine, LoadError> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..MAX_TRIES {
+            match self.try_make_resident_again() {
+                Err(error) if error.may_pass() => {}
+                done => return done,
+            }
+            thread::sleep(pause);
+            pause *= 2;
+        }
+        self.try_make_resident_again()
+    }
+
+    /// On the device that was lost, or rather on the one that now has its name.
+    fn try_make_resident_again(&self) -> Result<Engine, LoadError> {
+        let instance = Instance::create()?;
+        let devices = instance.devices()?;
+        let is_it = |found: &&DeviceFacts| {
+            (&found.name, found.vendor_id, found.device_id)
+                == (&self.facts.name, self.facts.vendor_id, self.facts.device_id)
+        };
+        // Of several alike, the one in the same place.
+        let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
+        alike.sort_by_key(|found| found.index != self.facts.index);
+        let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {
+            wanted: format!("{}, which was lost", self.facts.name),
+            found: devices.iter().map(DeviceFacts::to_string).collect(),
+        })?;
+        let Resident { engine, report, .. } =
+            make_resident(&self.artifact, &self.decided, instance, facts, self.begun, false, &mut |_, _| ())?;
+        self.streaming.replace(report.upload.expect("this load was not lazy"));
+        Ok(engine)
+    }
+}
+
+impl EngineSlot {
+    /// The engine if it is there.
+    pub fn engine(&mut self) -> Option<&mut Engine> {
+        self.engine.as_mut()
+    }
+}

@@ -1,0 +1,333 @@
+//! Tokens of one sequence, or of several at once, step by step: each sample feeds the next step on the device before the host
+//! has read it.
+//!
+//! ```text
+//! device   │ step 0 │ step 1 │ step 2 │ step 3 …
+//! host       submits 1 │ reads 0, submits 2 │ reads 1, submits 3 …      between two tokens it holds no lock
+//! ```
+//!
+//! Where several threads generate, their steps alternate, and none runs ahead.
+
+use std::sync::Arc;
+
+use crate::error::RunError;
+use crate::program::chunks::batch_program;
+use crate::program::multistep::steps_of_submission;
+use crate::session::cancel::CancelToken;
+use crate::session::recovery::persist;
+use crate::session::sequence::Sequence;
+use crate::session::session::{Session, check};
+use crate::session::shared::Shared;
+use crate::step::engine::{Engine, Rows, Step};
+use crate::step::flight::{EndedStep, Flight, SharedFlight, SubmittedSteps};
+use crate::step::sampling::{Sampled, SamplerInput, Sampling};
+use crate::step::stop::Stop;
+
+/// A sequence's next token, and how those after it are sampled.
+pub struct BatchRow<'b> {
+    /// The sequence.
+    pub session: &'b mut Session,
+    /// Not appended to it yet.
+    pub token: u32,
+    /// How the tokens that follow are sampled.
+    pub sampling: &'b Sampling,
+}
+
+/// The tokens of one sequence as they are sampled: see [`Session::generate`].
+///
+/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is asked
+/// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
+/// model and on other sessions, from this thread and from others. Dropped, it waits for nothing. After an error it ends.
+pub struct Tokens<'s> {
+    stream: Stream<'s>,
+}
+
+/// The tokens of several sequences, one each a step: see [`crate::Model::generate_batch`] and [`Tokens`].
+pub struct BatchTokens<'s> {
+    stream: Stream<'s>,
+}
+
+impl<'s> Tokens<'s> {
+    pub(crate) fn new(session: &'s mut Session, first: u32, sampling: &Sampling, max_tokens: u32) -> Tokens<'s> {
+        let shared = session.shared().clone();
+        Tokens { stream: Stream::new(&shared, vec![session], vec![first], vec![sampling.clone()], max_tokens) }
+    }
+}
+
+impl<'s> BatchTokens<'s> {
+    pub(crate) fn new(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> BatchTokens<'s> {
+        BatchTokens { stream: Stream::of_rows(shared, rows, max_steps) }
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Result<Sampled, RunError>;
+
+    /// Waits for the step that samples the token.
+    fn next(&mut self) -> Option<Result<Sampled, RunError>> {
+        self.stream.next().map(|step| step.map(|sampled| sampled[0]))
+    }
+}
+
+impl Iterator for BatchTokens<'_> {
+    type Item = Result<Vec<Sampled>, RunError>;
+
+    /// Waits for the step that samples the tokens, which are in the order of the rows.
+    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.stream.next()
+    }
+}
+
+/// Appends each row's token and samples the next ones, without steps ahead. Nothing is appended when it fails.
+pub fn decode(shared: &Arc<Shared>, rows: Vec<BatchRow<'_>>) -> Result<Vec<Sampled>, RunError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut stream = Stream::of_rows(shared, rows, 1);
+    stream.feeds = false;
+    stream.next().expect("a stream of one step has one, or an error")
+}
+
+struct Stream<'s> {
+    shared: Arc<Shared>,
+    sequences: Vec<&'s mut Sequence>,
+    samplings: Vec<Sampling>,
+    cancels: Vec<CancelToken>,
+    /// The tokens that were sampled last, or came from the caller, and are not appended yet.
+    newest: Vec<u32>,
+    steps_left: u32,
+    /// Samples are the next step's tokens. Otherwise steps run one by one, and are profiled.
+    feeds: bool,
+    flight: SharedFlight,
+    /// What the caller could have known, to be its first item.
+    refused: Option<RunError>,
+}
+
+impl<'s> Stream<'s> {
+    fn of_rows(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> Stream<'s> {
+        let tokens = rows.iter().map(|row| row.token).collect();
+        let samplings = rows.iter().map(|row| row.sampling.clone()).collect();
+        let sessions = rows.into_iter().map(|row| row.session).collect();
+        Stream::new(shared, sessions, tokens, samplings, max_steps)
+    }
+
+    fn new(
+        shared: &Arc<Shared>,
+        sessions: Vec<&'s mut Session>,
+        tokens: Vec<u32>,
+        samplings: Vec<Sampling>,
+        max_steps: u32,
+    ) -> Stream<'s> {
+        let rows = || sessions.iter().zip(&tokens).zip(&samplings);
+        let checked = rows().try_for_each(|((session, &token), sampling)| {
+            assert!(Arc::ptr_eq(session.shared(), shared), "sessions of this model");
+            sampling.check()?;
+            check(shared, session.len_tokens(), &[token])
+        });
+        let free_tokens = sessions.iter().map(|session| shared.context_tokens() - session.len_tokens()).min();
+        // A context that is full already is an error, of the first step.
+        let steps_left = free_tokens.map_or(0, |free_tokens| max_steps.min(free_tokens.max(1)));
+        Stream {
+            shared: shared.clone(),
+            samplings,
+            cancels: sessions.iter().filter_map(|session| session.cancel().cloned()).collect(),
+            newest: tokens,
+            steps_left,
+            feeds: true,
+            flight: SharedFlight::default(),
+            refused: checked.err(),
+            sequences: sessions.into_iter().map(Session::sequence_mut).collect(),
+        }
+    }
+
+    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.steps_left = self.steps_left.checked_sub(1)?;
+        let step = match self.refused.take() {
+            Some(error) => Err(error),
+            None => self.step(),
+        };
+        match &step {
+            Ok(sampled) => {
+                self.newest.clear();
+                self.newest.extend(sampled.iter().map(|one| one.token));
+            }
+            Err(_) => self.steps_left = 0,
+        }
+        Some(step)
+    }
+
+    /// Appends the newest tokens and returns those that follow them.
+    fn step(&mut self) -> Result<Vec<Sampled>, RunError> {
+        let Stream { shared, sequences, samplings, cancels, newest, flight, .. } = self;
+        if cancels.iter().any(CancelToken::is_cancelled) {
+            return Err(RunError::Cancelled);
+        }
+        let (steps_behind, feeds) = (self.steps_left, self.feeds);
+        let mut rows = RowsOfStream { shared, samplings, newest };
+        if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
+            return Ok(sampled);
+        }
+        persist(shared, sequences, Some(flight), |engine, sequences| {
+            // They may have ended meanwhile, because someone else needed the engine.
+            if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
+                return Ok(sampled);
+            }
+            let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
+            let ran = match feeds {
+                true => rows.run_ahead(engine, flight, sequences, steps_behind),
+                false => rows.run_one(engine, sequences),
+            };
+            if ran.is_err() {
+                sequences.iter_mut().zip(lens).for_each(|(sequence, len)| sequence.take_back(len));
+            }
+            ran
+        })
+    }
+}
+
+/// The rows of a stream's steps, without the sequences.
+struct RowsOfStream<'r> {
+    shared: &'r Shared,
+    samplings: &'r [Sampling],
+    newest: &'r [u32],
+}
+
+impl RowsOfStream<'_> {
+    /// Of the oldest step that ended, if there is one.
+    fn take(&mut self, flight: &mut Flight, sequences: &mut [&mut Sequence]) -> Option<Vec<Sampled>> {
+        let EndedStep { program, sampled } = flight.take(sequences[0].generation()?)?;
+        self.append(sequences, program);
+        self.count(flight.take_gpu_seconds(), sequences);
+        Some(sampled)
+    }
+
+    /// Submits the step of the newest tokens if it is not in flight, and steps behind it, at most `steps_behind`; returns what the
+    /// first one samples.
+    fn run_ahead(
+        &mut self,
+        engine: &mut Engine,
+        flight: &SharedFlight,
+        sequences: &mut [&mut Sequence],
+        steps_behind: u32,
+    ) -> Result<Vec<Sampled>, Stop> {
+        let mut flight_now = flight.lock();
+        let now = match flight_now.first().filter(|_| engine.is_in_flight(flight)) {
+            Some(now) => {
+                self.append(sequences, now.program);
+                now
+            }
+            None => {
+                let program = self.push(engine, sequences)?;
+                // Steps behind this one find what it has left.
+                self.with_step(program, sequences, true, |step| engine.write(step))?;
+                let now = SubmittedSteps { program, turn: 0, n_steps: 1 };
+                let generation = sequences[0].generation().unwrap_or_default();
+                flight_now.restart(generation, sequences.iter().map(|sequence| sequence.samples()));
+                engine.in_flight = Some(flight.clone());
+                engine.begin(program, now.turn)?;
+                flight_now.push(now);
+                now
+            }
+        };
+        if !self.shared.is_contended() {
+            self.submit_behind(engine, &mut flight_now, now, sequences, steps_behind)?;
+        }
+        engine.end_first(&mut flight_now, false)?;
+        if flight_now.first().is_none() {
+            engine.in_flight = None;
+        }
+        let generation = sequences[0].generation().unwrap_or_default();
+        let EndedStep { sampled, .. } = flight_now.take(generation).expect("a submission has a step");
+        self.count(flight_now.take_gpu_seconds(), sequences);
+        Ok(sampled)
+    }
+
+    /// Submits steps behind those of `now`, whose first has the newest tokens, as far as `steps_behind` go.
+    fn submit_behind(
+        &self,
+        engine: &mut Engine,
+        flight: &mut Flight,
+        now: SubmittedSteps,
+        sequences: &mut [&mut Sequence],
+        steps_behind: u32,
+    ) -> Result<(), Stop> {
+        // Tokens behind the newest that steps in flight append.
+        let ahead = now.n_steps - 1;
+        let Some(steps_to_submit) = steps_behind.checked_sub(ahead).filter(|&steps| steps > 0) else { return Ok(()) };
+        let (program, turn) = (decoder(engine, sequences, ahead)?, 1 - now.turn);
+        let n_steps = match (engine.has_steps_together(program)?, &*sequences) {
+            (true, [sequence]) => {
+                let (shapes, cached) = (&engine.programs.shapes, sequence.len_tokens() + ahead);
+                let most_seconds = self.shared.multistep_seconds();
+                steps_of_submission(shapes, cached, steps_to_submit, flight.step_seconds(), most_seconds)
+            }
+            _ => 1,
+        };
+        // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence goes on there, and
+        // a sliding window must not have given back what that position sees.
+        sequences.iter_mut().for_each(|sequence| sequence.take_pages(ahead + n_steps, engine));
+        match n_steps {
+            1 => engine.begin(program, turn)?,
+            _ => engine.begin_together(program, turn)?,
+        }
+        flight.push(SubmittedSteps { program, turn, n_steps });
+        Ok(())
+    }
+
+    /// Runs the step of the newest tokens alone.
+    fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<Vec<Sampled>, Stop> {
+        let program = self.push(engine, sequences)?;
+        self.with_step(program, sequences, false, |step| engine.run(step))?;
+        let numbers = sequences.iter().enumerate();
+        let sampled =
+            numbers.map(|(row, sequence)| engine.sampled(row, sequence.samples())).collect::<Result<_, _>>()?;
+        self.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
+        Ok(sampled)
+    }
+
+    /// Appends the newest tokens, with pages, for a step of the program that is returned and that is yet to run.
+    fn push(&self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<usize, RunError> {
+        let program = decoder(engine, sequences, 0)?;
+        sequences.iter_mut().for_each(|sequence| sequence.take_pages(1, engine));
+        self.append(sequences, program);
+        Ok(program)
+    }
+
+    /// Appends the newest tokens, whose step of `program` has its pages.
+    fn append(&self, sequences: &mut [&mut Sequence], program: usize) {
+        for (sequence, &token) in sequences.iter_mut().zip(self.newest) {
+            let rope_variant = self.shared.model().rope_variant(sequence.len_tokens() + 1);
+            sequence.append(token, program, rope_variant);
+        }
+    }
+
+    /// Every sequence has a sample more, and steps of all of them took so long.
+    fn count(&self, gpu_seconds: f64, sequences: &mut [&mut Sequence]) {
+        for sequence in sequences {
+            sequence.count_sample();
+            sequence.add_gpu_seconds(gpu_seconds);
+        }
+    }
+
+    /// Calls `run` with the step of every sequence's newest token; `feeds`: its samples are the next step's tokens.
+    fn with_step<T>(
+        &self,
+        program: usize,
+        sequences: &[&mut Sequence],
+        feeds: bool,
+        run: impl FnOnce(&Step<'_>) -> T,
+    ) -> T {
+        let row = |sequence: &&'_ mut Sequence| -> u32 { self.shared.model().rope_variant(sequence.len_tokens()) };
+        let rows: Vec<Rows> = sequences.iter().map(|sequence| sequence.newest_row(row(sequence))).collect();
+        let both = sequences.iter().zip(self.samplings);
+        let samplers: Vec<SamplerInput> = both.map(|(sequence, sampling)| sequence.sampler(sampling, feeds)).collect();
+        run(&Step { program, rows: &rows, samplers: &samplers })
+    }
+}
+
+/// The program that samples the next token of every sequence, `ahead` tokens behind its last.
+fn decoder(engine: &Engine, sequences: &[&mut Sequence], ahead: u32) -> Result<usize, RunError> {
+    let longest = sequences.iter().map(|sequence| sequence.len_tokens()).max().unwrap_or(0);
+    let program = batch_program(&engine.programs.shapes, sequences.len() as u32, longest + ahead);
+    program.ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })
+}

@@ -1,0 +1,182 @@
+//! [`Target`]: facts about a kind of device, and how kernels are cut for it. [`presets`] are data.
+
+mod presets;
+mod tuning;
+
+pub use tuning::{
+    DecodeAttentionTuning, DeepAttention, GemmTuning, LeastRows, MatMulTuning, MatrixTuning, NextTuning, NormTuning,
+    RegisterTuning, TimedTile,
+};
+
+use std::collections::BTreeSet;
+
+use rspirv::spirv::Capability;
+use unicorn_artifact::TargetMatch;
+use unicorn_kernels::fragments::Fragment;
+
+/// Facts and tile sizes of one kind of device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The name in artifacts and on command lines.
+    pub name: &'static str,
+    /// Which devices it is for, in a few words.
+    pub about: &'static str,
+    /// Invocations of a subgroup, which reductions use; 0: unknown, reductions go through workgroup memory.
+    pub subgroup_size: u32,
+    /// Workgroup memory, as Vulkan's maxComputeSharedMemorySize.
+    pub shared_memory_bytes: usize,
+    /// Invocations of a workgroup at most, as maxComputeWorkGroupInvocations.
+    pub workgroup_invocations: usize,
+    /// Parts of the device that run workgroups independently (CUs, SMs, cores).
+    pub compute_units: usize,
+    vendor_id: Option<u32>,
+    name_contains: &'static [&'static str],
+    /// Whether the device multiplies four pairs of int8 in one instruction: INT4 and INT8 weights then meet integer activations.
+    pub integer_dot: bool,
+    /// How matmuls are cut.
+    pub matmul: MatMulTuning,
+    /// How norms are computed.
+    pub norm: NormTuning,
+    /// For devices with cooperative matrices of f16 and sums of f32, 16 x 16 x 16.
+    pub matrix: Option<MatrixTuning>,
+    /// Workgroups into which decode's attention is split where a context is long enough: as many as fill the device.
+    /// `decode_attention` has its own number.
+    pub attention_workgroups: usize,
+    /// Maximum number of words of K, and of V, that a lane of attention loads ahead. Each is unrolled code, which a driver for CPUs
+    /// compiles slowly.
+    pub attention_words_ahead: usize,
+    /// Whether dispatches of decode are synchronised by counters instead of barriers where they can be (`unicorn_kernels::chain`): the
+    /// device must start workgroups in the order of their dispatches.
+    pub chains: bool,
+    /// Whether loops are marked DontUnroll.
+    pub keeps_loops: bool,
+    /// Which kernels of decode also compute the matmul behind them; for devices with 64-bit atomics.
+    pub next: Option<NextTuning>,
+    /// How decode's attention is cut as one dispatch; for devices on which a subgroup holds a head.
+    pub decode_attention: Option<DecodeAttentionTuning>,
+}
+
+impl Target {
+    /// The capabilities that a module for this target may declare.
+    pub fn capabilities(&self) -> BTreeSet<Capability> {
+        let mut allowed = BTreeSet::from([Capability::Shader]);
+        if self.subgroup_size > 0 {
+            allowed.extend([
+                Capability::GroupNonUniform,
+                Capability::GroupNonUniformArithmetic,
+                Capability::GroupNonUniformBallot,
+                Capability::GroupNonUniformShuffle,
+                Capability::GroupNonUniformVote,
+            ]);
+        }
+        if self.integer_dot {
+            allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
+        }
+        if self.next.is_some() {
+            allowed.extend([Capability::Int64, Capability::Int64Atomics]);
+        }
+        if self.has_memory_model() {
+            allowed.insert(Capability::VulkanMemoryModel);
+        }
+        if self.matrix.is_some() {
+            allowed.extend([Capability::Float16, Capability::CooperativeMatrixKHR]);
+        }
+        allowed
+    }
+
+    /// Whether kernels declare the Vulkan memory model: those with matrices, and those whose workgroups exchange data.
+    fn has_memory_model(&self) -> bool {
+        self.matrix.is_some() || self.chains || self.decode_attention.is_some()
+    }
+
+    /// The cooperative matrices whose elements its kernels expect in the lanes that `unicorn_kernels::fragments` draws.
+    pub fn fragments(&self) -> Option<Fragment> {
+        let matrix = self.matrix?;
+        let GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, .. }) = matrix.gemm else { return None };
+        Some(Fragment { side: matrix.fragment, subgroup_size: self.subgroup_size })
+    }
+
+    /// The target with attention for long contexts, and from how many cached tokens on it is used; `None`: there is one program for all
+    /// contexts.
+    pub fn deep(&self) -> Option<(usize, Target)> {
+        let tuning = self.decode_attention?;
+        let DeepAttention { from_tokens, heads, workgroups } = tuning.deep;
+        let decode_attention = Some(DecodeAttentionTuning { few_heads: heads, workgroups, ..tuning });
+        Some((from_tokens, Target { decode_attention, ..self.clone() }))
+    }
+
+    /// The same kernels for any device with subgroups of this size, so that tests can run them without the target's hardware.
+    pub fn for_any_device(mut self, subgroup_size: u32) -> Target {
+        if let Some(MatrixTuning { gemm: GemmTuning::Registers(tuning), .. }) = &mut self.matrix {
+            tuning.lanes_hold_fragments = false;
+        }
+        Target { subgroup_size, vendor_id: None, name_contains: &[], ..self }
+    }
+
+    /// The artifact's record of which devices it is for.
+    pub fn matches(&self) -> TargetMatch {
+        TargetMatch {
+            vendor_id: self.vendor_id,
+            name_contains: self.name_contains.iter().map(|part| (*part).to_owned()).collect(),
+            subgroup_size: self.subgroup_size,
+            shared_memory_bytes: self.shared_memory_bytes as u32,
+            workgroup_invocations: self.workgroup_invocations as u32,
+            integer_dot_product: self.integer_dot,
+            int64_atomics: self.next.is_some(),
+            memory_model_chains: self.chains,
+            matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
+        }
+    }
+}
+
+/// The target with this name.
+pub fn by_name(name: &str) -> Option<Target> {
+    presets::PRESETS.iter().find(|target| target.name == name).cloned()
+}
+
+/// All targets, the more specific first: the runtime takes the first that fits the device.
+pub fn presets() -> Vec<Target> {
+    presets::PRESETS.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use unicorn_kernels::{CacheLayout, KvFormat};
+
+    use super::*;
+
+    #[test]
+    fn flash_tiles_fit_into_their_device() {
+        for target in presets() {
+            let Some(tile) = target.matrix.map(|tuning| tuning.flash) else { continue };
+            for head_dim in [64, 80, 96, 128, 160, 192, 256] {
+                let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: 1, head_dim, page_tokens: 32 };
+                assert!(tile.takes(&cache), "{} {cache:?}", target.name);
+                let bytes = tile.shared_bytes(&cache);
+                assert!(bytes <= target.shared_memory_bytes, "{} {cache:?}: {bytes} bytes", target.name);
+            }
+        }
+    }
+
+    #[test]
+    fn targets_with_the_vulkan_memory_model_require_it_of_the_device() {
+        for target in presets() {
+            let matches = target.matches();
+            let is_asked_for = matches.memory_model_chains || matches.matrix_side != 0;
+            assert_eq!(target.capabilities().contains(&Capability::VulkanMemoryModel), is_asked_for, "{}", target.name);
+        }
+    }
+
+    #[test]
+    fn gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.matrix.iter().flat_map(|tuning| tuning.gemm_tiles());
+            for tile in tiles {
+                let bytes = tile.shared_bytes();
+                assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
+                let lanes = tile.subgroups() * target.subgroup_size as usize;
+                assert!(lanes <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
+        }
+    }
+}

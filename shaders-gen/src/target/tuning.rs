@@ -1,0 +1,180 @@
+//! How kernels are cut on a kind of device: `unicorn_compiler` fits these numbers to each shape.
+
+use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::gemm::GemmTile;
+use unicorn_kernels::matmul::Sharing;
+use unicorn_kernels::register_gemm::RegisterTile;
+
+/// How matmuls are cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatMulTuning {
+    /// Rows of the step that share one pass over the weights, in programs of many rows.
+    pub columns: usize,
+    /// Tiles of 8 matrix rows a lane, for one row of the step.
+    pub tiles_per_lane_one: usize,
+    /// The same for several rows of the step.
+    pub tiles_per_lane_many: usize,
+    /// Maximum number of lanes that share a matrix row. 1 gives all lanes of a subgroup the same address, which is faster on a CPU.
+    pub k_slices: usize,
+    /// Invocations of a workgroup.
+    pub workgroup: usize,
+    /// The same for kernels that normalise and quantise their input first, or that have four or more rows of the step.
+    pub prologue_workgroup: usize,
+    /// Tiles that share such a prologue, where there is more than one for each of the device's `compute_units`.
+    pub prologue_tiles: usize,
+    /// Workgroups with a prologue for each of the `compute_units`; further matrix rows are made in passes of these workgroups. 0: each
+    /// has a workgroup of its own.
+    pub prologue_groups_per_unit: usize,
+    /// Maximum number of groups of 32 columns whose weights a lane loads ahead, for one row of the step (integer activations only).
+    pub unroll_one: usize,
+    /// The same for several rows of the step.
+    pub unroll_many: usize,
+    /// Maximum number of groups loaded ahead in one of the `compute_units`, for one row of the step and no prologue: more take registers
+    /// that other workgroups need.
+    pub loads_per_unit: usize,
+    /// The same as `unroll_one` with a prologue, whose workgroups have many lanes and so few registers each.
+    pub unroll_prologue: usize,
+    /// For one row of the step: a kernel that waits for the dispatch before it loads its first weights before it waits, if one of the
+    /// `compute_units` has at most so many of its lanes and they make their matrix rows in one pass. More lanes lack the registers.
+    pub early_lanes_per_unit: usize,
+    /// How lanes share weights, for one row of the step.
+    pub sharing_one: Sharing,
+    /// The same for several rows of the step.
+    pub sharing_many: Sharing,
+}
+
+/// How norms are computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormTuning {
+    /// In steps of one row each workgroup of the next matmul normalises its input itself, which saves a dispatch.
+    pub fold: bool,
+    /// Invocations of a norm that is a dispatch of its own. On a CPU each barrier between subgroups costs time.
+    pub lanes: usize,
+}
+
+/// Which kernels of decode also compute the matmul behind them (`unicorn_kernels::next`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NextTuning {
+    /// Maximum number of partial sums that its workgroups add atomically, all together.
+    pub most_added: usize,
+    /// Maximum number of groups of 32 weights that a lane holds for it.
+    pub most_groups: usize,
+    /// Words of K, and of V, that a lane of such an attention loads ahead: the weights that it holds leave few registers.
+    pub words_ahead: usize,
+}
+
+/// How decode's attention is cut where it is one dispatch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeAttentionTuning {
+    /// Invocations of a workgroup, and cached tokens that they process together.
+    pub lanes: usize,
+    /// Workgroups into which it is split, where a context is long enough.
+    pub workgroups: usize,
+    /// Maximum number of query heads of a KV head that a workgroup takes, in steps of up to eight rows. With more, more of them share
+    /// each read of K and V; with fewer, each workgroup has less to do in sequence.
+    pub few_heads: usize,
+    /// The same in steps of more rows.
+    pub many_heads: usize,
+    /// Words of K, and of V, that a lane loads ahead: with more it waits less often, and fewer lanes fit.
+    pub words_ahead: usize,
+    /// For steps of one row behind many cached tokens.
+    pub deep: DeepAttention,
+}
+
+/// How attention is cut in a program for long contexts, in which reading K and V takes most of the time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeepAttention {
+    /// Cached tokens from which on this program is faster.
+    pub from_tokens: usize,
+    /// Query heads of a KV head that a workgroup takes.
+    pub heads: usize,
+    /// Workgroups into which it is split.
+    pub workgroups: usize,
+}
+
+impl DecodeAttentionTuning {
+    /// Maximum number of query heads of a workgroup, in a program of so many rows.
+    pub fn heads(&self, rows: usize) -> usize {
+        if rows > 8 { self.many_heads } else { self.few_heads }
+    }
+}
+
+/// How GEMMs, and attention of many rows, are cut on cooperative matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatrixTuning {
+    /// Rows and columns of the device's cooperative matrices of f16.
+    pub fragment: usize,
+    /// How GEMMs are cut.
+    pub gemm: GemmTuning,
+    /// From how many rows of the step on they are used.
+    pub least_rows: LeastRows,
+    /// How attention of many rows is cut.
+    pub flash: FlashTile,
+}
+
+/// The smallest number of rows of the step for which a matmul runs on matrix units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeastRows {
+    /// For matrices of at least `small_weights` weights.
+    pub large: usize,
+    /// For smaller matrices, which do not fill the device either way.
+    pub small: usize,
+    /// Weights of a matrix.
+    pub small_weights: usize,
+}
+
+impl LeastRows {
+    /// The same number for all matrices.
+    pub const fn of_all(rows: usize) -> LeastRows {
+        LeastRows { large: rows, small: rows, small_weights: 0 }
+    }
+
+    /// The number for a matrix of so many weights.
+    pub fn of(&self, weights: usize) -> usize {
+        if weights < self.small_weights { self.small } else { self.large }
+    }
+}
+
+/// How the operands of a GEMM reach the matrix units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GemmTuning {
+    /// Both through workgroup memory (`unicorn_kernels::gemm`).
+    Workgroup {
+        /// For programs of more than `few.step_rows` rows.
+        many: GemmTile,
+        /// For programs of at most `few.step_rows` rows.
+        few: GemmTile,
+    },
+    /// Weights from registers (`unicorn_kernels::register_gemm`).
+    Registers(RegisterTuning),
+}
+
+/// How GEMMs with weights from registers are cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RegisterTuning {
+    /// The compiler takes the one with the lowest estimated time for a shape.
+    pub tiles: &'static [TimedTile],
+    /// See `RegisterGemmSpec`.
+    pub lanes_hold_fragments: bool,
+}
+
+/// A tile, and how long a workgroup takes for a stage of 128 columns of INT4, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimedTile {
+    /// The tile.
+    pub tile: RegisterTile,
+    /// Alone on one of the `compute_units`.
+    pub alone_ns: usize,
+    /// One of several on a compute unit: the time of all, divided by their number.
+    pub shared_ns: usize,
+}
+
+impl MatrixTuning {
+    /// The tiles of GEMMs through workgroup memory.
+    pub fn gemm_tiles(&self) -> Vec<GemmTile> {
+        match self.gemm {
+            GemmTuning::Workgroup { many, few } => vec![many, few],
+            GemmTuning::Registers(_) => Vec::new(),
+        }
+    }
+}
