@@ -11,6 +11,7 @@
 pub mod activation;
 pub mod activations;
 pub mod cache;
+pub mod intrinsics;
 pub mod layout;
 pub mod number;
 pub mod role;
