@@ -1,6 +1,6 @@
 // Attention of many rows on matrix units. QUERIES = strips of FRAGMENT vectors; vector q is row q / HEADS and head q % HEADS
-// of the workgroup. A subgroup has a strip and a slice of its dimensions. In the text that is generated, names that end in
-// numbers are parts of what a lane or a subgroup carries.
+// of the workgroup. A subgroup has a strip and a slice of its dimensions: SLICE_FRAGMENTS fragments. Names that end in numbers are
+// registers of a lane or matrices of a subgroup.
 ${DECLARATIONS}
 //#include cache
 //#intrinsic bitcast_word
@@ -120,6 +120,18 @@ fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32,
     subgroupBarrier();
 }
 
+// Words of K of a tile; neighbouring lanes read neighbouring tokens, and lanes left over read the last word again.
+//#macro fetch_keys(tile)
+    let key_head = head_of_page(table, ${tile}, kv_head);
+//#for i in 0..KEY_SHARES
+//#if KEY_ITEMS % WORKGROUP == 0
+    key_${i} = keys[key_head + lane + ${i * WORKGROUP}u];
+//#else
+    key_${i} = keys[key_head + min(lane + ${i * WORKGROUP}u, ${KEY_ITEMS - 1}u)];
+//#endif
+//#end
+//#end
+
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -156,7 +168,20 @@ fn main(
         + slice * SLICE_DIM + 8u * query_column) / 4u;
     let query_tile = subgroup * FRAGMENT * QUERY_WORDS;
     let query_put = query_tile + query_row * QUERY_WORDS + query_column;
-${QUERIES}
+//#for i in 0..SLICE_FRAGMENTS
+    let word_${i} = query_word(query_at + ${FRAGMENT / 4 * i}u);
+//#end
+//#for i in 0..SLICE_FRAGMENTS
+    kv_tile[query_put] = word_${i};
+    subgroupBarrier();
+    let query_${i} = coop_load_half_a(kv_tile[query_tile], QUERY_WORDS);
+    subgroupBarrier();
+//#end
+//#for i in 0..SLICE_FRAGMENTS
+    var mix_${i}: ${MATRIX}<f32, C>;
+//#end
+    var zeros: ${MATRIX}<f32, C>;
+
     // While weighing, neighbouring lanes share a query.
     let weighed = lane / LANES_PER_QUERY;
     let share = lane % LANES_PER_QUERY;
@@ -166,16 +191,49 @@ ${QUERIES}
     var greatest = MASKED;
     var total = 0.0;
 
-${KEY_VARIABLES}
-${FETCH_FIRST_KEYS}
+    // Words of K on their way.
+//#for i in 0..KEY_SHARES
+    var key_${i}: vec4<u32>;
+//#end
+//#expand fetch_keys("first_tile")
     for (var tile = first_tile; tile < end; tile += TILE) {
         let head = head_of_page(table, tile, kv_head);
         workgroupBarrier();
-${PUT_KEYS}
+//#for i in 0..KEY_SHARES
+//#if KEY_ITEMS % WORKGROUP == 0
+        let key_item_${i} = lane + ${i * WORKGROUP}u;
+//#else
+        let key_item_${i} = min(lane + ${i * WORKGROUP}u, ${KEY_ITEMS - 1}u);
+//#endif
+        kv_tile[key_item_${i} % TILE * KEY_WORDS + key_item_${i} / TILE] = key_${i};
+//#end
         workgroupBarrier();
-        // Slots past the last token may hold anything, even NaNs; 0 times those is no 0.
-${FETCH_VALUES}
-${SCORE}
+        // Words of VALUE_TOKENS tokens of V; neighbouring lanes read neighbouring chunks. Slots past the last token may hold
+        // anything, even NaNs; 0 times those is no 0.
+//#for i in 0..VALUE_SHARES
+//#if VALUE_ITEMS % WORKGROUP == 0
+        let value_item_${i} = lane + ${i * WORKGROUP}u;
+//#else
+        let value_item_${i} = min(lane + ${i * WORKGROUP}u, ${VALUE_ITEMS - 1}u);
+//#endif
+        let value_token_${i} = value_item_${i} / CHUNKS * ${VALUE_TOKENS}u;
+//#for t in 0..VALUE_TOKENS
+        let fetched_${i}_${t} = select(vec4<u32>(0u), values[value_at(head, value_token_${i} + ${t}u, value_item_${i} % CHUNKS)], tile + value_token_${i} + ${t}u < end);
+//#end
+//#end
+
+        // The slice's part of the strip's scores.
+//#for n in 0..TOKEN_FRAGMENTS
+//#for i in 0..SLICE_FRAGMENTS
+        let part_${n}_${i} = coop_load_half_b(kv_tile[${FRAGMENT * n}u * KEY_WORDS + slice * (SLICE_DIM / 8u) + ${FRAGMENT / 8 * i}u], KEY_WORDS);
+//#if i == 0
+        let score_${n}_0 = coopMultiplyAdd(query_0, part_${n}_0, zeros);
+//#else
+        let score_${n}_${i} = coopMultiplyAdd(query_${i}, part_${n}_${i}, score_${n}_${i - 1});
+//#endif
+//#end
+        coopStoreT(score_${n}_${SLICE_FRAGMENTS - 1}, &scores[plane + ${FRAGMENT / 4 * n}u], SCORE_QUADS);
+//#end
 //#if SLICED
         workgroupBarrier();
 //#else
@@ -187,17 +245,84 @@ ${SCORE}
 //#else
         let whole = tile + TILE <= first_position + 1u;
 //#endif
-${WEIGH}
+        // A lane's tokens of a query: scores of all slices, the new maximum, weights.
+//#for i in 0..LANE_QUADS
+        var seen_${i} = capped(
+//#for slice in 0..SLICES join +
+            scores[score_at + ${slice}u * QUERIES * SCORE_QUADS + ${i}u]
+//#end
+        );
+//#end
+        if (!whole) {
+//#for i in 0..LANE_QUADS
+            seen_${i} = masked(seen_${i}, position, first_token + ${4 * i}u);
+//#end
+        }
+        let most_0 = seen_0;
+//#for i in 1..LANE_QUADS
+        let most_${i} = max(most_${i - 1}, seen_${i});
+//#end
+        let most = query_max(most_${LANE_QUADS - 1});
+        let before = greatest;
+        greatest = max(before, most);
+        let rescale = exp(before - greatest);
+//#for i in 0..LANE_QUADS
+        let weight_${i} = weights_of(seen_${i}, greatest);
+//#end
+        total = total * rescale + dot(
+//#for i in 0..LANE_QUADS join +
+            weight_${i}
+//#end
+            , vec4<f32>(1.0));
+//#if LANE_QUADS == 1
+        weights[weight_at][share % 2u * 2u + 0u] = pair_of(weight_0.xy);
+        weights[weight_at][share % 2u * 2u + 1u] = pair_of(weight_0.zw);
+//#else
+//#for i in 0..LANE_QUADS / 2
+        weights[weight_at + ${i}u] = word_of(weight_${2 * i}, weight_${2 * i + 1});
+//#end
+//#endif
         if (share == 0u) {
             factors[weighed] = rescale;
         }
         workgroupBarrier();
-${PUT_VALUES}
-        // The last tile fetches itself again, for nobody.
+        // A lane's words of some tokens become parts of rows of eight dimensions.
+//#for i in 0..VALUE_SHARES
+        let value_block_${i} = value_item_${i} / CHUNKS;
+        let value_put_${i} = value_row(value_item_${i} % CHUNKS) + value_block_${i} / ${8 / VALUE_TOKENS}u;
+//#for m in 0..VALUE_TOKENS / 2
+        let pair_${i}_${m} = pairs(fetched_${i}_${2 * m}, fetched_${i}_${2 * m + 1});
+//#end
+//#for c in 0..4
+//#if VALUE_TOKENS == 8
+        kv_tile[value_put_${i} + ${2 * c}u * WEIGHT_WORDS] = vec4<u32>(pair_${i}_0.low.${"xyzw"[c]}, pair_${i}_1.low.${"xyzw"[c]}, pair_${i}_2.low.${"xyzw"[c]}, pair_${i}_3.low.${"xyzw"[c]});
+        kv_tile[value_put_${i} + ${2 * c + 1}u * WEIGHT_WORDS] = vec4<u32>(pair_${i}_0.high.${"xyzw"[c]}, pair_${i}_1.high.${"xyzw"[c]}, pair_${i}_2.high.${"xyzw"[c]}, pair_${i}_3.high.${"xyzw"[c]});
+//#else
+//#for m in 0..VALUE_TOKENS / 2
+        kv_tile[value_put_${i} + ${2 * c}u * WEIGHT_WORDS][value_block_${i} % ${8 / VALUE_TOKENS}u * ${VALUE_TOKENS / 2}u + ${m}u] = pair_${i}_${m}.low.${"xyzw"[c]};
+//#end
+//#for m in 0..VALUE_TOKENS / 2
+        kv_tile[value_put_${i} + ${2 * c + 1}u * WEIGHT_WORDS][value_block_${i} % ${8 / VALUE_TOKENS}u * ${VALUE_TOKENS / 2}u + ${m}u] = pair_${i}_${m}.high.${"xyzw"[c]};
+//#end
+//#endif
+//#end
+//#end
+        // The last tile fetches itself again; nothing reads it.
         let next = select(tile, tile + TILE, tile + TILE < end);
-${FETCH_KEYS}
+//#expand fetch_keys("next")
         workgroupBarrier();
-${MIX}
+        // The mix so far, by how much less it weighs now, and the tile's values by their weights. All columns of `factor` are equal.
+        let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
+//#for i in 0..SLICE_FRAGMENTS
+        mix_${i} = coop_multiply_elements(mix_${i}, factor);
+//#end
+//#for n in 0..TOKEN_FRAGMENTS
+        let strip_weight_${n} = coop_load_half_a(weights[strip * FRAGMENT * WEIGHT_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
+//#for i in 0..SLICE_FRAGMENTS
+        let value_${n}_${i} = coop_load_half_b(kv_tile[(slice * (SLICE_DIM / FRAGMENT) + ${i}u) * VALUE_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
+        mix_${i} = coopMultiplyAdd(strip_weight_${n}, value_${n}_${i}, mix_${i});
+//#end
+//#end
     }
     let sum = query_sum(total);
     workgroupBarrier();
@@ -205,5 +330,12 @@ ${MIX}
         factors[weighed] = 1.0 / sum;
     }
     workgroupBarrier();
-${FINISH}
+    // As many dimensions at a time as a plane of scores is wide.
+    let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
+//#for first in 0..div_ceil(SLICE_FRAGMENTS, TOKEN_FRAGMENTS)
+//#for i in first * TOKEN_FRAGMENTS..min((first + 1) * TOKEN_FRAGMENTS, SLICE_FRAGMENTS)
+    coopStoreT(coop_multiply_elements(mix_${i}, factor), &scores[plane + ${FRAGMENT / 4 * (i % TOKEN_FRAGMENTS)}u], SCORE_QUADS);
+//#end
+    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + ${FRAGMENT * TOKEN_FRAGMENTS * first}u, ${FRAGMENT / 4 * min(TOKEN_FRAGMENTS, SLICE_FRAGMENTS - first * TOKEN_FRAGMENTS)}u, subgroup_lane);
+//#end
 }

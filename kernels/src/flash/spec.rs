@@ -141,6 +141,7 @@ impl Kernel for FlashSpec {
             "a lane makes half a word of weights, or whole ones"
         );
         let slices = tile.slices(cache);
+        let value_items = self.key_items() / self.value_tokens();
         let values = Values::default()
             .size("GQA", self.gqa)
             .size("HEADS", self.heads_per_group)
@@ -157,6 +158,14 @@ impl Kernel for FlashSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("WORKGROUP", self.lanes())
             .flag("SUBGROUPS", true)
+            .count("SLICE_FRAGMENTS", cache.head_dim / slices / tile.fragment)
+            .count("TOKEN_FRAGMENTS", cache.page_tokens / tile.fragment)
+            .count("LANE_QUADS", tokens / 4)
+            .count("KEY_ITEMS", self.key_items())
+            .count("KEY_SHARES", self.key_items().div_ceil(self.lanes()))
+            .count("VALUE_TOKENS", self.value_tokens())
+            .count("VALUE_ITEMS", value_items)
+            .count("VALUE_SHARES", value_items.div_ceil(self.lanes()))
             .size("LANES_PER_QUERY", self.lanes_per_query())
             .size("TOKENS", tokens)
             .size("KV_WORDS", tile.kv_words(cache))
@@ -173,18 +182,7 @@ impl Kernel for FlashSpec {
             .flag("SLICED", slices > 1)
             .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
-            .text("DECLARATIONS", declarations(&self.bindings()))
-            .text("QUERIES", self.queries_wgsl())
-            .text("KEY_VARIABLES", self.key_variables())
-            .text("FETCH_FIRST_KEYS", self.fetch_keys("first_tile"))
-            .text("FETCH_KEYS", indented(&self.fetch_keys("next")))
-            .text("FETCH_VALUES", indented(&self.fetch_values()))
-            .text("PUT_KEYS", self.put_keys())
-            .text("PUT_VALUES", self.put_values())
-            .text("SCORE", self.score_wgsl())
-            .text("WEIGH", self.weigh_wgsl(tokens))
-            .text("MIX", self.mix_wgsl())
-            .text("FINISH", self.finish_wgsl());
+            .text("DECLARATIONS", declarations(&self.bindings()));
         let values = result_values(self.output, self.n_heads(), cache.head_dim, values);
         // Extensions are named before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
@@ -215,35 +213,7 @@ impl FlashSpec {
         self.lanes() / self.tile.queries(&self.cache)
     }
 
-    /// Fragments of a slice of a head.
-    fn slice_fragments(&self) -> usize {
-        self.cache.head_dim / self.tile.slices(&self.cache) / self.tile.fragment
-    }
-
-    /// The type of sums.
-    fn sums_type(&self) -> String {
-        format!("{}<f32, C>", matrix(self.tile.fragment))
-    }
-
-    /// The slice's fragments of the strip, by way of workgroup memory into registers, and sums of 0.
-    fn queries_wgsl(&self) -> String {
-        let each = |code: &dyn Fn(usize) -> String| (0..self.slice_fragments()).map(code).collect::<String>();
-        let ask = each(&|i| format!("    let word_{i} = query_word(query_at + {}u);\n", self.tile.fragment / 4 * i));
-        let load = each(&|i| {
-            format!(
-                "    kv_tile[query_put] = word_{i};\n    subgroupBarrier();\n    \
-                 let query_{i} = coop_load_half_a(kv_tile[query_tile], QUERY_WORDS);\n    subgroupBarrier();\n"
-            )
-        });
-        let sums = each(&|i| format!("    var mix_{i}: {};\n", self.sums_type()));
-        ask + &load + &sums + &format!("    var zeros: {};\n", self.sums_type())
-    }
-
-    /// Words of K, or items of V, that each lane brings.
-    fn shares(&self, items: usize) -> usize {
-        items.div_ceil(self.lanes())
-    }
-
+    /// 16-byte words of K of a page.
     fn key_items(&self) -> usize {
         self.cache.page_tokens * self.cache.chunks()
     }
@@ -253,202 +223,4 @@ impl FlashSpec {
         let enough = |tokens: &usize| self.key_items() / tokens >= self.lanes();
         [8, 4].into_iter().find(enough).unwrap_or(2)
     }
-
-    fn value_items(&self) -> usize {
-        self.key_items() / self.value_tokens()
-    }
-
-    /// `item`: the lane's share number `i` of `items`; lanes left over do the last again.
-    fn item(&self, i: usize, items: usize) -> String {
-        let item = format!("lane + {}u", i * self.lanes());
-        if items.is_multiple_of(self.lanes()) { item } else { format!("min({item}, {}u)", items - 1) }
-    }
-
-    /// Words of K on their way.
-    fn key_variables(&self) -> String {
-        (0..self.shares(self.key_items())).map(|i| format!("    var key_{i}: vec4<u32>;\n")).collect()
-    }
-
-    /// Neighbours read neighbouring tokens.
-    fn fetch_keys(&self, tile: &str) -> String {
-        let items = self.key_items();
-        let head = format!("    let key_head = head_of_page(table, {tile}, kv_head);\n");
-        let fetch = |i| format!("    key_{i} = keys[key_head + {}];\n", self.item(i, items));
-        head + &(0..self.shares(items)).map(fetch).collect::<String>()
-    }
-
-    fn put_keys(&self) -> String {
-        let items = self.key_items();
-        let put = |i| {
-            let item = self.item(i, items);
-            format!(
-                "        let key_item_{i} = {item};\n        \
-                 kv_tile[key_item_{i} % TILE * KEY_WORDS + key_item_{i} / TILE] = key_{i};\n"
-            )
-        };
-        (0..self.shares(items)).map(put).collect()
-    }
-
-    /// Neighbours read neighbouring chunks.
-    fn fetch_values(&self) -> String {
-        let (items, tokens) = (self.value_items(), self.value_tokens());
-        let fetch = |i| {
-            let item = self.item(i, items);
-            let place = format!(
-                "    let value_item_{i} = {item};\n    let value_token_{i} = value_item_{i} / CHUNKS * {tokens}u;\n"
-            );
-            let words = (0..tokens).map(|t| {
-                let slot = format!("value_token_{i} + {t}u");
-                format!(
-                    "    let fetched_{i}_{t} = select(vec4<u32>(0u), \
-                     values[value_at(head, {slot}, value_item_{i} % CHUNKS)], tile + {slot} < end);\n"
-                )
-            });
-            place + &words.collect::<String>()
-        };
-        (0..self.shares(items)).map(fetch).collect()
-    }
-
-    /// A lane's words of some tokens become parts of rows of eight dimensions.
-    fn put_values(&self) -> String {
-        let tokens = self.value_tokens();
-        let per_word = HALVES_PER_WORD / tokens;
-        let put = |i| {
-            let place = format!(
-                "        let value_block_{i} = value_item_{i} / CHUNKS;\n        \
-                 let value_put_{i} = value_row(value_item_{i} % CHUNKS) + value_block_{i} / {per_word}u;\n"
-            );
-            let pairs = (0..tokens / 2).map(|m| {
-                let (a, b) = (format!("fetched_{i}_{}", 2 * m), format!("fetched_{i}_{}", 2 * m + 1));
-                format!("        let pair_{i}_{m} = pairs({a}, {b});\n")
-            });
-            let rows = (0..HALVES_PER_WORD).map(|d| {
-                let half = |m: usize| {
-                    let side = if d % 2 == 0 { "low" } else { "high" };
-                    format!("pair_{i}_{m}.{side}.{}", ["x", "y", "z", "w"][d / 2])
-                };
-                let row = format!("kv_tile[value_put_{i} + {d}u * WEIGHT_WORDS]");
-                if per_word == 1 {
-                    return format!("        {row} = vec4<u32>({}, {}, {}, {});\n", half(0), half(1), half(2), half(3));
-                }
-                let part = |m| {
-                    let lane = format!("value_block_{i} % {per_word}u * {}u + {m}u", tokens / 2);
-                    format!("        {row}[{lane}] = {};\n", half(m))
-                };
-                (0..tokens / 2).map(part).collect()
-            });
-            place + &pairs.collect::<String>() + &rows.collect::<String>()
-        };
-        (0..self.shares(self.value_items())).map(put).collect()
-    }
-
-    /// Fragments along the tokens of a tile.
-    fn token_fragments(&self) -> usize {
-        self.cache.page_tokens / self.tile.fragment
-    }
-
-    /// The slice's part of the strip's scores.
-    fn score_wgsl(&self) -> String {
-        let fragment = self.tile.fragment;
-        let mut code = String::new();
-        for n in 0..self.token_fragments() {
-            let mut sum = "zeros".to_owned();
-            for i in 0..self.slice_fragments() {
-                let at = format!("{}u * KEY_WORDS + slice * (SLICE_DIM / 8u) + {}u", fragment * n, fragment / 8 * i);
-                code += &format!("        let part_{n}_{i} = coop_load_half_b(kv_tile[{at}], KEY_WORDS);\n");
-                code += &format!("        let score_{n}_{i} = coopMultiplyAdd(query_{i}, part_{n}_{i}, {sum});\n");
-                sum = format!("score_{n}_{i}");
-            }
-            let at = format!("plane + {}u", fragment / 4 * n);
-            code += &format!("        coopStoreT({sum}, &scores[{at}], SCORE_QUADS);\n");
-        }
-        code
-    }
-
-    /// A lane's tokens of a query: scores, the new maximum, weights.
-    fn weigh_wgsl(&self, tokens: usize) -> String {
-        let quads = tokens / 4;
-        let each = |code: &dyn Fn(usize) -> String| (0..quads).map(code).collect::<String>();
-        let sum = each(&|i| {
-            let slices = (0..self.tile.slices(&self.cache))
-                .map(|slice| format!("scores[score_at + {slice}u * QUERIES * SCORE_QUADS + {i}u]"));
-            let sum = slices.collect::<Vec<_>>().join(" + ");
-            format!("        var seen_{i} = capped({sum});\n")
-        });
-        let mask = each(&|i| format!("            seen_{i} = masked(seen_{i}, position, first_token + {}u);\n", 4 * i));
-        let most = (0..quads).map(|i| format!("seen_{i}")).reduce(|most, one| format!("max({most}, {one})"));
-        let weights = each(&|i| format!("        let weight_{i} = weights_of(seen_{i}, greatest);\n"));
-        let total = (0..quads).map(|i| format!("weight_{i}")).collect::<Vec<_>>().join(" + ");
-        let put = if quads == 1 {
-            ["xy", "zw"]
-                .iter()
-                .enumerate()
-                .map(|(i, half)| {
-                    format!("        weights[weight_at][share % 2u * 2u + {i}u] = pair_of(weight_0.{half});\n")
-                })
-                .collect::<String>()
-        } else {
-            let word = |i| format!("word_of(weight_{}, weight_{})", 2 * i, 2 * i + 1);
-            (0..quads / 2).map(|i| format!("        weights[weight_at + {i}u] = {};\n", word(i))).collect()
-        };
-        let most = most.expect("a lane has tokens");
-        format!(
-            "{sum}        if (!whole) {{\n{mask}        }}\n        let most = query_max({most});\n        \
-             let before = greatest;\n        greatest = max(before, most);\n        \
-             let rescale = exp(before - greatest);\n\
-             {weights}        total = total * rescale + dot({total}, vec4<f32>(1.0));\n{put}"
-        )
-    }
-
-    /// What was mixed so far, by how much less it weighs now, and the tile's values by their weights.
-    fn mix_wgsl(&self) -> String {
-        let fragment = self.tile.fragment;
-        let mut code = self.factor_wgsl();
-        code += &(0..self.slice_fragments())
-            .map(|i| format!("        mix_{i} = coop_multiply_elements(mix_{i}, factor);\n"))
-            .collect::<String>();
-        for n in 0..self.token_fragments() {
-            let word = fragment / 8 * n;
-            code += &format!(
-                "        let strip_weight_{n} = coop_load_half_a(weights[strip * FRAGMENT * WEIGHT_WORDS + {word}u], WEIGHT_WORDS);\n"
-            );
-            for i in 0..self.slice_fragments() {
-                let at = format!("(slice * (SLICE_DIM / FRAGMENT) + {i}u) * VALUE_WORDS + {word}u");
-                code += &format!("        let value_{n}_{i} = coop_load_half_b(kv_tile[{at}], WEIGHT_WORDS);\n");
-                code += &format!("        mix_{i} = coopMultiplyAdd(strip_weight_{n}, value_{n}_{i}, mix_{i});\n");
-            }
-        }
-        code
-    }
-
-    fn factor_wgsl(&self) -> String {
-        let kind = self.sums_type();
-        format!("        let factor = coopLoad<{kind}>(&factors[strip * FRAGMENT], 0u);\n")
-    }
-
-    /// A tile's width of dimensions at a time.
-    fn finish_wgsl(&self) -> String {
-        let (fragments, fragment) = (self.slice_fragments(), self.tile.fragment);
-        let mut code = self.factor_wgsl().trim_start().to_owned();
-        for first in (0..fragments).step_by(self.token_fragments()) {
-            let count = self.token_fragments().min(fragments - first);
-            for i in 0..count {
-                let at = format!("plane + {}u", fragment / 4 * i);
-                code += &format!(
-                    "    coopStoreT(coop_multiply_elements(mix_{}, factor), &scores[{at}], SCORE_QUADS);\n",
-                    first + i
-                );
-            }
-            let (dim, quads) = (fragment * first, fragment / 4 * count);
-            code += &format!(
-                "    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + {dim}u, {quads}u, subgroup_lane);\n"
-            );
-        }
-        format!("    {code}")
-    }
-}
-
-/// Lines one level deeper.
-fn indented(lines: &str) -> String {
-    lines.lines().map(|line| format!("    {line}\n")).collect()
 }

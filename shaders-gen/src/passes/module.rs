@@ -25,11 +25,17 @@ pub(super) fn new_id(header: &mut Option<ModuleHeader>) -> Word {
     header.bound - 1
 }
 
-/// A new constant of type u32.
+/// The constant of type u32 with this value, declared if there is none.
 pub(super) fn u32_constant(module: &mut Module, value: u32) -> Word {
     let kind = declared_type(module, Op::TypeInt, vec![Operand::LiteralBit32(32), Operand::LiteralBit32(0)]);
-    let id = new_id(&mut module.header);
     let operands = vec![Operand::LiteralBit32(value)];
+    let is_same = |one: &&Instruction| {
+        one.class.opcode == Op::Constant && one.result_type == Some(kind) && one.operands == operands
+    };
+    if let Some(id) = module.types_global_values.iter().find(is_same).and_then(|one| one.result_id) {
+        return id;
+    }
+    let id = new_id(&mut module.header);
     module.types_global_values.push(Instruction::new(Op::Constant, Some(kind), Some(id), operands));
     id
 }
