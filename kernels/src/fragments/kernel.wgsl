@@ -24,7 +24,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     let place = lane % 4u;
     workgroupBarrier();
     let numbers = coop_half_b_from_lanes(array<u32, LANE_WORDS>(
-${NUMBERS}
+//#for n in 0..LANE_WORDS join ,
+        numbers_from((lane_row + ${n / ROW_PAIRS * ROWS_APART}u) * SIDE + ${8 * (n % ROW_PAIRS)}u + 2u * place)
+//#end
     ));
     let one = coop_load_half_a(identity[0], SIDE / 8u);
     var same = ${MATRIX}<f32, C>();

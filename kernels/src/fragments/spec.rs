@@ -35,17 +35,6 @@ impl Fragment {
         self.side / ROW_LANES / 2
     }
 
-    /// Words of a whole row.
-    pub(crate) fn row_words(&self) -> usize {
-        self.side / 2
-    }
-
-    /// Where a lane's word lies in `lane_words`, in the terms of a kernel that knows `lane_row`, `place` and `fragment_at`.
-    pub(crate) fn word_at(&self, row: usize, word: usize) -> String {
-        let (first, words) = (row * self.rows_apart(), self.row_words());
-        format!("fragment_at + (lane_row + {first}u) * {words}u + {}u + place", word * ROW_LANES)
-    }
-
     /// Words that a lane has of a fragment.
     pub(crate) fn lane_words(&self) -> usize {
         self.rows() * self.words()
@@ -79,20 +68,13 @@ impl Kernel for FragmentsSpec {
 
     fn wgsl(&self) -> String {
         let Fragment { side, subgroup_size } = self.fragment;
-        let mut numbers = String::new();
-        for (row, word) in
-            (0..self.fragment.rows()).flat_map(|row| (0..self.fragment.words()).map(move |word| (row, word)))
-        {
-            let first = row * self.fragment.rows_apart();
-            let number = format!("(lane_row + {first}u) * SIDE + {}u + 2u * place", 2 * word * ROW_LANES);
-            numbers += &format!("        numbers_from({number}),\n");
-        }
         let values = Values::default()
             .size("SIDE", side)
             .size("SUBGROUP", subgroup_size as usize)
             .size("LANE_WORDS", self.fragment.lane_words())
             .text("MATRIX", self.fragment.matrix())
-            .text("NUMBERS", numbers)
+            .count("ROW_PAIRS", self.fragment.words())
+            .count("ROWS_APART", self.fragment.rows_apart())
             .text("WORKGROUP_SIZE", subgroup_size)
             .text("DECLARATIONS", declarations(&self.bindings()));
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)

@@ -5,13 +5,10 @@
 //! of f32: x is divided by the row's factor, and what comes out is multiplied by it. A weight is `(q - zero) * scale`
 //! rounded to f16: exact for INT4 unless it is more than 8 steps from zero, and then off by at most 2^-12 of itself.
 
-mod body;
-mod loads;
 mod product;
 mod spec;
 mod twin;
 
-pub(crate) use body::blocks_out;
 pub use product::{GemmInputs, Product};
 pub(crate) use spec::{BLOCK, EXTENSIONS};
 pub use spec::{GemmSpec, GemmTile};

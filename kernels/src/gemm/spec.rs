@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Product, body, loads};
-use crate::activations::{ActivationFormat, Precision, group_words_at};
+use super::Product;
+use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
 use crate::fragments::matrix;
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
@@ -15,6 +15,9 @@ pub(crate) const BLOCK: usize = 2 * TILE_ROWS;
 
 /// f16 of a word of a tile in workgroup memory.
 pub(super) const WORD_ELEMENTS: usize = WORD_BYTES / 2;
+
+/// Codes of a row of the step in one vec4<u32>.
+const CODES_PER_WORD: usize = 16;
 
 /// What a module on matrix units names before anything else.
 pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
@@ -76,6 +79,22 @@ impl GemmTile {
     }
 }
 
+/// How words are shared out among lanes.
+struct Share {
+    /// Loads of a lane.
+    each: usize,
+    /// Where there are fewer words than lanes, so many neighbours read one together and unpack a part each.
+    parts: usize,
+}
+
+impl Share {
+    fn of(words: usize, lanes: usize) -> Option<Share> {
+        let parts = (lanes / words.max(1)).max(1);
+        let whole = words > 0 && (words * parts).is_multiple_of(lanes);
+        whole.then_some(Share { each: words * parts / lanes, parts })
+    }
+}
+
 impl Kernel for GemmSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let roles = [Role::Step, Role::Weights, Role::Output, Role::Codes];
@@ -93,7 +112,11 @@ impl Kernel for GemmSpec {
         assert!(matches!(self.tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", self.tile.fragment);
         let (product, tile) = (&self.product, &self.tile);
         let (layout, input) = (&product.layout, product.input);
+        let format = layout.format;
         let (subgroup_step_rows, subgroup_matrix_rows) = tile.subgroup_rows();
+        let Some((weights, activations)) = self.shares() else {
+            panic!("words of a stage divide evenly among {} lanes: {tile:?}", self.lanes())
+        };
         let values = product
             .values(ActivationFormat::Factored(input))
             .size("K", tile.k)
@@ -112,7 +135,25 @@ impl Kernel for GemmSpec {
             .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
-            .text("BODY", body::body(self));
+            .count("WORKGROUP", self.lanes())
+            .count("FRAGMENT", tile.fragment)
+            .count("STEP_FRAGMENTS", subgroup_step_rows / tile.fragment)
+            .count("FRAGMENTS", subgroup_matrix_rows / tile.fragment)
+            .count("PLANES", input.planes())
+            .count("STAGES", (groups(layout.cols) * ACTIVATION_GROUP).div_ceil(tile.k))
+            .count("WEIGHT_LOADS", weights.each)
+            .count("WEIGHT_PARTS", weights.parts)
+            .count("CHUNK_WORDS", format.chunk_cols() / WORD_ELEMENTS)
+            .count("STAGE_CHUNKS", tile.k / format.chunk_cols())
+            .count("BLOCK_CHUNKS", format.chunks_per_block())
+            .count("BLOCK_WORDS", format.block_words())
+            .count("LAST_CHUNK", layout.blocks_per_tile() * format.chunks_per_block() - 1)
+            .count("TILES", layout.tiles())
+            .count("TILE_WORDS", layout.blocks_per_tile() * format.block_words())
+            .count("ACTIVATION_LOADS", activations.each)
+            .count("ACTIVATION_PARTS", activations.parts)
+            .count("STAGE_SIXTEENS", tile.k / CODES_PER_WORD)
+            .count("ROW_SIXTEENS", 2 * groups(layout.cols));
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
     }
 }
@@ -124,6 +165,16 @@ impl GemmSpec {
 
     /// Whether every lane brings as much of a stage as the others.
     pub fn shares_out(&self) -> bool {
-        loads::share_out(self).is_some()
+        self.shares().is_some()
+    }
+
+    /// How lanes share out the words of weights and of activations of a stage; `None`: not evenly.
+    fn shares(&self) -> Option<(Share, Share)> {
+        let chunk_cols = self.product.layout.format.chunk_cols();
+        let share = |rows: usize, cols: usize| {
+            let parts = cols / WORD_ELEMENTS;
+            Share::of(rows * self.tile.k / cols, self.lanes()).filter(|share| parts.is_multiple_of(share.parts))
+        };
+        Some((share(self.tile.matrix_rows, chunk_cols)?, share(self.tile.step_rows, CODES_PER_WORD)?))
     }
 }

@@ -56,6 +56,95 @@ fn zero_of(params: u32) -> vec2<f16> {
 }
 //#endif
 
+// Words of a lane's rows in a stage.
+//#macro fetch_weights(stage)
+    {
+//#for chunk in 0..ROW_CHUNKS
+        let column_${chunk} = min(((${stage}) * 4u + place) * ${ROW_CHUNKS}u + ${chunk}u, ${LAST_CHUNK}u);
+        let block_${chunk} = column_${chunk} / ${BLOCK_CHUNKS}u * ${BLOCK_WORDS}u;
+        let chunk_${chunk} = block_${chunk} + column_${chunk} % ${BLOCK_CHUNKS}u * 8u;
+//#end
+//#for row in 0..LANE_ROWS
+//#for chunk in 0..ROW_CHUNKS
+        next_${row}_${chunk} = weights[tile_${row} + chunk_${chunk} + row_${row} % 8u];
+//#end
+//#if !F16
+        next_params_${row} = weights[tile_${row} + block_0 + ${BLOCK_WORDS - 1}u][row_${row} % 8u / 2u];
+//#endif
+//#end
+    }
+//#end
+
+// A lane's words of the activations behind panel `panel` of a stage.
+//#macro fetch_next_activations(panel)
+//#for item in 0..LANE_ITEMS
+        activations_${item} = codes[from_${item} + (min(stage * ${PANELS}u + ${panel + 1}u, end_stage * ${PANELS}u - 1u)) * ${PANEL_WORDS}u];
+//#end
+//#end
+
+//#macro put_activations()
+//#for item in 0..LANE_ITEMS
+//#if STEP_ROWS * PANEL_WORDS % WORKGROUP == 0
+    activation_tile[given_row_${item} * ROW_WORDS + given_word_${item}] = activations_${item};
+//#else
+    if (given_row_${item} < STEP_ROWS) {
+        activation_tile[given_row_${item} * ROW_WORDS + given_word_${item}] = activations_${item};
+    }
+//#endif
+//#end
+//#end
+
+// Pair `pair` of the 16 that a lane has of a row in a stage, columns 4 (pair / 2) + pair % 2 and two further, as f16 in a word.
+//#macro unpack_pair(row, pair)
+//#let quad = pair / 2
+//#if INT4
+//#if pair % 4 == 0
+        let pair_${row}_${pair} = weights_of(word_${row}_0.${"xyzw"[pair / 4]} & 0x000f000fu, zero_${row}, scale_${row});
+//#else if pair % 4 == 1
+        let pair_${row}_${pair} = weights_of((word_${row}_0.${"xyzw"[pair / 4]} >> 8u) & 0x000f000fu, zero_${row}, scale_${row});
+//#else if pair % 4 == 2
+        let pair_${row}_${pair} = weights_of_high(word_${row}_0.${"xyzw"[pair / 4]} & 0x00f000f0u, zero_${row}, scale_${row});
+//#else
+        let pair_${row}_${pair} = weights_of_high((word_${row}_0.${"xyzw"[pair / 4]} >> 8u) & 0x00f000f0u, zero_${row}, scale_${row});
+//#endif
+//#else if INT8
+//#if pair % 2 == 0
+        let pair_${row}_${pair} = weights_of((word_${row}_${quad / 4}.${"xyzw"[quad % 4]} ^ 0x80808080u) & 0x00ff00ffu, zero_${row}, scale_${row});
+//#else
+        let pair_${row}_${pair} = weights_of(((word_${row}_${quad / 4}.${"xyzw"[quad % 4]} ^ 0x80808080u) >> 8u) & 0x00ff00ffu, zero_${row}, scale_${row});
+//#endif
+//#else
+//#let low = "xyzw"[2 * quad % 4]
+//#let high = "xyzw"[(2 * quad + 1) % 4]
+//#if pair % 2 == 0
+        let pair_${row}_${pair} = (word_${row}_${quad / 2}.${low} & 0xffffu) | (word_${row}_${quad / 2}.${high} << 16u);
+//#else
+        let pair_${row}_${pair} = (word_${row}_${quad / 2}.${low} >> 16u) | (word_${row}_${quad / 2}.${high} & 0xffff0000u);
+//#endif
+//#endif
+//#end
+
+// Fragment `j` of the stage's columns at `depth`.
+//#macro fragment_of_weights(depth, j)
+//#for n in 0..LANE_WORDS
+//#expand unpack_pair(j * FRAGMENT_ROWS + n / FRAGMENT_PAIRS, depth * FRAGMENT_PAIRS + n % FRAGMENT_PAIRS)
+//#if !LANES_HOLD_FRAGMENTS
+        lane_words[fragment_at + (lane_row + ${n / FRAGMENT_PAIRS * ROWS_APART}u) * ${FRAGMENT / 2}u + ${n % FRAGMENT_PAIRS * 4}u + place] = pair_${j * FRAGMENT_ROWS + n / FRAGMENT_PAIRS}_${depth * FRAGMENT_PAIRS + n % FRAGMENT_PAIRS};
+//#endif
+//#end
+//#if LANES_HOLD_FRAGMENTS
+        let b_${depth}_${j} = coop_half_b_from_lanes(array<u32, LANE_WORDS>(
+//#for n in 0..LANE_WORDS join ,
+            pair_${j * FRAGMENT_ROWS + n / FRAGMENT_PAIRS}_${depth * FRAGMENT_PAIRS + n % FRAGMENT_PAIRS}
+//#end
+        ));
+//#else
+        subgroupBarrier();
+        let b_${depth}_${j} = coop_load_half_b_u32(lane_words[fragment_at], ${FRAGMENT / 2}u);
+        subgroupBarrier();
+//#endif
+//#end
+
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -79,10 +168,89 @@ fn main(
         let at = min(first_step_row + row, last_step_row) * INPUT_STRIDE + FACTOR_AT;
         factors[row] = bitcast<f32>(codes[at / 4u][at % 4u]);
     }
-${MULTIPLY}
+//#for i in 0..STEP_FRAGMENTS
+//#for j in 0..FRAGMENTS
+    var sum_${i}_${j}: ${MATRIX}<f32, C>;
+//#end
+//#end
+
+    // Where a lane's rows begin in the packed matrix, and what is on its way of them.
+    let place = subgroup_lane % 4u;
+    let lane_row = subgroup_lane / 4u;
+//#for row in 0..LANE_ROWS
+    let row_${row} = first_matrix_row + ${row / FRAGMENT_ROWS * FRAGMENT + row % FRAGMENT_ROWS * ROWS_APART}u + lane_row;
+    let tile_${row} = min(row_${row} / 8u, ${TILES - 1}u) * ${TILE_WORDS}u;
+    var next_params_${row}: u32;
+//#for chunk in 0..ROW_CHUNKS
+    var next_${row}_${chunk}: vec4<u32>;
+//#end
+//#end
+    // Where a lane's words of a panel come from and go to: lanes count words of a row, then rows.
+//#for item in 0..LANE_ITEMS
+    let given_${item} = lane + ${item * WORKGROUP}u;
+    let given_row_${item} = given_${item} / ${PANEL_WORDS}u;
+    let given_word_${item} = given_${item} % ${PANEL_WORDS}u;
+    let from_${item} = min(first_step_row + given_row_${item}, last_step_row) * (INPUT_STRIDE / 4u) + given_word_${item};
+    var activations_${item}: vec4<u32>;
+//#end
+//#expand fetch_weights("first_stage")
+//#for item in 0..LANE_ITEMS
+    activations_${item} = codes[from_${item} + (first_stage * ${PANELS}u) * ${PANEL_WORDS}u];
+//#end
+//#expand put_activations()
+    workgroupBarrier();
+    for (var stage = first_stage; stage < end_stage; stage++) {
+        // The stage that was on its way is the one to multiply.
+//#for row in 0..LANE_ROWS
+//#for chunk in 0..ROW_CHUNKS
+        let word_${row}_${chunk} = next_${row}_${chunk};
+//#end
+//#if !F16
+        let params_${row} = doubled(row_param(next_params_${row}, lane_row + ${row / FRAGMENT_ROWS * FRAGMENT + row % FRAGMENT_ROWS * ROWS_APART}u));
+        let scale_${row} = scale_of(params_${row});
+        let zero_${row} = zero_of(params_${row});
+//#endif
+//#end
+        // While it is multiplied, the weights of the next stage and the activations of the next panel are on their way into
+        // registers. The last stage fetches itself again; nothing reads it.
+//#expand fetch_weights("min(stage + 1u, end_stage - 1u)")
+//#for panel in 0..PANELS
+//#expand fetch_next_activations(panel)
+//#for panel_depth in 0..PANEL / FRAGMENT
+//#let depth = panel * (PANEL / FRAGMENT) + panel_depth
+//#for j in 0..FRAGMENTS
+//#expand fragment_of_weights(depth, j)
+//#end
+//#for i in 0..STEP_FRAGMENTS
+        let a_${depth}_${i} = coop_load_half_a(activation_tile[${i * FRAGMENT}u * ROW_WORDS + ${panel_depth * FRAGMENT / 8}u], ROW_WORDS);
+//#for j in 0..FRAGMENTS
+        sum_${i}_${j} = coopMultiplyAdd(a_${depth}_${i}, b_${depth}_${j}, sum_${i}_${j});
+//#end
+//#end
+//#end
+        workgroupBarrier();
+//#expand put_activations()
+        workgroupBarrier();
+//#end
+    }
 //#if SPLIT
     let tile = group.y * STEP_TILES + group.x;
-${EXCHANGE}
+    // Splits leave their sums, and the last adds them up in their order: without a loop, so that all parts are on their way
+    // before the first is added.
+    let parts_at = (tile * SPLITS * SUBGROUPS + subgroup) * SUBGROUP_SUMS;
+//#for n in 0..STEP_FRAGMENTS * FRAGMENTS
+    coopStoreT(sum_${n / FRAGMENTS}_${n % FRAGMENTS}, &partials[parts_at + group.z * SUBGROUPS * SUBGROUP_SUMS + ${n * FRAGMENT * FRAGMENT}u], ${FRAGMENT}u);
+//#end
+    if (!is_last(tile, SPLITS, lane)) {
+        return;
+    }
+//#for n in 0..STEP_FRAGMENTS * FRAGMENTS
+    sum_${n / FRAGMENTS}_${n % FRAGMENTS} = (
+//#for split in 0..SPLITS join +
+        coopLoadT<${MATRIX}<f32, C>>(&partials[parts_at + ${split}u * SUBGROUPS * SUBGROUP_SUMS + ${n * FRAGMENT * FRAGMENT}u], ${FRAGMENT}u)
+//#end
+    );
+//#end
 //#endif
 //#if HALVES_OUT
     inverse_product_factor = 1.0 / product_factor[0];
@@ -92,5 +260,5 @@ ${EXCHANGE}
         }
     }
 //#endif
-${RESULTS}
+//#expand write_blocks("first_step_row", "first_matrix_row")
 }

@@ -22,7 +22,6 @@
 //! Where a matrix has too few rows to fill the device, its columns are divided among `splits` workgroups. Each leaves its sums in
 //! memory, and the last one to arrive adds them up, in the same order always.
 
-mod body;
 mod spec;
 mod twin;
 

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::body;
 use crate::activations::{ActivationFormat, HALVES_BLOCK};
 use crate::fragments::{Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, EXTENSIONS, Product};
@@ -10,8 +9,12 @@ use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
+/// f16 numbers in one vec4<u32>.
+const HALVES_PER_WORD: usize = 8;
 /// Columns of a stage.
-pub(super) const STAGE: usize = HALVES_BLOCK;
+const STAGE: usize = HALVES_BLOCK;
+/// Columns of a stage that one lane has of each of its rows.
+const LANE_COLUMNS: usize = STAGE / ROW_LANES;
 
 /// Parameters of one GEMM from registers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,6 +95,10 @@ impl Kernel for RegisterGemmSpec {
         assert!((1..=self.stages()).contains(&self.splits), "each split has a stage");
         assert!(!self.halves_out || Self::makes_halves(&self.product), "whole blocks of products: {:?}", self.product);
         let subgroup_matrix_rows = tile.fragment * tile.fragments;
+        let fragment = self.fragment();
+        let layout = &self.product.layout;
+        let format = layout.format;
+        let panel_words = tile.panel / HALVES_PER_WORD;
         let values = self
             .product
             .values(ActivationFormat::Halves(self.product.input))
@@ -113,9 +120,23 @@ impl Kernel for RegisterGemmSpec {
             .text("MATRIX", self.fragment().matrix())
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
-            .text("MULTIPLY", body::multiply(self))
-            .text("EXCHANGE", body::exchange(self))
-            .text("RESULTS", body::results(self));
+            .count("FRAGMENT", tile.fragment)
+            .count("FRAGMENTS", tile.fragments)
+            .count("STEP_FRAGMENTS", tile.step_rows / tile.fragment)
+            .count("FRAGMENT_ROWS", fragment.rows())
+            .count("FRAGMENT_PAIRS", fragment.words())
+            .count("ROWS_APART", fragment.rows_apart())
+            .count("LANE_ROWS", tile.fragments * fragment.rows())
+            .count("ROW_CHUNKS", LANE_COLUMNS / format.chunk_cols())
+            .count("BLOCK_CHUNKS", format.chunks_per_block())
+            .count("BLOCK_WORDS", format.block_words())
+            .count("LAST_CHUNK", layout.blocks_per_tile() * format.chunks_per_block() - 1)
+            .count("TILES", layout.tiles())
+            .count("TILE_WORDS", layout.blocks_per_tile() * format.block_words())
+            .count("PANEL", tile.panel)
+            .count("PANELS", STAGE / tile.panel)
+            .count("PANEL_WORDS", panel_words)
+            .count("LANE_ITEMS", (tile.step_rows * panel_words).div_ceil(self.lanes()));
         let values = if self.halves_out {
             let output = ActivationFormat::Halves(self.product.input);
             let factor_at = output.factor_at(self.product.output_rows());

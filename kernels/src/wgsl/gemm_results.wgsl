@@ -1,4 +1,4 @@
-// A subgroup's sums, finished and written: a block of rows of the step and matrix rows at a time.
+// A subgroup's sums, finished and written: a block of rows of the step and matrix rows at a time, by way of workgroup memory.
 //#if ACT_MUL
 //#include activation
 //#endif
@@ -68,3 +68,18 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
 //#endif
     subgroupBarrier();
 }
+
+// Writes all blocks of a subgroup's sums, of which the first rows are given.
+//#macro write_blocks(first_step_row, first_matrix_row)
+//#let across = BLOCK / FRAGMENT
+//#for down_block in 0..STEP_FRAGMENTS / across
+//#for across_block in 0..FRAGMENTS / across
+//#for n in 0..across * across
+//#let i = n / across
+//#let j = n % across
+    coopStoreT(sum_${down_block * across + i}_${across_block * across + j}, &results[subgroup * RESULTS + ${(BLOCK * i + j) * FRAGMENT}u], ${BLOCK}u);
+//#end
+    write_block(${first_step_row} + ${BLOCK * down_block}u, ${first_matrix_row} + ${BLOCK * across_block}u, last_step_row, subgroup, subgroup_lane);
+//#end
+//#end
+//#end
