@@ -1,14 +1,20 @@
 //! Text around [`unicorn_runtime`]: a model takes and returns token ids, this crate has what turns them into text.
 //!
 //! ```text
-//! messages ──► ChatTemplate ──► text ──► Tokenizer ──► token ids ──► a session of unicorn_runtime
-//!                                                                                  │ token ids
-//!          OutputText: pieces of text ◄── StopStrings ◄── Detokenizer ◄────────────┘
+//! messages ──► ChatTemplate ──► text ──► Tokenizer ──► token ids ──► Session ──► token ids
+//!                                                                                   │
+//!                          pieces of text ◄── StopStrings ◄── Detokenizer ◄─────────┘
+//!                          └──────────── OutputText: where the text ends ───────────┘
+//! └──────────────────────────────── Continuation: of any prompt ──────────────────────────────┘
+//! └──────────────────────────────── Chat: of a conversation ──────────────────────────────────┘
 //! ```
 //!
 //! It contains no device, no HTTP and no command line. Everything is read from the artifact's [`TokenizerSection`].
 
 #![deny(missing_docs)]
+
+mod chat;
+mod continuation;
 
 mod tokenizer;
 
@@ -26,7 +32,9 @@ mod error;
 pub use unicorn_artifact::TokenizerSection;
 pub use unicorn_runtime;
 
+pub use chat::{Answer, Chat, ChatOptions};
 pub use chat_template::{ChatTemplate, Message};
+pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use output::{EndReason, OutputText, Piece, StopConditions};

@@ -1,0 +1,220 @@
+//! Text that continues a prompt, piece by piece.
+
+use unicorn_runtime::{RunError, Sampled, Sampling, Session, Tokens};
+
+use crate::error::TextError;
+use crate::output::{EndReason, OutputText, Piece, StopConditions};
+use crate::tokenizer::Tokenizer;
+
+/// Pieces of the text that continues a prompt, as the model generates them; none is empty, none ends within a character.
+///
+/// The device computes steps ahead between two pieces, and nothing is locked. After it ended, [`Continuation::end_reason`] is
+/// `Some`; an error ends it without a reason. Dropping it stops the generation, and the session keeps what it has computed.
+///
+/// ```no_run
+/// use unicorn_text::{Continuation, StopConditions, Tokenizer, default_sampling};
+///
+/// # fn example(model: &unicorn_text::unicorn_runtime::Model) -> Result<(), unicorn_text::TextError> {
+/// let section = model.tokenizer_section();
+/// let tokenizer = Tokenizer::new(section)?;
+/// let mut session = model.session()?;
+/// let mut conditions = StopConditions::default();
+/// conditions.stop_tokens = section.stop_ids.clone();
+/// conditions.max_tokens = Some(100);
+/// let prompt = tokenizer.encode_prompt("Once upon a time")?;
+/// for piece in Continuation::new(&mut session, &tokenizer, &prompt, &default_sampling(), conditions)? {
+///     print!("{}", piece?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Continuation<'s> {
+    pieces: Pieces<Tokens<'s>>,
+    prompt_tokens: u32,
+    cached_tokens: u32,
+}
+
+impl<'s> Continuation<'s> {
+    /// Feeds `prompt` to the session and samples the first token. Blocks until that is done, a step for each 512 tokens or so. Prompt
+    /// tokens that the session already has in its cache, because its tokens begin like the prompt, are not computed again; its other
+    /// tokens are dropped.
+    ///
+    /// When the session's [`CancelToken`](unicorn_runtime::CancelToken) is cancelled, now or later, the continuation ends with
+    /// [`EndReason::Cancelled`].
+    ///
+    /// # Errors
+    /// [`TextError::EmptyPrompt`], and [`TextError::Run`] for a prompt longer than the context, a sampling parameter out of its
+    /// range, and failures of the device.
+    pub fn new(
+        session: &'s mut Session,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        sampling: &Sampling,
+        conditions: StopConditions,
+    ) -> Result<Continuation<'s>, TextError> {
+        if prompt.is_empty() {
+            return Err(TextError::EmptyPrompt);
+        }
+        let max_tokens = conditions.max_tokens;
+        let output = OutputText::new(tokenizer, prompt, conditions);
+        let cached_tokens = session.keep_common_start(prompt);
+        let pieces = match session.feed_and_sample(&prompt[cached_tokens as usize..], sampling) {
+            Ok(_) if max_tokens == Some(0) => Pieces::ended(output, EndReason::MaxTokens),
+            Ok(first) => Pieces::new(output, first.token, session.generate(first.token, sampling, u32::MAX)),
+            Err(RunError::Cancelled) => Pieces::ended(output, EndReason::Cancelled),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Continuation { pieces, prompt_tokens: prompt.len() as u32, cached_tokens })
+    }
+
+    /// Why the text ended; `None` while it has not, and after an error.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.pieces.end_reason
+    }
+
+    /// Token ids of the text so far, without a stop token.
+    pub fn tokens(&self) -> &[u32] {
+        &self.pieces.generated
+    }
+
+    /// Tokens that were sampled so far, a stop token included.
+    pub fn n_sampled(&self) -> u32 {
+        self.pieces.output.n_tokens()
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// Tokens of the prompt that were in the session's cache already.
+    pub fn cached_tokens(&self) -> u32 {
+        self.cached_tokens
+    }
+}
+
+impl Iterator for Continuation<'_> {
+    type Item = Result<String, TextError>;
+
+    /// Blocks until the next piece is whole, which takes a step or a few.
+    fn next(&mut self) -> Option<Result<String, TextError>> {
+        self.pieces.next()
+    }
+}
+
+/// The same for any source of tokens.
+struct Pieces<T> {
+    output: OutputText,
+    /// The first token, until it is taken.
+    first: Option<u32>,
+    /// Those behind it. `None`: no more are needed.
+    tokens: Option<T>,
+    generated: Vec<u32>,
+    end_reason: Option<EndReason>,
+}
+
+impl<T: Iterator<Item = Result<Sampled, RunError>>> Pieces<T> {
+    fn new(output: OutputText, first: u32, tokens: T) -> Pieces<T> {
+        Pieces { output, first: Some(first), tokens: Some(tokens), generated: Vec::new(), end_reason: None }
+    }
+
+    fn ended(output: OutputText, reason: EndReason) -> Pieces<T> {
+        Pieces { output, first: None, tokens: None, generated: Vec::new(), end_reason: Some(reason) }
+    }
+
+    fn next(&mut self) -> Option<Result<String, TextError>> {
+        while self.tokens.is_some() {
+            match self.next_piece() {
+                Ok(Piece { text, end }) => {
+                    if end.is_some() {
+                        // Steps that were computed ahead are dropped.
+                        (self.tokens, self.end_reason) = (None, end);
+                    }
+                    if !text.is_empty() {
+                        return Some(Ok(text));
+                    }
+                }
+                Err(error) => {
+                    self.tokens = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+
+    fn next_piece(&mut self) -> Result<Piece, TextError> {
+        let next = match self.first.take() {
+            Some(first) => Some(Ok(first)),
+            None => self.tokens.as_mut().and_then(T::next).map(|next| next.map(|sampled| sampled.token)),
+        };
+        match next {
+            Some(Ok(token)) => {
+                let piece = self.output.push(token)?;
+                if piece.end != Some(EndReason::StopToken) {
+                    self.generated.push(token);
+                }
+                Ok(piece)
+            }
+            None | Some(Err(RunError::ContextFull { .. })) => self.output.end(EndReason::ContextFull),
+            Some(Err(RunError::Cancelled)) => self.output.end(EndReason::Cancelled),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::tests::{BYTE_LEVEL, tokenizer};
+
+    fn sampled(token: u32) -> Result<Sampled, RunError> {
+        Ok(Sampled { token, logit: 0.0, candidates: 1 })
+    }
+
+    /// Pieces of the first token "a" and those of `tokens`.
+    fn pieces(
+        tokens: Vec<Result<Sampled, RunError>>,
+        conditions: StopConditions,
+    ) -> Pieces<std::vec::IntoIter<Result<Sampled, RunError>>> {
+        Pieces::new(OutputText::new(&tokenizer(BYTE_LEVEL), &[1], conditions), 1, tokens.into_iter())
+    }
+
+    fn all<T: Iterator<Item = Result<Sampled, RunError>>>(pieces: &mut Pieces<T>) -> Vec<String> {
+        std::iter::from_fn(|| pieces.next()).map(|piece| piece.unwrap()).collect()
+    }
+
+    #[test]
+    fn pieces_are_whole_characters_until_the_context_is_full() {
+        let mut whole = pieces([3, 4, 5].map(sampled).into(), StopConditions::default());
+        assert_eq!(all(&mut whole), ["a", "é", " a"]);
+        assert_eq!(
+            (whole.end_reason, whole.generated.as_slice()),
+            (Some(EndReason::ContextFull), [1, 3, 4, 5].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_stop_token_is_not_among_the_tokens() {
+        let conditions = StopConditions { stop_tokens: vec![2], ..StopConditions::default() };
+        let mut stopped = pieces([5, 2, 1].map(sampled).into(), conditions);
+        assert_eq!(all(&mut stopped), ["a", " a"]);
+        assert_eq!((stopped.end_reason, stopped.generated.as_slice()), (Some(EndReason::StopToken), [1, 5].as_slice()));
+        assert_eq!(stopped.output.n_tokens(), 3);
+    }
+
+    #[test]
+    fn cancelling_ends_it_with_the_text_so_far() {
+        let mut cancelled = pieces(vec![sampled(3), Err(RunError::Cancelled)], StopConditions::default());
+        assert_eq!(all(&mut cancelled), ["a", "\u{fffd}"]);
+        assert_eq!(cancelled.end_reason, Some(EndReason::Cancelled));
+    }
+
+    #[test]
+    fn an_error_ends_it_without_a_reason() {
+        let mut failed = pieces(vec![Err(RunError::NoTokens), sampled(1)], StopConditions::default());
+        assert_eq!(failed.next().unwrap().unwrap(), "a");
+        assert!(matches!(failed.next(), Some(Err(TextError::Run(RunError::NoTokens)))));
+        assert!(failed.next().is_none() && failed.end_reason.is_none());
+    }
+}
