@@ -136,24 +136,9 @@ impl Answer<'_> {
         self.continuation.end_reason()
     }
 
-    /// Token ids of the text so far, without a stop token.
-    pub fn tokens(&self) -> &[u32] {
-        self.continuation.tokens()
-    }
-
-    /// Tokens that were sampled so far, a stop token included.
-    pub fn n_sampled(&self) -> u32 {
-        self.continuation.n_sampled()
-    }
-
-    /// Tokens of the whole conversation as it was put into the template.
-    pub fn prompt_tokens(&self) -> u32 {
-        self.continuation.prompt_tokens()
-    }
-
-    /// Tokens of the prompt that were cached from earlier questions.
-    pub fn cached_tokens(&self) -> u32 {
-        self.continuation.cached_tokens()
+    /// The answer as a continuation of the conversation's prompt: its tokens, and what was cached of the prompt.
+    pub fn continuation(&self) -> &Continuation<'_> {
+        &self.continuation
     }
 }
 

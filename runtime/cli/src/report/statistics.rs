@@ -1,4 +1,4 @@
-//! The figures of a run: measured, with their units in their names. `--json` of every command that runs a model uses
+//! Statistics of a run: measured, with their units in their names. `--json` of every command that runs a model uses
 //! these keys.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use unicorn_runtime::{Model, TierUpload, Verification};
 
 /// What a run measured. A rate is `None` when nothing of its kind ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
+pub struct RunStatistics {
     #[serde(flatten)]
-    pub load: LoadFigures,
+    pub load: LoadStatistics,
     /// Tokens of the prompt that were computed (not those still in the cache).
     pub prefill_tokens: u64,
     pub prefill_tokens_per_s: Option<f64>,
@@ -32,7 +32,7 @@ pub struct Figures {
 
 /// A model as it was loaded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LoadFigures {
+pub struct LoadStatistics {
     pub device: String,
     /// Name of the artifact's target that was used.
     pub target: String,
@@ -77,26 +77,31 @@ pub struct TierMemory {
 
 /// Tokens and the time that they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
+pub struct Throughput {
     pub tokens: u64,
     pub elapsed: Duration,
 }
 
-impl Pace {
+impl Throughput {
     /// `None` if there were no tokens.
     pub fn tokens_per_s(&self) -> Option<f64> {
         (self.tokens > 0 && !self.elapsed.is_zero()).then(|| self.tokens as f64 / self.elapsed.as_secs_f64())
     }
 }
 
-impl Figures {
-    pub fn new(model: &Model, prefill: Pace, decode: Pace) -> Figures {
-        Figures::of(LoadFigures::new(model), read_bandwidth_gb_per_s(model), prefill, decode)
+impl RunStatistics {
+    pub fn new(model: &Model, prefill: Throughput, decode: Throughput) -> RunStatistics {
+        RunStatistics::of(LoadStatistics::new(model), read_bandwidth_gb_per_s(model), prefill, decode)
     }
 
     /// Of what has been measured already.
-    pub fn of(load: LoadFigures, read_bandwidth_gb_per_s: Option<f64>, prefill: Pace, decode: Pace) -> Figures {
-        Figures {
+    pub fn of(
+        load: LoadStatistics,
+        read_bandwidth_gb_per_s: Option<f64>,
+        prefill: Throughput,
+        decode: Throughput,
+    ) -> RunStatistics {
+        RunStatistics {
             load,
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
@@ -106,10 +111,10 @@ impl Figures {
             read_bandwidth_gb_per_s,
             decode_percent_of_read_bandwidth: None,
         }
-        .with_paces(prefill, decode)
+        .with_throughput(prefill, decode)
     }
 
-    fn with_paces(mut self, prefill: Pace, decode: Pace) -> Figures {
+    fn with_throughput(mut self, prefill: Throughput, decode: Throughput) -> RunStatistics {
         self.prefill_tokens = prefill.tokens;
         self.prefill_tokens_per_s = prefill.tokens_per_s();
         self.decode_tokens = decode.tokens;
@@ -122,8 +127,8 @@ impl Figures {
     }
 }
 
-impl LoadFigures {
-    pub fn new(model: &Model) -> LoadFigures {
+impl LoadStatistics {
+    pub fn new(model: &Model) -> LoadStatistics {
         let report = model.report();
         let tiers = report.memory.iter().map(|tier| {
             let memory =
@@ -138,7 +143,7 @@ impl LoadFigures {
         };
         let load_weights_s = upload.map(|upload| upload.seconds_weights);
         let measured_s = load_weights_s.filter(|&seconds| seconds > 0.0);
-        LoadFigures {
+        LoadStatistics {
             device: model.device().name.clone(),
             target: report.target,
             software: is_software(model),
@@ -174,8 +179,8 @@ pub fn read_bandwidth_gb_per_s(model: &Model) -> Option<f64> {
     model.measure_read_bandwidth().map(|bytes_per_s| bytes_per_s / 1e9)
 }
 
-/// A line a figure, for stderr.
-impl fmt::Display for LoadFigures {
+/// A line a subject, for stderr.
+impl fmt::Display for LoadStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device   {}, target {}", self.device, self.target)?;
         match self.load_weights_s {
@@ -210,11 +215,11 @@ impl fmt::Display for LoadFigures {
                 size(other)
             )?;
         }
-        self.memory_held.iter().try_for_each(|held| writeln!(f, "held     {held}"))
+        self.memory_held.iter().try_for_each(|held| writeln!(f, "audit    {held}"))
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for RunStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.load.fmt(f)?;
         write!(f, "prefill  {} tokens", self.prefill_tokens)?;
@@ -237,9 +242,9 @@ impl fmt::Display for Figures {
 pub mod tests {
     use super::*;
 
-    pub fn load_figures() -> LoadFigures {
+    pub fn load_statistics() -> LoadStatistics {
         let memory = TierMemory { weights: 2_000_000_000, kv: 3, activations: 2, other: 1 };
-        LoadFigures {
+        LoadStatistics {
             device: "Some GPU".into(),
             target: "generic".into(),
             software: false,
@@ -260,9 +265,9 @@ pub mod tests {
         }
     }
 
-    pub fn figures() -> Figures {
-        Figures {
-            load: load_figures(),
+    pub fn statistics() -> RunStatistics {
+        RunStatistics {
+            load: load_statistics(),
             prefill_tokens: 0,
             prefill_tokens_per_s: None,
             decode_tokens: 0,
@@ -271,15 +276,15 @@ pub mod tests {
             read_bandwidth_gb_per_s: Some(80.0),
             decode_percent_of_read_bandwidth: None,
         }
-        .with_paces(
-            Pace { tokens: 7, elapsed: Duration::from_millis(500) },
-            Pace { tokens: 10, elapsed: Duration::from_secs(1) },
+        .with_throughput(
+            Throughput { tokens: 7, elapsed: Duration::from_millis(500) },
+            Throughput { tokens: 10, elapsed: Duration::from_secs(1) },
         )
     }
 
     #[test]
     fn keys_carry_units() {
-        let json = serde_json::to_value(figures()).unwrap();
+        let json = serde_json::to_value(statistics()).unwrap();
         let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
             keys,
@@ -318,8 +323,8 @@ pub mod tests {
 
     #[test]
     fn what_did_not_run_has_no_rate() {
-        let figures = figures().with_paces(Pace::default(), Pace::default());
-        assert_eq!((figures.prefill_tokens_per_s, figures.decode_gb_per_s), (None, None));
-        assert!(figures.to_string().ends_with("prefill  0 tokens\ndecode   0 tokens"));
+        let statistics = statistics().with_throughput(Throughput::default(), Throughput::default());
+        assert_eq!((statistics.prefill_tokens_per_s, statistics.decode_gb_per_s), (None, None));
+        assert!(statistics.to_string().ends_with("prefill  0 tokens\ndecode   0 tokens"));
     }
 }

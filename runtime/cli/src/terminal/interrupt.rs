@@ -1,5 +1,5 @@
-//! Ctrl-C stops an answer, not the program; pressed again before anyone noticed, it ends the program. Commands that write
-//! a file are ended by it at once, and their half-written file with them.
+//! Ctrl-C ends an answer, not the program; pressed again before the answer has ended, it ends the program. Commands that write a
+//! file are ended by it at once, and the partial file is removed.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,13 +9,13 @@ use unicorn_runtime::CancelToken;
 
 use crate::error::CliError;
 
-/// From now on, Ctrl-C is a flag that [`pressed`] reads. Called once the model is loaded: until then, Ctrl-C ends the
-/// program at once. So it does where there is no thread to wait for it.
+/// From now on, Ctrl-C cancels [`token`]. Called once the model is loaded: until then, Ctrl-C ends the program at once, and also
+/// where no thread can be started to wait for the signal.
 pub fn catch() -> Result<(), CliError> {
     catch_with(|| ())
 }
 
-/// The same, and `pressed` is told.
+/// The same, and calls `pressed`.
 pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
     if !has_thread() {
         return Ok(());
@@ -31,30 +31,30 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
     ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
 }
 
-/// From now on, Ctrl-C ends the program and removes the half-written file `partial`. One file a program: a second one is
-/// not removed.
+/// From now on, Ctrl-C ends the program and removes the file `partial`. One file per process: a second one is not removed.
 pub fn remove_partial(partial: PathBuf) {
     let on_press = move || {
         let _ = std::fs::remove_file(&partial);
         std::process::exit(EXIT_INTERRUPTED);
     };
-    // Without a handler Ctrl-C ends the program just as well, and leaves the file.
+    // Without a handler, Ctrl-C ends the program and leaves the file.
     if has_thread() {
         let _ = ctrlc::set_handler(on_press);
     }
 }
 
-/// Whether a thread can be started. `ctrlc` asks only when it has taken the signal, which then nobody hears.
+/// Whether a thread can be started. `ctrlc` replaces the signal's handler first and then starts its thread: if that failed, the
+/// signal would have no effect.
 pub fn has_thread() -> bool {
     thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
 }
 
 /// Whether Ctrl-C was pressed since the last call.
-pub fn pressed() -> bool {
+pub fn take_pressed() -> bool {
     PRESSED.reset()
 }
 
-/// A token that Ctrl-C cancels and [`pressed`] resets.
+/// A token that Ctrl-C cancels and [`take_pressed`] resets.
 pub fn token() -> CancelToken {
     PRESSED.clone()
 }

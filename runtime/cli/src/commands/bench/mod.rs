@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::load::{load_for, max_positions};
-use crate::report::statistics::LoadFigures;
+use crate::report::statistics::LoadStatistics;
 use crate::terminal::output::{note, print, print_json};
 use cases::Cases;
 use measure::Bench;
@@ -38,7 +38,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
             Ok((*case, measured))
         });
         let measured = measured.collect::<Result<Vec<_>, CliError>>()?;
-        let load = LoadFigures::new(&model);
+        let load = LoadStatistics::new(&model);
         let load = LoadedFor { sequences: group.slots, context_tokens: group.context_tokens, load };
         report.add(&model, load, &measured);
     }

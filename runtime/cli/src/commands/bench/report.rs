@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::cases::Case;
 use super::measure::Measured;
-use crate::report::statistics::{Figures, LoadFigures, Pace, read_bandwidth_gb_per_s};
+use crate::report::statistics::{LoadStatistics, RunStatistics, Throughput, read_bandwidth_gb_per_s};
 use crate::report::table::{Column, or_dash, table};
 use unicorn_runtime::Model;
 
@@ -19,9 +19,9 @@ pub struct BenchReport {
     /// The keys of a run: of the first load, the first case of prefill and the first of decode. The bandwidth of reads is measured
     /// once, so that all cases are held against the same.
     #[serde(flatten)]
-    pub first: Option<Figures>,
+    pub first: Option<RunStatistics>,
     pub loads: Vec<LoadedFor>,
-    pub cases: Vec<CaseFigures>,
+    pub cases: Vec<CaseStatistics>,
 }
 
 /// A model as it was loaded for some of the cases.
@@ -30,12 +30,12 @@ pub struct LoadedFor {
     pub sequences: u32,
     pub context_tokens: u32,
     #[serde(flatten)]
-    pub load: LoadFigures,
+    pub load: LoadStatistics,
 }
 
 /// One case. Every case has every key.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct CaseFigures {
+pub struct CaseStatistics {
     /// `prefill`, `decode` (steps follow one another on the device) or `batch` (one step for all sequences).
     pub test: &'static str,
     /// In the cache before the first run.
@@ -58,12 +58,12 @@ pub struct CaseFigures {
     pub percent_of_floor: Option<f64>,
 }
 
-impl CaseFigures {
-    pub fn new(case: Case, measured: &Measured, model: &Model, read_bandwidth_gb_per_s: Option<f64>) -> CaseFigures {
+impl CaseStatistics {
+    pub fn new(case: Case, measured: &Measured, model: &Model, read_bandwidth_gb_per_s: Option<f64>) -> CaseStatistics {
         let weights = model.meta().model.weight_bytes_per_token;
         let groups = &model.plan().kv_groups;
         let cache = groups.iter().map(|group| group.bytes_read_per_token(measured.cached_tokens)).sum();
-        CaseFigures::of_bytes(case, measured, weights, cache, read_bandwidth_gb_per_s)
+        CaseStatistics::of_bytes(case, measured, weights, cache, read_bandwidth_gb_per_s)
     }
 
     /// `weights` are read once a step, `cache` bytes once a sequence.
@@ -73,7 +73,7 @@ impl CaseFigures {
         weights: u64,
         cache: u64,
         read_bandwidth_gb_per_s: Option<f64>,
-    ) -> CaseFigures {
+    ) -> CaseStatistics {
         let (test, depth_tokens, sequences) = match case {
             Case::Prefill { .. } => ("prefill", 0, 1),
             Case::Decode { depth } => ("decode", depth, 1),
@@ -85,7 +85,7 @@ impl CaseFigures {
         };
         let tokens_per_s = measured.tokens as f64 / measured.wall.as_secs_f64();
         let floor = read_bandwidth_gb_per_s.zip(bytes_per_token).map(|(bandwidth, bytes)| 1e9 * bandwidth / bytes);
-        CaseFigures {
+        CaseStatistics {
             test,
             depth_tokens,
             sequences,
@@ -136,12 +136,13 @@ impl BenchReport {
         };
         let pace = |wanted: fn(&Case) -> bool| {
             let first = measured.iter().find(|(case, _)| wanted(case));
-            first.map_or(Pace::default(), |(_, it)| Pace { tokens: it.tokens, elapsed: it.wall })
+            first.map_or(Throughput::default(), |(_, it)| Throughput { tokens: it.tokens, elapsed: it.wall })
         };
         let prefill = pace(|case| matches!(case, Case::Prefill { .. }));
         let decode = pace(|case| matches!(case, Case::Decode { .. }));
-        self.first.get_or_insert_with(|| Figures::of(load.load.clone(), bandwidth, prefill, decode));
-        self.cases.extend(measured.iter().map(|(case, measured)| CaseFigures::new(*case, measured, model, bandwidth)));
+        self.first.get_or_insert_with(|| RunStatistics::of(load.load.clone(), bandwidth, prefill, decode));
+        self.cases
+            .extend(measured.iter().map(|(case, measured)| CaseStatistics::new(*case, measured, model, bandwidth)));
         self.model = model.meta().model.name.clone();
         self.synthetic = model.meta().model.synthetic;
         self.loads.push(load);
@@ -168,7 +169,7 @@ impl BenchReport {
             Column::Right("floor"),
             Column::Right("% of floor"),
         ];
-        let rows: Vec<Vec<String>> = self.cases.iter().map(CaseFigures::row).collect();
+        let rows: Vec<Vec<String>> = self.cases.iter().map(CaseStatistics::row).collect();
         page + &format!("\n{}\nmedian of {} runs\n", table(&columns, &rows), self.repetitions)
     }
 }
@@ -178,11 +179,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::report::statistics::tests::load_figures;
+    use crate::report::statistics::tests::load_statistics;
 
-    fn case(case: Case, tokens: u64) -> CaseFigures {
+    fn case(case: Case, tokens: u64) -> CaseStatistics {
         let measured = Measured { tokens, wall: Duration::from_secs(2), gpu_seconds: Some(1.0), cached_tokens: 0 };
-        CaseFigures::of_bytes(case, &measured, 8_000_000_000, 2_000_000_000, Some(100.0))
+        CaseStatistics::of_bytes(case, &measured, 8_000_000_000, 2_000_000_000, Some(100.0))
     }
 
     #[test]
@@ -198,10 +199,10 @@ mod tests {
     #[test]
     fn every_case_has_every_key() {
         let mut report = BenchReport::new(3);
-        report.loads.push(LoadedFor { sequences: 1, context_tokens: 9, load: load_figures() });
+        report.loads.push(LoadedFor { sequences: 1, context_tokens: 9, load: load_statistics() });
         report.cases = vec![case(Case::Prefill { tokens: 10 }, 10), case(Case::Decode { depth: 0 }, 10)];
-        let pace = Pace { tokens: 10, elapsed: Duration::from_secs(2) };
-        report.first = Some(Figures::of(load_figures(), None, Pace::default(), pace));
+        let pace = Throughput { tokens: 10, elapsed: Duration::from_secs(2) };
+        report.first = Some(RunStatistics::of(load_statistics(), None, Throughput::default(), pace));
         let json = serde_json::to_value(&report).unwrap();
         let keys = |index: usize| json["cases"][index].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(0), keys(1));

@@ -4,25 +4,29 @@ use std::io::{self, Write};
 
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use unicorn_text::{Chat, ChatOptions, EndReason};
 
+use super::answer::{Generated, Runner};
+use super::latency;
 use crate::args::RunArgs;
-use crate::commands::generate::answer::{Answerer, StopReason};
-use crate::commands::generate::begun;
 use crate::error::CliError;
+use crate::report::statistics::LoadStatistics;
+use crate::terminal::interrupt;
 use crate::terminal::output::note;
-use unicorn_runtime::Sampling;
-use unicorn_text::{ChatTemplate, Message};
 
-/// Reads lines until /quit or Ctrl-D. Ctrl-C stops an answer; what was said of it stays in the history.
-pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Result<(), CliError> {
+/// Reads lines until /quit or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
+pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
     let terminal = |error| CliError::new(format!("terminal cannot be read: {error}"));
     let mut editor = DefaultEditor::new().map_err(terminal)?;
     let mut sampling = args.sampling.clone();
     // One seed for the whole conversation, unless /set changes it.
     let seed = *sampling.seed.get_or_insert(sampling.resolve().seed);
-    let mut chat = Chat { answerer, template, system: args.system.clone(), lazy: args.lazy, history: Vec::new() };
+    let mut options = ChatOptions::default();
+    (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
+    let mut chat = Chat::new(runner.model, options)?;
+    chat.set_cancel(interrupt::token());
 
-    note(format_args!("{} · seed {seed} · /help lists the commands", chat.answerer.model.meta().model.name));
+    note(format_args!("{} · seed {seed} · /help lists the commands", runner.model.meta().model.name));
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,
@@ -37,91 +41,71 @@ pub fn run(answerer: Answerer<'_>, template: ChatTemplate, args: &RunArgs) -> Re
         match Line::parse(&line) {
             Ok(Line::Nothing) => {}
             Ok(Line::Help) => note(HELP),
-            Ok(Line::Clear) => chat.history.clear(),
-            Ok(Line::System(text)) => chat.system = (!text.is_empty()).then(|| text.to_owned()),
+            Ok(Line::Clear) => chat.clear(),
+            Ok(Line::System(text)) => chat.options_mut().system = (!text.is_empty()).then(|| text.to_owned()),
             Ok(Line::Set(name, value)) => {
                 if let Err(error) = sampling.set(name, value) {
                     note(format_args!("error: {error}"));
                 }
             }
             Ok(Line::Quit) => return Ok(()),
-            Ok(Line::Message(text)) => match chat.answer(text, &sampling.resolve(), args.n_predict) {
-                Ok(()) => {}
-                // The conversation can go on after most of what goes wrong: /clear, a shorter question.
-                Err(CliError::Failed(error)) if !chat.answerer.model.is_broken() => {
-                    note(format_args!("error: {error}"))
+            Ok(Line::Message(text)) => {
+                chat.options_mut().sampling = sampling.resolve();
+                match answer(&mut runner, &mut chat, text, args.lazy) {
+                    Ok(()) => {}
+                    // The conversation can go on after most errors: /clear, a shorter question.
+                    Err(CliError::Failed(error)) if !runner.model.is_broken() => note(format_args!("error: {error}")),
+                    Err(error) => return Err(error),
                 }
-                Err(failed @ CliError::Failed(_)) => return Err(failed),
-                Err(CliError::OutputClosed) => return Err(CliError::OutputClosed),
-            },
+            }
             Err(error) => note(format_args!("error: {error}")),
         }
     }
 }
 
-struct Chat<'m> {
-    answerer: Answerer<'m>,
-    template: ChatTemplate,
-    system: Option<String>,
-    /// Weights may still be on their way.
-    lazy: bool,
-    /// Turns of user and assistant, without the system message.
-    history: Vec<Message>,
-}
-
-impl Chat<'_> {
-    /// Answers on stdout and remembers both turns; if that fails, the history stays as it was.
-    fn answer(&mut self, question: &str, sampling: &Sampling, max_tokens: Option<u32>) -> Result<(), CliError> {
-        let question = Message::new("user", question);
-        let system = self.system.clone().map(|content| Message::new("system", content));
-        let messages: Vec<Message> =
-            system.into_iter().chain(self.history.iter().cloned()).chain([question.clone()]).collect();
-        let prompt = self.answerer.text.encode(&self.template.render(&messages)?)?;
-
-        let mut stdout = io::stdout().lock();
-        let mut within_line = false;
-        let mut emit = |piece: &str| {
-            within_line = true;
-            stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::output)
-        };
-        let answered = self.answerer.answer(&prompt, sampling, max_tokens, &mut emit);
-        if within_line {
-            writeln!(stdout).map_err(CliError::output)?;
-        }
-        let answer = answered?;
-
-        if let Some(rate) = answer.decode.tokens_per_s() {
-            let kept = prompt.len() as u64 - answer.prefill.tokens;
-            note(format_args!(
-                "({} of {} prompt tokens were still in the cache; {} tokens, {rate:.2} tokens/s)",
-                kept,
-                prompt.len(),
-                answer.tokens.len()
-            ));
-        }
-        if let Some(first_token) = answer.first_token.filter(|_| self.history.is_empty() && self.lazy) {
-            let resident = self.answerer.model.report().upload.map(|upload| upload.seconds_resident);
-            note(format_args!("({})", begun(first_token.as_secs_f64(), resident)));
-        }
-        if answer.stop_reason == StopReason::ContextFull {
-            note(format_args!(
-                "(context is full: {} tokens; /clear begins anew)",
-                self.answerer.model.context_tokens()
-            ));
-        }
-        self.history.extend([question, Message::new("assistant", answer.text)]);
-        Ok(())
+/// Prints the answer on stdout. With an error, the history stays as it was.
+fn answer(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, lazy: bool) -> Result<(), CliError> {
+    let is_first = chat.history().is_empty();
+    let mut stdout = io::stdout().lock();
+    let mut within_line = false;
+    let mut emit = |piece: &str| {
+        within_line = true;
+        stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::output)
+    };
+    let generated = runner.run(move || chat.ask(question), &mut emit);
+    if within_line {
+        writeln!(stdout).map_err(CliError::output)?;
     }
+    let generated = generated?;
+
+    if let Some(rate) = generated.decode.tokens_per_s() {
+        let Generated { prompt_tokens, cached_tokens, tokens, .. } = &generated;
+        note(format_args!(
+            "({cached_tokens} of {prompt_tokens} prompt tokens were cached; {} tokens, {rate:.2} tokens/s)",
+            tokens.len()
+        ));
+    }
+    if let Some(first_token) = generated.first_token.filter(|_| is_first && lazy) {
+        note(format_args!(
+            "({})",
+            latency(first_token.as_secs_f64(), LoadStatistics::new(runner.model).load_resident_s)
+        ));
+    }
+    if generated.end_reason == EndReason::ContextFull {
+        let tokens = runner.model.context_tokens();
+        note(format_args!("(context is full: {tokens} tokens; /clear starts a new conversation)"));
+    }
+    Ok(())
 }
 
 const HELP: &str = "\
-/clear            forget the conversation
+/clear            start a new conversation
 /system TEXT      set the system message; without TEXT, none
 /set NAME VALUE   temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, seed
 /help             this list
 /quit             end, as does Ctrl-D; Ctrl-C stops an answer";
 
-/// What a line typed in a chat asks for.
+/// A line typed in a chat.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'l> {
     Nothing,
@@ -154,7 +138,7 @@ impl Line<'_> {
                 None => Err("/set needs a name and a value, as in: /set temp 0.7".into()),
             },
             ("/quit", "") => Ok(Line::Quit),
-            ("/help" | "/clear" | "/quit", _) => Err(format!("{command} stands alone, found {rest:?} behind it")),
+            ("/help" | "/clear" | "/quit", _) => Err(format!("{command} takes no text, found {rest:?} after it")),
             _ => Err(format!("unknown command {command}; /help lists them")),
         }
     }

@@ -19,7 +19,7 @@ use crate::error::CliError;
 use crate::files::logits_file::{LogitsFile, LogitsWriter};
 use crate::files::output_file::check_replaced;
 use crate::load::load;
-use crate::report::statistics::{Figures, Pace};
+use crate::report::statistics::{RunStatistics, Throughput};
 use crate::terminal::output::{note, print, print_json, tell};
 use unicorn_runtime::Session;
 use unicorn_text::Tokenizer;
@@ -74,7 +74,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     note("");
     copy.map(LogitsWriter::finish).transpose()?;
 
-    let prefill = Pace { tokens: (n_chunks * (chunk_tokens - 1)) as u64, elapsed: started.elapsed() };
+    let prefill = Throughput { tokens: (n_chunks * (chunk_tokens - 1)) as u64, elapsed: started.elapsed() };
     let report = PerplexityReport {
         perplexity: score.perplexity(),
         perplexity_error: score.perplexity_error(),
@@ -83,7 +83,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         scored_tokens: score.count(),
         mean_kl_divergence: base.as_ref().map(|base| base.divergence.mean()),
         same_top_token: base.as_ref().map(|base| base.divergence.same_top()),
-        figures: Figures::new(&model, prefill, Pace::default()),
+        figures: RunStatistics::new(&model, prefill, Throughput::default()),
     };
     match args.json {
         true => print_json(&report),
@@ -107,7 +107,7 @@ struct PerplexityReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     same_top_token: Option<f64>,
     #[serde(flatten)]
-    figures: Figures,
+    figures: RunStatistics,
 }
 
 impl PerplexityReport {
