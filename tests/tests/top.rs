@@ -78,7 +78,7 @@ fn a_place_that_is_taken_ends_it_with_a_clear_error() {
     let output = program("unicorn-run").args(["top", "-n", "1", "--metrics", &place]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.starts_with(&format!("error: metrics cannot be served at {place}: ")), "{error}");
+    assert!(error.starts_with(&format!("error: cannot serve metrics at {place}: ")), "{error}");
     // Without a terminal it serves in silence.
     let output =
         program("unicorn-run").args(["top", "-n", "2", "--interval-ms", "100", "--metrics", "127.0.0.1:0"]).output();
@@ -158,7 +158,7 @@ fn unicorn_run(statuses: &Path) -> Command {
 /// Where it says that metrics are.
 fn address(top: &mut Watched) -> String {
     let line = top.stderr_line();
-    let address = line.trim().strip_prefix("metrics are at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    let address = line.trim().strip_prefix("serving metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
     address.unwrap_or_else(|| panic!("{line}")).to_owned()
 }
 

@@ -123,7 +123,7 @@ impl WayRates {
         let figures = load(runtime, args, way)?;
         self.all_cached.0.push(load_rate(&figures)?);
         let text = |key: &str| figures[key].as_str().map(String::from).with_context(|| format!("figures lack {key}"));
-        self.to = text("load_way")?;
+        self.to = text("load_upload_path")?;
         text("device")
     }
 }

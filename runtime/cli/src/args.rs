@@ -13,8 +13,8 @@ use unicorn_runtime::{Sampling, UploadPath};
 
 /// Generates text with a compiled model on a Vulkan device.
 ///
-/// With a prompt (-p, --file, or standard input) the continuation goes to stdout and the figures to stderr. On a terminal
-/// without a prompt, a chat begins.
+/// With a prompt (-p, --file, or standard input) the continuation goes to stdout and statistics to stderr. On a terminal
+/// without a prompt, it starts a chat.
 #[derive(Debug, Parser)]
 #[command(name = "unicorn-run", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -26,25 +26,25 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer requests over HTTP, as OpenAI's API has them, many at once
+    /// Serve OpenAI's HTTP API, several requests at a time
     Serve(ServeArgs),
-    /// List the Vulkan devices, what each can do, and which targets of an artifact fit it
+    /// List the Vulkan devices, their features, and which targets of an artifact run on each
     Devices(DevicesArgs),
-    /// Examine this machine: what is in the way of running models, and what to change
+    /// Check this machine's drivers, limits and memory, and print what to change
     Doctor(DoctorArgs),
-    /// Watch the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
+    /// Show the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
     Top(TopArgs),
-    /// Show what an artifact holds and where its bytes will live; needs no GPU
+    /// Show the contents of an artifact and its memory plan; needs no GPU
     Inspect(InspectArgs),
-    /// Give an artifact's bytes other places, which unicorn-compile does
+    /// Plan an artifact's memory again, for example with another budget; runs unicorn-compile
     Replan(ReplanArgs),
-    /// Time prefill and decode on made-up tokens
+    /// Measure prefill and decode with random tokens
     Bench(BenchArgs),
-    /// Time every kernel of prefill and decode by the device's clock
+    /// Measure every kernel of prefill and decode with the device's timestamps
     Profile(ProfileArgs),
-    /// Find the fastest kernels for decode on this device and keep them beside the artifact
+    /// Find the fastest kernels on this device and save the result beside the artifact
     Tune(TuneArgs),
-    /// Measure perplexity on a text by llama-perplexity's protocol
+    /// Measure perplexity on a text, as llama-perplexity does
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
     Logits(LogitsArgs),
@@ -61,7 +61,7 @@ pub struct RunArgs {
     /// File that holds the prompt
     #[arg(short, long)]
     pub file: Option<PathBuf>,
-    /// Continue the prompt as it stands (the default with a prompt); without one, read it from standard input even on a terminal
+    /// Continue the prompt as it is (the default with a prompt); without one, read it from standard input even on a terminal
     #[arg(long, conflicts_with = "chat")]
     pub raw: bool,
     /// Put the prompt into the model's chat template
@@ -70,20 +70,20 @@ pub struct RunArgs {
     /// System message of a chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
     pub system: Option<String>,
-    /// Most tokens to generate [default: until a stop token or a full context]
+    /// Maximum number of tokens to generate [default: until a stop token or a full context]
     #[arg(short, long = "n-predict", value_name = "N")]
     pub n_predict: Option<u32>,
-    /// Context in tokens [default: as long as the model was made for and memory holds]
+    /// Context in tokens [default: the model's maximum, or as much as fits the memory]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub load: LoadArgs,
-    /// Begin as soon as the first layers are loaded, and load the rest beside the first steps
+    /// Start generating when the first layers are loaded, and load the rest during the first steps
     #[arg(long, conflicts_with = "load_alone")]
     pub lazy: bool,
-    /// Print text and figures as one JSON object on stdout
+    /// Print text and statistics as one JSON object on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -92,16 +92,16 @@ pub struct RunArgs {
 pub struct ServeArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Address to answer at; 0.0.0.0 is all of this machine's, for whoever can reach them
+    /// Address to listen on; 0.0.0.0: all addresses of this machine, without access control
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: String,
-    /// Port to answer at; 0: any that is free
+    /// Port to listen on; 0: any free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     pub port: u16,
-    /// Sequences at a time; further requests wait
+    /// Number of sequences that are generated at a time; further requests wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
     pub parallel: u32,
-    /// Context of each sequence in tokens [default: as long as the model was made for and memory holds for all of them]
+    /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
     #[command(flatten)]
@@ -110,76 +110,77 @@ pub struct ServeArgs {
     pub load: LoadArgs,
 }
 
-/// How the next token is drawn.
+/// How the next token is sampled.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SamplingArgs {
-    /// Temperature; 0 takes the most likely token (greedy) [default: 0.8]
+    /// Temperature; 0: always the most likely token (greedy) [default: 0.8]
     #[arg(long, allow_negative_numbers = true, value_parser = not_negative)]
     pub temp: Option<f32>,
-    /// Draw from the K most likely tokens; 0: all [default: 40]
+    /// Sample from the K most likely tokens; 0: all [default: 40]
     #[arg(long, value_name = "K")]
     pub top_k: Option<u32>,
-    /// Draw from the most likely tokens that together have probability P; 1: all [default: 0.95]
+    /// Sample from the most likely tokens whose probabilities add up to P; 1: all [default: 0.95]
     #[arg(long, value_name = "P", value_parser = part_of_one)]
     pub top_p: Option<f32>,
-    /// Draw from tokens at least P times as likely as the most likely one; 0: all [default: 0.05]
+    /// Sample from tokens at least P times as likely as the most likely one; 0: all [default: 0.05]
     #[arg(long, value_name = "P", value_parser = probability)]
     pub min_p: Option<f32>,
-    /// Penalty on tokens that occurred lately; 1: none [default: 1]
+    /// Penalty on recent tokens; 1: none [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     pub repeat_penalty: Option<f32>,
-    /// Tokens that the repeat penalty looks back at, up to 256 [default: 64]
+    /// Number of recent tokens that the repeat penalty applies to, at most 256 [default: 64]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..=MAX_HISTORY as i64))]
     pub repeat_last_n: Option<u32>,
-    /// Seed of the draws [default: a random one, which is printed]
+    /// Seed of sampling [default: a random one, which is printed]
     #[arg(short, long)]
     pub seed: Option<u64>,
 }
 
-/// Which device, and how carefully.
+/// Which device, and how the model is loaded.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LoadArgs {
     /// Device number or part of its name, as `devices` lists them [default: the best GPU]
     #[arg(short, long, env = "UNICORN_DEVICE")]
     pub device: Option<String>,
-    /// Target of the artifact, by name [default: the first that fits the device]
+    /// Name of the artifact's target to run [default: the first that fits the device]
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
-    /// Most of each tier's memory to take, such as vram=8GiB,gtt=20GiB [default: all that is free]
+    /// Memory budget of each tier, such as vram=8GiB,gtt=20GiB [default: all free memory]
     #[arg(long, value_name = "TIER=SIZE,…")]
     pub budget: Option<Budget>,
-    /// How weights reach the device: import (the mapped file as it lies), map (read into device memory), host (read into host
-    /// memory that the device takes) or staging (copied) [default: the fastest of the last three that exists]
-    #[arg(long, value_name = "WAY")]
+    /// Upload path of the weights: import (the mapped file itself), map (read into mapped device memory), host (read into host
+    /// memory that is imported) or staging (copied on the device) [default: the fastest of the last three that the device supports]
+    #[arg(long, value_name = "PATH")]
     pub residency: Option<UploadPath>,
-    /// Compare the hashes of the weights with those of the artifact, on the device, where they lie (the default)
+    /// Verify the weights in device memory against the artifact's hashes (the default)
     #[arg(long, overrides_with = "no_verify")]
     pub verify: bool,
-    /// Do not compare them
+    /// Do not verify the weights
     #[arg(long, overrides_with = "verify")]
     pub no_verify: bool,
-    /// Make kernels after the weights are there, not meanwhile: a slower start, whose rate of loading is the way's own
+    /// Compile kernels after the weights are loaded, not at the same time: a slower start, in which nothing disturbs the measured
+    /// loading rate
     #[arg(long)]
     pub load_alone: bool,
-    /// Longest that one submission to the device may take, in milliseconds [default: 100]
+    /// Longest time of one submission to the device, in milliseconds [default: 100]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
     pub submission_ms: Option<u32>,
-    /// Compile every kernel anew, and leave nothing for the next start
+    /// Compile every kernel again, and write no cache for the next start
     #[arg(long)]
     pub no_cache: bool,
-    /// Run the compiler's choice of kernels, whatever `tune` found
+    /// Run the compiler's choice of kernels, not the result of `tune`
     #[arg(long)]
     pub no_tune: bool,
-    /// A barrier before every dispatch that depends on those before, also where its kernel could wait for them by itself
+    /// Synchronise dispatches with barriers only, without counters
     #[arg(long)]
     pub barriers: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct DevicesArgs {
-    /// Artifact whose targets are compared with each device
+    /// Artifact whose targets are checked against each device
     pub artifact: Option<PathBuf>,
-    /// Measure how fast bytes get from this machine's memory to each device
+    /// Measure the transfer rates between this machine's memory and each device
     #[arg(long)]
     pub transfers: bool,
     /// Print JSON
@@ -189,31 +190,31 @@ pub struct DevicesArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Artifact whose targets are compared with each device
+    /// Artifact whose targets are checked against each device
     pub artifact: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Folder that stands for / where the kernel's files are read
+    /// Root folder of the kernel's files in tests
     #[arg(long, hide = true, value_name = "FOLDER")]
     pub root: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct TopArgs {
-    /// Print a line of JSON each time
+    /// Print a line of JSON for each sample
     #[arg(long)]
     pub json: bool,
-    /// Serve the figures to Prometheus at http://ADDR:PORT/metrics (port 0: any that is free), to whoever can reach it
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, without access control; port 0: any free one
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<String>,
-    /// Pause between two looks, in milliseconds
+    /// Time between two samples, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
     pub interval_ms: u32,
-    /// Look this many times [default: until q]
+    /// Number of samples to take [default: until q]
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub count: Option<u32>,
-    /// Folder that stands for / where the kernel's files are read
+    /// Root folder of the kernel's files in tests
     #[arg(long, hide = true, value_name = "FOLDER")]
     pub root: Option<PathBuf>,
 }
@@ -229,10 +230,10 @@ pub struct ReplanArgs {
 pub struct InspectArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Another artifact: show only what differs in it
+    /// Another artifact: show only the differences
     #[arg(long, value_name = "ARTIFACT")]
     pub diff: Option<PathBuf>,
-    /// Write one self-contained page with a map of the memory
+    /// Write a self-contained HTML page with a map of the memory
     #[arg(long, value_name = "FILE", conflicts_with_all = ["diff", "json"])]
     pub html: Option<PathBuf>,
     /// Print JSON
@@ -244,19 +245,19 @@ pub struct InspectArgs {
 pub struct BenchArgs {
     /// Artifact made by unicorn-compile
     pub artifact: PathBuf,
-    /// Tokens of the prefill tests; 0: none
+    /// Tokens of each prefill test; 0: none
     #[arg(short = 'p', long, value_name = "TOKENS,…", default_value = "512", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
     pub n_prompt: Vec<u32>,
-    /// Steps of a decode test
+    /// Steps of each decode test
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128, value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub n_gen: u32,
-    /// Tokens in the cache before a decode test of one sequence [default: 0, where there is no -s]
+    /// Cached tokens at the start of a decode test of one sequence [default: 0 without -s]
     #[arg(long = "depth", value_name = "TOKENS,…", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
     pub depths: Vec<u32>,
-    /// Also decode so many sequences at once, from empty caches; tokens of all are counted
+    /// Also decode N sequences together, from empty caches; the rate counts the tokens of all
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]
     pub sequences: Vec<u32>,
-    /// Runs of each test; the median is reported
+    /// Number of runs of each test; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     #[command(flatten)]
@@ -276,7 +277,7 @@ pub struct ProfileArgs {
     /// Decode steps after the prompt
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 30))]
     pub n_gen: u32,
-    /// Sequences that decode together, each after the prompt
+    /// Number of sequences that decode together, each after the prompt
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub sequences: u32,
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
@@ -299,16 +300,16 @@ pub struct TuneArgs {
     /// Most steps of a turn, which ends after 0.3 s; medians of all steps are compared
     #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub steps: u32,
-    /// Cached tokens that decode attends to meanwhile
+    /// Cached tokens during the decode measurements
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     pub depth: u32,
-    /// Most sequences of a step [default: as many as a step takes and memory holds, with --quick 1]
+    /// Maximum number of sequences of a step [default: as many as a step takes and fit the memory, with --quick 1]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
     pub sequences: Option<u32>,
-    /// Only decode of one sequence and the largest prefill
+    /// Tune only decode of one sequence and the largest prefill
     #[arg(long)]
     pub quick: bool,
-    /// Only kernels with this in their name; all others stay as the compiler chose them
+    /// Tune only kernels whose name contains NAME
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
     #[command(flatten)]
@@ -328,7 +329,7 @@ pub struct PerplexityArgs {
     /// Tokens in a chunk
     #[arg(short, long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(4..))]
     pub ctx: u32,
-    /// Most chunks to measure [default: all]
+    /// Maximum number of chunks to measure [default: all]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
     /// Save the logits of the scored tokens, as a base for other artifacts of the same model
@@ -354,7 +355,7 @@ pub struct LogitsArgs {
     /// safetensors file to write: `logits`, f32 [T, vocabulary]
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Most tokens in a step; 1 decodes one by one [default: the largest step of the artifact]
+    /// Maximum number of tokens in a step; 1 decodes one by one [default: the largest step of the artifact]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
     #[command(flatten)]
@@ -362,7 +363,7 @@ pub struct LogitsArgs {
 }
 
 impl SamplingArgs {
-    /// The options as given, the defaults for the rest. A seed that was not given is drawn anew at each call.
+    /// The options as given, the defaults for the rest. Without a seed, each call gets a random one.
     pub fn resolve(&self) -> Sampling {
         Sampling {
             temperature: self.temp.unwrap_or(0.8),
@@ -378,7 +379,7 @@ impl SamplingArgs {
     /// Sets one option by the name that it has on the command line, without the dashes.
     ///
     /// # Errors
-    /// clap's message, first line only, if there is no such option or the value does not fit it.
+    /// The first line of clap's message, if there is no such option or the value is outside its range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let mut line = SamplingLine { sampling: self.clone() };
         line.try_update_from(["set".to_owned(), format!("--{name}={value}")]).map_err(|error| {
@@ -391,7 +392,7 @@ impl SamplingArgs {
     }
 }
 
-/// A command line of sampling options only, so that `/set` in a chat knows exactly those.
+/// A command line of sampling options only, which are those of `/set` in a chat.
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
 struct SamplingLine {

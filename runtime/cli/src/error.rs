@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well.
+//! Errors of commands. Here the errors of libraries get the names of options and commands that help.
 
 use std::fmt::Display;
 use std::io;
@@ -11,9 +11,9 @@ use unicorn_text::TextError;
 
 #[derive(Debug)]
 pub enum CliError {
-    /// One message for the person at the terminal, without a leading `error:`.
+    /// The message to print, without a leading `error:`.
     Failed(String),
-    /// Whoever read our stdout has gone: nobody is left to tell.
+    /// The reader of stdout has closed it: nothing more is printed.
     OutputClosed,
 }
 
@@ -31,7 +31,7 @@ impl CliError {
     pub fn output(error: io::Error) -> CliError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CliError::OutputClosed,
-            _ => CliError::Failed(format!("stdout does not take the output: {error}")),
+            _ => CliError::Failed(format!("cannot write to stdout: {error}")),
         }
     }
 }

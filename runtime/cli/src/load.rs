@@ -1,4 +1,4 @@
-//! Loading a model for a command: a progress bar on stderr, and a word on what a person should know before they wait.
+//! Loads a model for a command, with a progress bar and notes on stderr.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::files::tuning_file;
 use crate::terminal::output::note;
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
-/// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the core's choice).
+/// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
     load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
 }
@@ -39,7 +39,7 @@ pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slot
     load_with(artifact, args, options)
 }
 
-/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: there is no room for as many.
+/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for so many.
 pub fn load_candidates(
     artifact: &Path,
     args: &LoadArgs,
@@ -57,7 +57,7 @@ pub fn load_candidates(
     }
 }
 
-/// The same for `slots` sequences that come and go, of `context_tokens` at most (`None`: the core's choice).
+/// The same for `slots` sequences that come and go, of `context_tokens` at most (`None`: the library's choice).
 pub fn load_to_serve(
     artifact: &Path,
     args: &LoadArgs,
@@ -67,16 +67,16 @@ pub fn load_to_serve(
     load_with(artifact, args, LoadOptions { context_tokens, slots, ..LoadOptions::default() })
 }
 
-/// The longest context that the model was made for, which says how deep a case can be before anything is loaded.
+/// The longest context of the model, read before it is loaded.
 pub fn max_positions(artifact: &Path) -> Result<u32, CliError> {
     read(artifact, |view| view.meta.model.max_positions)
 }
 
-/// What an artifact says of itself before it is loaded.
-pub fn read<T>(artifact: &Path, say: impl FnOnce(&ArtifactView<'_>) -> T) -> Result<T, CliError> {
+/// Reads something from an artifact without loading it.
+pub fn read<T>(artifact: &Path, get: impl FnOnce(&ArtifactView<'_>) -> T) -> Result<T, CliError> {
     let file = MappedFile::open(artifact).map_err(|error| CliError::at(artifact, error))?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(artifact, error))?;
-    Ok(say(&view))
+    Ok(get(&view))
 }
 
 fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
@@ -109,7 +109,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Mo
     bar.finish_and_clear();
     let model = loaded?;
     if is_software(&model) {
-        note(format_args!("software device: {}: every figure is that of a CPU", model.device().name));
+        note(format_args!("software device: {}: all measurements are of the CPU", model.device().name));
     }
     if let Some(why) = &model.report().pipelines.note {
         note(format_args!("pipeline cache: {why}"));
@@ -123,7 +123,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Mo
     Ok(model)
 }
 
-/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. Neither counts unless it is absolute, as the XDG specification says.
+/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. A relative path is ignored, as the XDG specification requires.
 fn user_cache_folder() -> Option<PathBuf> {
     let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
     let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
@@ -136,12 +136,12 @@ pub fn note_recoveries(model: &Model) {
         let Recovery { cause, seconds, barriers, .. } = recovery;
         let barriers = if barriers { ", with barriers between all dispatches" } else { "" };
         note(format_args!(
-            "device was lost ({cause}); the model was made resident again in {seconds:.2} s{barriers}, and the text went on"
+            "device was lost ({cause}); the model was loaded again in {seconds:.2} s{barriers}, and generation continued"
         ));
     }
 }
 
-/// Whether the model runs on a CPU that plays a Vulkan device.
+/// Whether the model's Vulkan device runs on the CPU.
 pub fn is_software(model: &Model) -> bool {
     model.device().kind == DeviceKind::Cpu
 }

@@ -1,5 +1,5 @@
-//! What a person is told where this process may have only so much address space (`ulimit -v`): drivers need more of it than
-//! one would think, and what they say when there is none left does not name it.
+//! Adds the limit on address space (`ulimit -v`) to errors that it may have caused. Drivers need a lot of address space, and their
+//! errors do not name it.
 
 use std::io;
 
@@ -9,18 +9,18 @@ use unicorn_artifact::account::size;
 use unicorn_runtime::crash;
 use unicorn_runtime::{LoadError, Replan, RunError};
 
-/// Under a limit a crash is explained in a line, and ends the program with status 1.
+/// Under a limit, a crash prints a line that names it, and the program ends with status 1.
 pub fn explain_crashes() {
     if let Some(limit) = limits::address_space_bytes() {
         crash::exit_on_crash(format!(
-            "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely for want of \
-             more; expected a higher limit, or none\n",
+            "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely because \
+             that is too little; expected a higher limit, or none\n",
             size(limit)
         ));
     }
 }
 
-/// `error`, and the limit where it may be the reason.
+/// The message of `error`, with the limit where it may be the cause.
 pub fn explain_load(error: &LoadError) -> String {
     explain(error.to_string(), lacks_memory(error)) + &commands(error)
 }
@@ -68,7 +68,7 @@ pub fn explain_run(error: &RunError) -> String {
     explain(error.to_string(), lacks)
 }
 
-/// Whether too little memory is one of the things that end so. A driver that has no room to be loaded is not there.
+/// Whether too little memory may be the cause. A driver that cannot be loaded for lack of memory is missing.
 fn lacks_memory(error: &LoadError) -> bool {
     match error {
         LoadError::File { source, .. } => source.kind() == io::ErrorKind::OutOfMemory,

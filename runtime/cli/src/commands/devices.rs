@@ -61,7 +61,7 @@ struct DeviceRow {
     /// Only when an artifact was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<TargetFit>>,
-    /// Only when asked for, and the device does it.
+    /// Only with --transfers, and if the device supports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     transfers: Option<TransferRow>,
 }
@@ -81,7 +81,7 @@ struct TransferRow {
 #[derive(Serialize)]
 struct HeapRow {
     bytes: u64,
-    /// `None`: the driver does not say.
+    /// `None`: the driver does not report it.
     budget_bytes: Option<u64>,
     used_bytes: u64,
     device_local: bool,

@@ -1,4 +1,4 @@
-//! `replan`: where bytes live is the compiler's decision, so this becomes `unicorn-compile replan`.
+//! `replan`: runs `unicorn-compile replan`, because the compiler plans the memory.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ const COMPILER: &str = "unicorn-compile";
 pub fn run(args: &ReplanArgs) -> Result<(), CliError> {
     let error = Command::new(compiler()).arg("replan").args(&args.arguments).exec();
     Err(CliError::new(format!(
-        "{COMPILER} plans where bytes live and does not start ({error}); expected it beside unicorn-run or in PATH"
+        "{COMPILER}, which plans the memory, does not start ({error}); expected it beside unicorn-run or in PATH"
     )))
 }
 

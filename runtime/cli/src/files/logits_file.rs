@@ -11,8 +11,8 @@ use crate::error::CliError;
 use crate::files::output_file::partial_beside;
 use crate::terminal::interrupt;
 
-/// Writes row by row beside the final name: all rows at once can be larger than memory. What goes wrong on the way is
-/// told at the end, because rows come from a callback that cannot fail.
+/// Writes row by row beside the final name: all rows at once can be larger than memory. Errors on the
+/// way are returned at the end, because rows come from a callback that cannot fail.
 pub struct LogitsWriter {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -27,7 +27,7 @@ impl LogitsWriter {
             "logits": { "dtype": "F32", "shape": [n_rows, vocab_size], "data_offsets": [0, len_bytes] }
         })
         .to_string();
-        // The format asks for data that begins on a multiple of 8.
+        // The format requires that data starts at a multiple of 8.
         header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
 
         let partial = partial_beside(path).map_err(|error| CliError::at(path, error))?;

@@ -1,4 +1,4 @@
-//! Files that the user names to be written: checked before the work that comes first, and written whole or not at all.
+//! Output files: checked before the work starts, and written whole or not at all.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -30,10 +30,10 @@ pub fn check_output(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), Cli
     }
 }
 
-/// Checks the same of a file that will be renamed to `path`: a device or a pipe would be taken away from everybody.
+/// Checks the same for a file that will be renamed to `path`: a device or a pipe would be replaced.
 ///
 /// # Errors
-/// As of [`check_output`], or when something else than a file has the name.
+/// Those of [`check_output`], and when `path` is not a regular file.
 pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), CliError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(CliError::at(path, format!("not a regular file, expected a name for {what}")));
@@ -41,13 +41,13 @@ pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), C
     check_output(path, what, inputs)
 }
 
-/// Writes `text` to `path`, where nothing new is if that fails half-way.
+/// Writes `text` to `path`: all of it, or nothing if that fails.
 ///
 /// # Errors
 /// As of the file system.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     let named = match fs::metadata(path) {
-        // A device or a pipe is written to; there is no other way.
+        // A device or a pipe can only be written to.
         Ok(found) if !found.is_file() => fs::write(path, text),
         _ => {
             // A link stays one: what it leads to is replaced.

@@ -1,5 +1,5 @@
-//! `model.unicorn.tune.json`: what `tune` found best, beside the artifact. A later load uses it if it is its own, says so if
-//! not, and never fails for it.
+//! `model.unicorn.tune.json`: what `tune` found best, beside the artifact. A later load uses it if it
+//! is for the same artifact, target, device and driver; otherwise the load notes that, and does not fail.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct TuningFile {
     pub steps: Vec<TunedStep>,
 }
 
-/// Steps that run faster another way.
+/// A kind of step that runs faster with alternatives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunedStep {
     /// Most rows, and whether each is of a sequence of its own.
@@ -38,7 +38,7 @@ pub struct TunedStep {
     pub winners: Vec<Winner>,
 }
 
-/// A pipeline that runs faster another way.
+/// A pipeline that runs faster with an alternative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Winner {
     /// Numbers in the artifact.
@@ -61,7 +61,7 @@ pub fn path_for(artifact: &Path) -> PathBuf {
     name.into()
 }
 
-/// `None` without a file, and with a word on stderr where the file is of no use.
+/// `None` without a file, and with a note on stderr if the file is not valid.
 pub fn read(artifact: &Path) -> Option<Tuning> {
     let path = path_for(artifact);
     match read_file(&path) {
@@ -75,7 +75,7 @@ pub fn read(artifact: &Path) -> Option<Tuning> {
 }
 
 impl TuningFile {
-    /// Puts the file in place in one step: nobody ever reads half of it.
+    /// Renames the file into place, so that no reader sees a part of it.
     pub fn write(&self, artifact: &Path) -> Result<PathBuf, CliError> {
         let path = path_for(artifact);
         let folder = match path.parent() {

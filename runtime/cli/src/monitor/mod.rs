@@ -2,4 +2,4 @@
 
 pub mod metrics;
 pub mod status;
-pub mod watch;
+pub mod system;

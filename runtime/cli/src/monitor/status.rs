@@ -1,4 +1,4 @@
-//! What a running `unicorn-run` tells `top`: a small file under $XDG_RUNTIME_DIR/unicorn, named by its process, written at
+//! The status of a running `unicorn-run`, for `top`: a small file under $XDG_RUNTIME_DIR/unicorn, named by its process, written at
 //! most twice a second and removed at the end. Files of processes that are gone are ignored.
 
 use std::fs;
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use unicorn_runtime::Model;
 
-/// What one process does.
+/// Status of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub pid: u32,
     pub model: String,
     pub device: String,
     pub doing: State,
-    /// Of the last half second or more of decoding; `None` while there is none.
+    /// Over the last half second or more of decoding; `None` when not decoding.
     pub tokens_per_s: Option<f64>,
     /// Generated since the process began.
     pub tokens: u64,
     pub kv_pages_used: u32,
     pub kv_pages: u32,
-    /// Requests that wait for a sequence to end. A chat or a single prompt has none.
+    /// Requests that wait for a sequence to end; 0 without a server.
     pub queue: u32,
 }
 
@@ -34,17 +34,17 @@ pub enum State {
     Idle,
 }
 
-const LEAST_PAUSE: Duration = Duration::from_millis(500);
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// More than a status takes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Where statuses lie; `None`: the system offers no such place, and nobody is told anything.
+/// Folder of status files; `None`: the system has no such folder, and no status is written.
 pub fn folder() -> Option<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute())?;
     Some(runtime.join("unicorn"))
 }
 
-/// The statuses in `folder` whose processes run, by their ids. `is_running` says so.
+/// The statuses in `folder` of running processes, in the order of their ids.
 pub fn read_all(folder: &Path, is_running: impl Fn(u32) -> bool) -> Vec<Status> {
     let read = |entry: fs::DirEntry| {
         let path = entry.path();
@@ -58,7 +58,7 @@ pub fn read_all(folder: &Path, is_running: impl Fn(u32) -> bool) -> Vec<Status> 
     statuses
 }
 
-/// Writes this process's status. Nothing about it is an error: a run does not depend on being watched.
+/// Writes this process's status. Its failures are ignored: a run does not depend on them.
 pub struct StatusWriter {
     folder: Option<PathBuf>,
     status: Status,
@@ -85,7 +85,7 @@ impl StatusWriter {
         writer
     }
 
-    /// This is done from now on, while so many requests wait. When that is no news, nothing is written.
+    /// Sets state and number of waiting requests, and writes them if they have changed.
     pub fn set(&mut self, doing: State, queue: u32, model: &Model) {
         if (self.status.doing, self.status.queue) == (doing, queue) {
             return;
@@ -99,12 +99,12 @@ impl StatusWriter {
         self.write(model);
     }
 
-    /// Tokens were drawn.
+    /// Adds sampled tokens.
     pub fn add_tokens(&mut self, n_tokens: u64, model: &Model) {
         self.status.tokens += n_tokens;
         let (since, tokens) = self.last;
         let elapsed = since.elapsed();
-        if elapsed >= LEAST_PAUSE {
+        if elapsed >= MIN_INTERVAL {
             self.status.tokens_per_s = Some((self.status.tokens - tokens) as f64 / elapsed.as_secs_f64());
             self.last = (Instant::now(), self.status.tokens);
             self.write(model);
@@ -131,7 +131,7 @@ fn file(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("{pid}.json"))
 }
 
-/// In one step, so that nobody reads half of it. A disk that is full costs the figures, not the run.
+/// Replaces the file by a rename, so that no reader sees a part of it. Errors, such as a full disk, are ignored.
 fn put(folder: &Path, status: &Status) {
     let json = serde_json::to_vec(status).expect("a status is plain data with text keys");
     let partial = folder.join(format!("{}.partial", status.pid));

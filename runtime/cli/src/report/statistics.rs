@@ -16,7 +16,7 @@ use unicorn_runtime::{Model, TierUpload, Verification};
 pub struct RunStatistics {
     #[serde(flatten)]
     pub load: LoadStatistics,
-    /// Tokens of the prompt that were computed (not those still in the cache).
+    /// Prompt tokens that were computed, without those that were cached.
     pub prefill_tokens: u64,
     pub prefill_tokens_per_s: Option<f64>,
     /// Steps of one token each.
@@ -36,32 +36,32 @@ pub struct LoadStatistics {
     pub device: String,
     /// Name of the artifact's target that was used.
     pub target: String,
-    /// Whether the device is a CPU that plays a Vulkan device.
+    /// Whether the Vulkan device runs on the CPU.
     pub software: bool,
-    /// Until the first step could begin; in a lazy load that is before all weights are there.
+    /// Until the first step could start; in a lazy load, before all weights are resident.
     pub load_s: f64,
-    /// Until all weights were there. This and what follows is `None` for a lazy load that is still under way.
+    /// Until all weights were resident. This and the following are `None` while a lazy load is running.
     pub load_resident_s: Option<f64>,
     /// Moving the weights.
     pub load_weights_s: Option<f64>,
     /// Making the pipelines.
     pub load_pipelines_s: f64,
     pub load_pipelines: u32,
-    /// Those that an earlier start had compiled; `None`: no cache, or the driver keeps none or does not say.
+    /// Of those, pipelines that were found in the cache; `None`: there is no cache, or the driver does not report it.
     pub load_pipelines_from_cache: Option<u32>,
     pub load_weight_bytes: u64,
-    /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too quick to tell.
+    /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too fast to measure.
     pub load_gb_per_s: Option<f64>,
-    /// How the weights reached the device.
-    pub load_way: String,
+    /// Upload path of the weights.
+    pub load_upload_path: String,
     /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
     pub load_verified: Option<&'static str>,
     /// Comparing them on the device.
     pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
-    /// The same by the driver's and the kernel's accounts, or why nothing could be compared.
-    pub memory_held: Option<String>,
+    /// Result of comparing that with what the driver and the kernel report, or why it could not be compared.
+    pub memory_audit: Option<String>,
     /// Weight and scale bytes that one decode step reads.
     pub weight_bytes_per_token: u64,
 }
@@ -155,11 +155,11 @@ impl LoadStatistics {
             load_pipelines_from_cache: report.pipelines.from_cache,
             load_weight_bytes: report.weight_bytes,
             load_gb_per_s: measured_s.map(|seconds| report.weight_bytes as f64 / seconds / 1e9),
-            load_way: upload_paths(&report.upload_paths),
+            load_upload_path: upload_paths(&report.upload_paths),
             load_verified,
             load_verify_s,
             memory_bytes: tiers.collect(),
-            memory_held: report.upload.map(|upload| upload.audit.to_string()),
+            memory_audit: report.upload.map(|upload| upload.audit.to_string()),
             weight_bytes_per_token: model.meta().model.weight_bytes_per_token,
         }
     }
@@ -174,7 +174,7 @@ fn upload_paths(tiers: &[TierUpload]) -> String {
     }
 }
 
-/// Measured now. A device without room for what is read has no figure; what was run on it has gone well.
+/// Measured now; `None` where the device has no memory left for the buffer that is read.
 pub fn read_bandwidth_gb_per_s(model: &Model) -> Option<f64> {
     model.measure_read_bandwidth().map(|bytes_per_s| bytes_per_s / 1e9)
 }
@@ -190,7 +190,7 @@ impl fmt::Display for LoadStatistics {
         if let Some(rate) = self.load_gb_per_s {
             write!(f, "{rate:.1} GB/s, ")?;
         }
-        writeln!(f, "{}", self.load_way)?;
+        writeln!(f, "{}", self.load_upload_path)?;
         write!(
             f,
             "started  in {:.2} s, {} pipelines {:.2} s",
@@ -215,7 +215,7 @@ impl fmt::Display for LoadStatistics {
                 size(other)
             )?;
         }
-        self.memory_held.iter().try_for_each(|held| writeln!(f, "audit    {held}"))
+        self.memory_audit.iter().try_for_each(|audit| writeln!(f, "audit    {audit}"))
     }
 }
 
@@ -232,7 +232,7 @@ impl fmt::Display for RunStatistics {
         }
         if let (Some(percent), Some(bandwidth)) = (self.decode_percent_of_read_bandwidth, self.read_bandwidth_gb_per_s)
         {
-            write!(f, ", {percent:.1} % of the {bandwidth:.1} GB/s of the device's reads")?;
+            write!(f, ", {percent:.1} % of the {bandwidth:.1} GB/s read bandwidth")?;
         }
         Ok(())
     }
@@ -256,11 +256,11 @@ pub mod tests {
             load_pipelines_from_cache: Some(60),
             load_weight_bytes: 2_000_000_000,
             load_gb_per_s: Some(2.0),
-            load_way: "staging copies into device-local memory, page cache released".into(),
+            load_upload_path: "staging copies into device-local memory, page cache released".into(),
             load_verified: Some("device"),
             load_verify_s: Some(0.125),
             memory_bytes: BTreeMap::from([("vram", memory)]),
-            memory_held: Some("not compared".into()),
+            memory_audit: Some("not compared".into()),
             weight_bytes_per_token: 2_000_000_000,
         }
     }
@@ -300,11 +300,11 @@ pub mod tests {
                 "load_pipelines_from_cache",
                 "load_weight_bytes",
                 "load_gb_per_s",
-                "load_way",
+                "load_upload_path",
                 "load_verified",
                 "load_verify_s",
                 "memory_bytes",
-                "memory_held",
+                "memory_audit",
                 "weight_bytes_per_token",
                 "prefill_tokens",
                 "prefill_tokens_per_s",

@@ -33,7 +33,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A figure that may not be there, for a cell.
+/// A cell for a value that may be missing.
 pub fn or_dash(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }

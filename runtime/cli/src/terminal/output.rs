@@ -1,4 +1,4 @@
-//! What goes to stdout as a whole, and what is told on stderr.
+//! Results on stdout, notes on stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -19,13 +19,13 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(json + "\n"))
 }
 
-/// Tells the person at the terminal a line on stderr. A stderr that takes nothing (a log on a full disk) stops nothing.
+/// Prints a line on stderr. Errors of stderr, such as a full disk behind a log, are ignored.
 pub fn note(line: impl Display) {
-    tell(format_args!("{line}\n"));
+    note_part(format_args!("{line}\n"));
 }
 
-/// The same without an end of the line.
-pub fn tell(text: impl Display) {
+/// The same without a line break.
+pub fn note_part(text: impl Display) {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
 }

@@ -6,7 +6,7 @@ use crate::args::BenchArgs;
 /// One line of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// All tokens at once into an empty cache, up to the first drawn token.
+    /// All tokens at once into an empty cache, up to the first sampled token.
     Prefill { tokens: u32 },
     /// One sequence goes on after `depth` tokens.
     Decode { depth: u32 },
@@ -22,7 +22,7 @@ pub struct Group {
     pub context_tokens: u32,
 }
 
-/// Everything to measure. The cache has room for `slots` sequences of `context_tokens`: the deep cases have a model of
+/// Everything to measure. The cache has room for `slots` sequences of `context_tokens`: cases with a long context have a model of
 /// their own, because 64 sequences of their length would fill the memory of most devices.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cases {
@@ -36,14 +36,15 @@ impl Cases {
     pub fn new(args: &BenchArgs, max_positions: u32) -> Cases {
         let mut notes = Vec::new();
         let run_tokens = WARM_UP_STEPS.saturating_add(args.n_gen.saturating_mul(args.repetitions));
-        let deepest = max_positions.saturating_sub(run_tokens);
+        let max_depth = max_positions.saturating_sub(run_tokens);
         let mut depths: Vec<u32> = Vec::new();
         let by_default = [0].iter().filter(|_| args.depths.is_empty() && args.sequences.is_empty());
-        for &asked in args.depths.iter().chain(by_default) {
-            let depth = asked.min(deepest);
-            if depth < asked {
-                notes
-                    .push(format!("depth {asked}: measured at {depth}, the model was made for {max_positions} tokens"));
+        for &depth_tokens in args.depths.iter().chain(by_default) {
+            let depth = depth_tokens.min(max_depth);
+            if depth < depth_tokens {
+                notes.push(format!(
+                    "depth {depth_tokens}: measured at {depth}, the model's context is {max_positions} tokens"
+                ));
             }
             if !depths.contains(&depth) {
                 depths.push(depth);
@@ -104,8 +105,8 @@ mod tests {
     #[test]
     fn a_depth_beyond_the_model_is_clipped_and_said() {
         let Cases { groups, notes } = Cases::new(&args("--depth 0,8192,32768 -n 100 -r 2"), 8192);
-        let deepest = 8192 - 200 - WARM_UP_STEPS;
-        assert_eq!(groups[0].cases[1..], [Case::Decode { depth: 0 }, Case::Decode { depth: deepest }]);
+        let max_depth = 8192 - 200 - WARM_UP_STEPS;
+        assert_eq!(groups[0].cases[1..], [Case::Decode { depth: 0 }, Case::Decode { depth: max_depth }]);
         assert_eq!((groups[0].context_tokens, notes.len()), (8192, 2));
         assert!(notes[0].starts_with("depth 8192: measured at 7988"), "{}", notes[0]);
     }

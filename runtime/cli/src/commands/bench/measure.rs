@@ -64,7 +64,7 @@ impl Bench<'_> {
     fn decode(&self, depth: u32) -> Result<Measured, RunError> {
         let mut session = self.model.session()?;
         session.feed(&self.tokens(depth))?;
-        let [first] = self.tokens(1)[..] else { unreachable!("one token was asked for") };
+        let [first] = self.tokens(1)[..] else { unreachable!("one token was requested") };
         let mut run = |steps: u32| {
             match session.truncate(depth) {
                 Ok(()) | Err(RunError::Forgotten { .. }) => {}
@@ -114,7 +114,7 @@ impl Bench<'_> {
     }
 
     fn tokens(&self, count: u32) -> Vec<u32> {
-        made_up_tokens(count as usize, self.model.meta().model.vocab_size)
+        random_tokens(count as usize, self.model.meta().model.vocab_size)
     }
 }
 
@@ -127,7 +127,7 @@ fn warm_up(mut run: impl FnMut() -> Result<Run, RunError>) -> Result<(), RunErro
     Ok(())
 }
 
-/// Both clocks of a run under way.
+/// Both clocks of a run.
 struct Timed {
     begin: Instant,
 }
@@ -145,7 +145,7 @@ impl Timed {
 }
 
 /// The same ids each time, spread over the vocabulary.
-pub fn made_up_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
+pub fn random_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
     // A multiplicative hash: neighbouring indices land far apart.
     (0..count as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % vocab_size).collect()
 }
@@ -168,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn made_up_tokens_stay_in_the_vocabulary() {
-        let tokens = made_up_tokens(1000, 300);
+    fn random_tokens_stay_in_the_vocabulary() {
+        let tokens = random_tokens(1000, 300);
         assert!(tokens.iter().all(|&token| token < 300));
-        assert_eq!(tokens, made_up_tokens(1000, 300));
+        assert_eq!(tokens, random_tokens(1000, 300));
         assert!(tokens.iter().collect::<std::collections::BTreeSet<_>>().len() > 200);
     }
 }

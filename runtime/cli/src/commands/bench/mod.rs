@@ -21,7 +21,7 @@ use measure::Bench;
 use report::{BenchReport, LoadedFor};
 use unicorn_runtime::Model;
 
-pub use measure::made_up_tokens;
+pub use measure::random_tokens;
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let Cases { groups, notes } = Cases::new(args, max_positions(&args.artifact)?);

@@ -14,10 +14,10 @@ pub struct BenchReport {
     pub model: String,
     /// Random weights.
     pub synthetic: bool,
-    /// Runs of each case; every figure is the median's.
+    /// Runs of each case; every value is that of the median.
     pub repetitions: u32,
     /// The keys of a run: of the first load, the first case of prefill and the first of decode. The bandwidth of reads is measured
-    /// once, so that all cases are held against the same.
+    /// once, so that all cases are compared with the same.
     #[serde(flatten)]
     pub first: Option<RunStatistics>,
     pub loads: Vec<LoadedFor>,
@@ -154,8 +154,10 @@ impl BenchReport {
             page += &format!("{load}         for {sequences} sequences of {context_tokens} tokens\n");
         }
         page += &match self.first.as_ref().and_then(|first| first.read_bandwidth_gb_per_s) {
-            Some(bandwidth) => format!("reads    {bandwidth:.1} GB/s, the bandwidth by which the floor is reckoned\n"),
-            None => "reads    not measured, so no floor is known\n".into(),
+            Some(bandwidth) => {
+                format!("reads    {bandwidth:.1} GB/s, the bandwidth from which the floor is computed\n")
+            }
+            None => "reads    not measured, so there is no floor\n".into(),
         };
         let columns = [
             Column::Left("test"),
@@ -211,6 +213,6 @@ mod tests {
         assert_eq!((&json["device"], &json["decode_tokens_per_s"]), (&"Some GPU".into(), &5.0.into()));
         assert!(json["prefill_tokens_per_s"].is_null() && json.get("load_s").is_some());
         let page = report.page();
-        assert!(page.contains("no floor is known") && page.contains("for 1 sequences of 9 tokens"), "{page}");
+        assert!(page.contains("there is no floor") && page.contains("for 1 sequences of 9 tokens"), "{page}");
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to say about a machine: each finding with what was found, what would be good, and what to change.
+//! Findings about a machine: what was found, what was expected, and what to change.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub enum Verdict {
     Advice,
     /// Something will not work.
     Problem,
-    /// The machine does not say.
+    /// The machine does not report it.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ const PAGE_BYTES: u64 = 4096;
 /// The first kernel that has the amdxdna driver.
 const NPU_KERNEL: (u32, u32) = (6, 14);
 
-/// Everything that can be said of `machine`, on which Vulkan answered with `devices`.
+/// All findings about `machine`, whose Vulkan devices are `devices`.
 pub fn examine(machine: &Machine, devices: &Result<Vec<DeviceFacts>, LoadError>) -> Vec<Finding> {
     let listed = devices.as_deref().unwrap_or_default();
     let mut findings = vec![loader(devices), drivers(machine)];
@@ -114,7 +114,7 @@ fn device(facts: &DeviceFacts) -> Finding {
     }
     if facts.kind == DeviceKind::Cpu {
         return Finding { expected: "a GPU".into(), ..finding }
-            .but(Verdict::Advice, "nothing, for tests: name it with --device, and it computes on the CPU");
+            .but(Verdict::Advice, "a GPU; --device selects this one, which runs on the CPU and is for tests");
     }
     finding
 }
@@ -156,7 +156,7 @@ fn memory(gpu: &Gpu, machine: &Machine, devices: &[DeviceFacts]) -> Vec<Finding>
     let found = format!("VRAM {}, GTT {}", size(vram), size(gtt));
     let mut findings = Vec::new();
     match machine.memory_bytes.filter(|_| is_apu) {
-        None => findings.push(Finding::good(of, found, "room for the model's plan: unicorn-run inspect")),
+        None => findings.push(Finding::good(of, found, "enough for the model's plan, see unicorn-run inspect")),
         Some(all) => {
             // What the carve-out takes, the system does not count.
             let wanted = (GPU_SHARE * all.saturating_add(vram) as f64) as u64;
@@ -189,7 +189,7 @@ fn memory(gpu: &Gpu, machine: &Machine, devices: &[DeviceFacts]) -> Vec<Finding>
 fn compute_resets(gpu: &Gpu) -> Option<Finding> {
     let ways = gpu.compute_resets.as_deref()?;
     let what = format!("{} resets", gpu.card);
-    Some(Finding::good(what, ways, "queue: one that hung is reset without the others"))
+    Some(Finding::good(what, ways, "queue: one that hangs is reset without the others"))
 }
 
 fn amdgpu(machine: &Machine) -> Vec<Finding> {
@@ -201,8 +201,10 @@ fn amdgpu(machine: &Machine) -> Vec<Finding> {
     let timeout = Finding::good("amdgpu.lockup_timeout", found, format!("at least {LEAST_LOCKUP_MS} ms"));
     let is_short = limits.iter().any(|&limit| limit < LEAST_LOCKUP_MS);
     let recovery = match parameters.gpu_recovery {
-        Some(0) => Finding::good("amdgpu.gpu_recovery", "off", "on: a GPU that hung is reset, and the text goes on")
-            .but(Verdict::Advice, "kernel parameter amdgpu.gpu_recovery=1"),
+        Some(0) => {
+            Finding::good("amdgpu.gpu_recovery", "off", "on: a GPU that hangs is reset, and generation continues")
+                .but(Verdict::Advice, "kernel parameter amdgpu.gpu_recovery=1")
+        }
         Some(1..) => Finding::good("amdgpu.gpu_recovery", "on", "on"),
         _ => Finding::good("amdgpu.gpu_recovery", own, "on"),
     };
@@ -258,7 +260,11 @@ fn npu(machine: &Machine) -> Finding {
 
 fn locked_memory(machine: &Machine) -> Finding {
     let of = |found: String| {
-        Finding::good("locked memory", found, "unlimited where an NPU is used: its driver pins what it reads")
+        Finding::good(
+            "locked memory",
+            found,
+            "unlimited where an NPU is used: its driver pins the memory that it reads",
+        )
     };
     match machine.locked_bytes {
         None => of("the limit is not readable".into()).unknown(),
@@ -270,7 +276,9 @@ fn locked_memory(machine: &Machine) -> Finding {
 }
 
 fn address_space(machine: &Machine) -> Finding {
-    let of = |found: String| Finding::good("address space", found, "unlimited: drivers and the mapped model count too");
+    let of = |found: String| {
+        Finding::good("address space", found, "unlimited: drivers and the mapped model need address space")
+    };
     match machine.address_space_bytes {
         None => of("the limit is not readable".into()).unknown(),
         Some(None) => of("unlimited".into()),
@@ -430,7 +438,7 @@ mod tests {
         let findings = examine(&machine(&[]), &nothing);
         assert_eq!(of(&findings, "Vulkan loader").verdict, Verdict::Problem);
         assert!(!can_run(&nothing) && !can_run(&Ok(vec![])));
-        // A software device runs, when asked for.
+        // A software device can run models.
         assert!(can_run(&Ok(vec![facts("llvmpipe", DeviceKind::Cpu, 0x10005, 0)])));
     }
 

@@ -1,4 +1,4 @@
-//! `doctor`: what of this machine is in the way of running models, and what to change.
+//! `doctor`: checks this machine's drivers, limits and memory, and prints what to change.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     }
     match report.can_run {
         true => Ok(()),
-        false => Err(CliError::new("nothing can run here: Vulkan lists no device with memory and version 1.2")),
+        false => Err(CliError::new("no model can run here: Vulkan lists no device with memory and version 1.2")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! An inspection as one page that needs nothing else: no other file, no network. The page draws what `--json` prints.
+//! An inspection as one HTML page that needs no other file and no network. The page draws what `--json` prints.
 
 use super::Inspection;
 

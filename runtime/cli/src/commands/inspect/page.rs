@@ -51,7 +51,7 @@ impl Inspection<'_> {
             lines += &format!("  sequences above {tokens} tokens take the long rotary frequencies\n");
         }
         if model.synthetic {
-            lines += "  synthetic: the weights are random, good for timing and never for text\n";
+            lines += "  synthetic: the weights are random, for timing and not for text\n";
         }
         lines
     }

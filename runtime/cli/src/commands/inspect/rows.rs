@@ -180,7 +180,7 @@ pub struct TargetRow<'a> {
     pub workgroup_invocations: u32,
     pub pipelines: Vec<&'a str>,
     pub programs: Vec<ProgramRow>,
-    /// The dispatches of one decode step that draws a token.
+    /// The dispatches of one decode step with sampling.
     pub decode: Vec<DispatchRow<'a>>,
 }
 

@@ -1,4 +1,4 @@
-//! `perplexity`: how well a model predicts a text, by llama-perplexity's protocol, so that figures compare.
+//! `perplexity`: how well a model predicts a text, as llama-perplexity measures it, so that results can be compared.
 //!
 //! ```text
 //! text ──► ids ──► chunks of ctx ids, the first of each replaced by BOS
@@ -20,7 +20,7 @@ use crate::files::logits_file::{LogitsFile, LogitsWriter};
 use crate::files::output_file::check_replaced;
 use crate::load::load;
 use crate::report::statistics::{RunStatistics, Throughput};
-use crate::terminal::output::{note, print, print_json, tell};
+use crate::terminal::output::{note, note_part, print, print_json};
 use unicorn_runtime::Session;
 use unicorn_text::Tokenizer;
 
@@ -69,7 +69,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         if !score.is_finite() {
             return Err(CliError::new("logits are not finite: the perplexity of this text has no value"));
         }
-        tell(format_args!("[{}]{:.4},", index + 1, score.perplexity()));
+        note_part(format_args!("[{}]{:.4},", index + 1, score.perplexity()));
     }
     note("");
     copy.map(LogitsWriter::finish).transpose()?;
@@ -83,7 +83,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         scored_tokens: score.count(),
         mean_kl_divergence: base.as_ref().map(|base| base.divergence.mean()),
         same_top_token: base.as_ref().map(|base| base.divergence.same_top()),
-        figures: RunStatistics::new(&model, prefill, Throughput::default()),
+        statistics: RunStatistics::new(&model, prefill, Throughput::default()),
     };
     match args.json {
         true => print_json(&report),
@@ -107,7 +107,7 @@ struct PerplexityReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     same_top_token: Option<f64>,
     #[serde(flatten)]
-    figures: RunStatistics,
+    statistics: RunStatistics,
 }
 
 impl PerplexityReport {

@@ -23,7 +23,7 @@ pub struct KernelTimes {
     pub gb_per_s: Option<f64>,
     /// `gb_per_s` over the measured bandwidth of reads: 100 is the floor of a kernel that reads its weights once.
     pub percent_of_floor: Option<f64>,
-    /// Multiply-adds of rows in use, two each; `None` where the artifact does not say.
+    /// Multiply-adds of rows in use, two each; `None` where the artifact does not state it.
     pub tflop_per_s: Option<f64>,
 }
 

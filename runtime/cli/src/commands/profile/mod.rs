@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::args::ProfileArgs;
-use crate::commands::bench::{check_sequences, made_up_tokens};
+use crate::commands::bench::{check_sequences, random_tokens};
 use crate::error::CliError;
 use crate::files::output_file::{check_output, write_whole};
 use crate::load::{is_software, load_profiled};
@@ -25,7 +25,7 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let context_tokens = args.n_prompt + args.n_gen;
     let model = load_profiled(&args.artifact, &args.load, context_tokens, args.sequences)?;
     check_sequences(&model, args.sequences)?;
-    let tokens = made_up_tokens(context_tokens as usize, model.meta().model.vocab_size);
+    let tokens = random_tokens(context_tokens as usize, model.meta().model.vocab_size);
     let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
     let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
     // Once unlooked at: first steps pay for caches that later ones find warm.
@@ -64,7 +64,7 @@ struct ProfileReport {
     device: String,
     target: String,
     software: bool,
-    /// Of reads from the device's memory, measured after the run; `None`: no room to measure it.
+    /// Read bandwidth of the device's memory, measured after the run; `None`: no memory left to measure it.
     read_bandwidth_gb_per_s: Option<f64>,
     prefill: Phase,
     /// From the end of the prompt on.
@@ -120,13 +120,13 @@ impl ProfileReport {
     }
 }
 
-/// All tokens into an empty cache, up to the first drawn token.
+/// All tokens into an empty cache, up to the first sampled token.
 fn prefill(session: &mut Session, tokens: &[u32]) -> Result<(), RunError> {
     session.clear();
     session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
 }
 
-/// One token after another, each with a draw, in all sequences.
+/// One token after another, each sampled, in all sequences.
 fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(), RunError> {
     let sampling = Sampling::default();
     tokens.iter().try_for_each(|&token| {

@@ -1,4 +1,4 @@
-//! `top`: what the GPUs and every running `unicorn-run` do now, live on a terminal, as lines of JSON, as metrics over HTTP.
+//! `top`: the GPUs and every running `unicorn-run`, live on a terminal, as lines of JSON, as metrics over HTTP.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -13,42 +13,42 @@ mod view;
 use crate::args::TopArgs;
 use crate::error::CliError;
 use crate::monitor::metrics::{Endpoint, render};
-use crate::monitor::watch::{Sample, Watch};
+use crate::monitor::system::{Sample, SystemMonitor};
 use crate::terminal::output::print_json;
 
 pub fn run(args: &TopArgs) -> Result<(), CliError> {
-    let mut watch = Watch::new(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
+    let mut monitor = SystemMonitor::new(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
     let endpoint = args.metrics.as_deref().map(Endpoint::open).transpose()?;
     if let Some(endpoint) = &endpoint {
-        eprintln!("metrics are at http://{}/metrics", endpoint.address());
+        eprintln!("serving metrics at http://{}/metrics", endpoint.address());
     }
-    // Whoever is shown a look, whoever asks for metrics sees the same.
-    let mut look = || {
-        let sample = watch.sample(Instant::now());
+    // The terminal and the metrics show the same sample.
+    let mut take_sample = || {
+        let sample = monitor.sample(Instant::now());
         if let Some(endpoint) = &endpoint {
             endpoint.publish(render(&sample));
         }
         sample
     };
-    let looks = args.count.map_or(u64::MAX, u64::from);
+    let n_samples = args.count.map_or(u64::MAX, u64::from);
     let pause = Duration::from_millis(args.interval_ms.into());
     if args.json {
-        return each(looks, pause, || print_json(&look()));
+        return each(n_samples, pause, || print_json(&take_sample()));
     }
     if io::stdout().is_terminal() {
         let mut terminal = ratatui::try_init().map_err(terminal_error)?;
-        let watched = show(&mut look, &mut terminal, pause, looks);
+        let shown = show(&mut take_sample, &mut terminal, pause, n_samples);
         ratatui::restore();
-        return watched.map_err(terminal_error);
+        return shown.map_err(terminal_error);
     }
     match endpoint {
-        Some(_) => each(looks, pause, || {
-            look();
+        Some(_) => each(n_samples, pause, || {
+            take_sample();
             Ok(())
         }),
-        None => {
-            Err(CliError::new("stdout is no terminal: --json prints the same figures as lines, --metrics serves them"))
-        }
+        None => Err(CliError::new(
+            "stdout is no terminal: --json prints each sample as a line, --metrics serves them over HTTP",
+        )),
     }
 }
 
@@ -64,14 +64,14 @@ fn each(times: u64, pause: Duration, mut work: impl FnMut() -> Result<(), CliErr
 }
 
 fn show(
-    look: &mut impl FnMut() -> Sample,
+    take_sample: &mut impl FnMut() -> Sample,
     terminal: &mut DefaultTerminal,
     pause: Duration,
-    looks: u64,
+    n_samples: u64,
 ) -> io::Result<()> {
-    for _ in 0..looks {
+    for _ in 0..n_samples {
         let begin = Instant::now();
-        let sample = look();
+        let sample = take_sample();
         terminal.draw(|frame| view::draw(frame, &sample))?;
         loop {
             let left = pause.saturating_sub(begin.elapsed());

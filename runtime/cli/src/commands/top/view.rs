@@ -6,8 +6,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table};
 
 use crate::monitor::status::State;
-use crate::monitor::watch::gpus::GpuSample;
-use crate::monitor::watch::{ProcessSample, Sample};
+use crate::monitor::system::gpus::GpuSample;
+use crate::monitor::system::{ProcessSample, Sample};
 use unicorn_artifact::account::size;
 
 /// Lines of one GPU's block, its border included.
@@ -26,7 +26,7 @@ pub fn draw(frame: &mut Frame<'_>, sample: &Sample) {
 }
 
 const HELP: &str = "q quits";
-const NO_GPU: &str = "no GPU that tells its figures · q quits";
+const NO_GPU: &str = "no GPU with readable sensors · q quits";
 
 fn draw_gpu(frame: &mut Frame<'_>, area: Rect, gpu: &GpuSample) {
     let block = Block::bordered().title(format!(" {} ", gpu.name));
@@ -41,28 +41,28 @@ fn draw_gpu(frame: &mut Frame<'_>, area: Rect, gpu: &GpuSample) {
     draw_bar(frame, lines[0], "busy", busy);
     draw_bar(frame, lines[1], "VRAM", share(gpu.vram_used_bytes, gpu.vram_bytes));
     draw_bar(frame, lines[2], "GTT", share(gpu.gtt_used_bytes, gpu.gtt_bytes));
-    let figure =
+    let with_unit =
         |value: Option<f64>, unit: &str| value.map_or(format!("– {unit}"), |value| format!("{value:.0} {unit}"));
     let line = format!(
         "core {}   memory {}   {}   {}",
-        figure(gpu.core_mhz, "MHz"),
-        figure(gpu.memory_mhz, "MHz"),
-        figure(gpu.power_w, "W"),
-        figure(gpu.temperature_c, "°C")
+        with_unit(gpu.core_mhz, "MHz"),
+        with_unit(gpu.memory_mhz, "MHz"),
+        with_unit(gpu.power_w, "W"),
+        with_unit(gpu.temperature_c, "°C")
     );
     frame.render_widget(Paragraph::new(line), lines[3]);
 }
 
-/// A name and a bar; without a figure, a word instead.
+/// A name and a bar; `unknown` without a value.
 fn draw_bar(frame: &mut Frame<'_>, area: Rect, name: &str, part: Option<(f64, String)>) {
     let [label, bar] = Layout::horizontal([Constraint::Length(6), Constraint::Min(0)]).areas(area);
     frame.render_widget(Paragraph::new(name.to_owned()), label);
     match part {
-        // A driver may count more than there is for a moment.
+        // For a moment, a driver may report more than the total.
         Some((part, text)) if part.is_finite() => {
             frame.render_widget(Gauge::default().ratio(part.clamp(0.0, 1.0)).label(text), bar);
         }
-        _ => frame.render_widget(Paragraph::new("not told"), bar),
+        _ => frame.render_widget(Paragraph::new("unknown"), bar),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
             "card1",
             "87 %",
             "384.00 MiB of 512.00 MiB",
-            "not told",
+            "unknown",
             "core 2650 MHz",
             "memory – MHz",
             "63 °C",

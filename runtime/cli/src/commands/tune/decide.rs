@@ -10,7 +10,7 @@ use unicorn_runtime::{Choice, TimedPipeline};
 const LEAST_GAIN: f64 = 0.02;
 
 /// Ways to run a step of which whole steps are to be timed: the compiler's first, then every version of its program with
-/// the winners among its kernels, where that is another way.
+/// the winners among its kernels, where they differ from the compiler's choice.
 pub fn choices(versions: &[Vec<TimedPipeline>]) -> Vec<Choice> {
     let mut choices = vec![Choice::default()];
     for (version, kernels) in (0..).zip(versions) {

@@ -24,7 +24,7 @@ const ROUNDS: u32 = 5;
 const QUICK_ROUNDS: u32 = 2;
 /// Rows of the largest step: nothing is measured in a shorter context than its prefill, where the model has one.
 const LEAST_CONTEXT_TOKENS: u32 = 512;
-const MOST_SEQUENCES: u32 = 64;
+const MAX_SEQUENCES: u32 = 64;
 
 pub fn run(args: &TuneArgs) -> Result<(), CliError> {
     let context_tokens = LEAST_CONTEXT_TOKENS.max(args.depth.saturating_add(1)).min(max_positions(&args.artifact)?);
@@ -56,19 +56,19 @@ pub fn run(args: &TuneArgs) -> Result<(), CliError> {
     print(&format!("{}\nwritten to {}\n", report.page(), path.display()))
 }
 
-/// The model with room for as many sequences as are wanted, or as there can be.
+/// The model, loaded for as many sequences as were given or fit the memory.
 fn load(args: &TuneArgs, context_tokens: u32) -> Result<Model, CliError> {
-    let mut sequences = args.sequences.unwrap_or(if args.quick { 1 } else { MOST_SEQUENCES });
+    let mut sequences = args.sequences.unwrap_or(if args.quick { 1 } else { MAX_SEQUENCES });
     loop {
         if let Some(model) = load_candidates(&args.artifact, &args.load, context_tokens, sequences)? {
             return Ok(model);
         }
-        eprintln!("steps of {sequences} sequences are left out: there is no room for their caches");
+        eprintln!("steps of {sequences} sequences are left out: their caches do not fit the memory");
         sequences /= 2;
     }
 }
 
-/// Kernels in turn, then whole steps.
+/// Measures one kernel after another, then whole steps.
 fn measure(
     args: &TuneArgs,
     model: &Model,
@@ -80,24 +80,24 @@ fn measure(
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("tuning {msg:44} {bar:30} {pos}/{len}").expect("the template is a constant"),
     );
-    let mut turn = |done: u32, all: u32| {
+    let mut progress = |done: u32, all: u32| {
         bar.set_length(all.into());
         bar.set_position(done.into());
     };
-    let is_wanted = |name: &str| args.only.as_deref().is_none_or(|part| name.contains(part));
+    let is_selected = |name: &str| args.only.as_deref().is_none_or(|part| name.contains(part));
     let mut timed: Vec<Vec<TimedPipeline>> = Vec::new();
-    // Another program is another way for all of its kernels, not only for some.
+    // Another version of the program changes all of its kernels, so it is not compared for some of them.
     let versions = if args.only.is_some() { 1 } else { versions };
     for version in 0..versions {
         bar.set_message(format!("{name}, kernels{}", if version > 0 { " of the other program" } else { "" }));
-        let kernels = model.time_kernels(shape, version, effort, |pipeline| is_wanted(&pipeline.name), &mut turn);
+        let kernels = model.time_kernels(shape, version, effort, |pipeline| is_selected(&pipeline.name), &mut progress);
         timed.push(kernels.map_err(CliError::new)?);
     }
     let choices = choices(&timed);
     let mut seconds = vec![None; choices.len()];
     if choices.len() > 1 {
         bar.set_message(format!("{name}, whole steps"));
-        let whole = model.time_steps(shape, &choices, effort, &mut turn).map_err(CliError::new)?;
+        let whole = model.time_steps(shape, &choices, effort, &mut progress).map_err(CliError::new)?;
         seconds = whole.into_iter().map(Some).collect();
     }
     bar.finish_and_clear();

@@ -22,7 +22,7 @@ pub struct TuneReport {
 pub struct StepTimes {
     #[serde(skip)]
     pub shape: StepShape,
-    /// What it is to a person.
+    /// Its name in the report.
     pub step: String,
     pub versions: Vec<VersionTimes>,
     #[serde(skip)]
@@ -46,7 +46,7 @@ pub struct PipelineTimes {
     pub microseconds: Vec<f64>,
 }
 
-/// What a step is to a person.
+/// The name of a step in the report.
 pub fn step_name(shape: StepShape) -> String {
     match (shape.rows, shape.batch) {
         (1, _) if shape.from_tokens > 0 => format!("decode from {} tokens on", shape.from_tokens),
@@ -77,7 +77,7 @@ impl TuneReport {
 }
 
 impl StepTimes {
-    /// A line for each kernel that has another way, and one for the whole step.
+    /// A line for each kernel with alternatives, and one for the whole step.
     fn page(&self) -> String {
         let columns = [Column::Left("kernel"), Column::Right("before"), Column::Right("after"), Column::Left("by")];
         let best = fastest(&self.seconds);
@@ -91,7 +91,7 @@ impl StepTimes {
     fn whole(&self, best: usize) -> String {
         let times: Option<Vec<f64>> = self.seconds.iter().copied().collect();
         let Some(times) = times.filter(|times| times.len() > 1) else {
-            return "whole step: no kernel is 2 % faster another way, nothing changes".into();
+            return "whole step: no alternative of a kernel is 2 % faster, nothing changes".into();
         };
         let others = times[1..].iter().map(|seconds| format!("{:.1}", 1e6 * seconds)).collect::<Vec<_>>().join(", ");
         if best == 0 {
@@ -100,7 +100,7 @@ impl StepTimes {
                 1e6 * times[0]
             );
         }
-        let program = if self.choices[best].version > 0 { ", norms the other way" } else { "" };
+        let program = if self.choices[best].version > 0 { ", with separate norms" } else { "" };
         let gain = 100.0 * (1.0 - times[best] / times[0]);
         let (before, after) = (1e6 * times[0], 1e6 * times[best]);
         format!("whole step: {before:.1} → {after:.1}, {gain:.1} % less{program}")

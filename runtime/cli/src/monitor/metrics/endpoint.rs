@@ -1,4 +1,4 @@
-//! Metrics over HTTP: whoever asks gets the text that was published last. Asking costs no look at the machine.
+//! Metrics over HTTP: a request gets the text that was published last, and takes no sample.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use unicorn_serve::axum::routing::get;
 use crate::error::CliError;
 use unicorn_serve::HttpListener;
 
-/// Answers until the process ends.
+/// Serves until the process ends.
 pub struct Endpoint {
     address: SocketAddr,
     latest: Latest,
@@ -25,17 +25,17 @@ struct Latest(Arc<Mutex<String>>);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Endpoint {
-    /// Serves at `place`, an address or a host's name with a port; port 0 is one that is free.
+    /// Serves at `address`, an address or a host's name with a port; port 0 is any free one.
     ///
     /// # Errors
     /// When nothing can be served there.
-    pub fn open(place: &str) -> Result<Endpoint, CliError> {
-        let refused = |error: io::Error| CliError::new(format!("metrics cannot be served at {place}: {error}"));
-        let taken = HttpListener::bind(place).map_err(refused)?;
-        let address = taken.address();
-        // Nothing was seen yet.
+    pub fn open(address: &str) -> Result<Endpoint, CliError> {
+        let refused = |error: io::Error| CliError::new(format!("cannot serve metrics at {address}: {error}"));
+        let listener = HttpListener::bind(address).map_err(refused)?;
+        let address = listener.address();
+        // Before the first sample.
         let latest = Latest(Arc::new(Mutex::new("# EOF\n".to_owned())));
-        taken.serve("metrics", routes(latest.clone())).map_err(refused)?;
+        listener.serve("metrics", routes(latest.clone())).map_err(refused)?;
         Ok(Endpoint { address, latest })
     }
 
@@ -44,13 +44,13 @@ impl Endpoint {
     }
 
     pub fn publish(&self, text: String) {
-        *self.latest.0.lock().expect("nobody panics with the text in hand") = text;
+        *self.latest.0.lock().expect("no thread panics while it holds the lock") = text;
     }
 }
 
 fn routes(latest: Latest) -> Router {
     let text = move || async move {
-        let text = latest.0.lock().expect("nobody panics with the text in hand").clone();
+        let text = latest.0.lock().expect("no thread panics while it holds the lock").clone();
         ([(CONTENT_TYPE, OPENMETRICS)], text)
     };
     let elsewhere = || async { (StatusCode::NOT_FOUND, "metrics are at /metrics\n") };
@@ -89,7 +89,7 @@ mod tests {
         assert!(get("GET /").starts_with("HTTP/1.1 404 ") && get("GET /").ends_with("metrics are at /metrics\n"));
         assert!(get("POST /metrics").starts_with("HTTP/1.1 405 "));
         assert!(ask(endpoint.address(), "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
-        // Somebody who never ends a request keeps nobody else waiting.
+        // A client that never ends its request does not delay others.
         let mut slow = TcpStream::connect(endpoint.address()).unwrap();
         slow.write_all(b"GET /met").unwrap();
         assert!(get("GET /metrics").starts_with("HTTP/1.1 200 "));
@@ -99,8 +99,8 @@ mod tests {
     fn a_place_that_cannot_be_had_is_named() {
         let first = Endpoint::open("127.0.0.1:0").unwrap();
         for place in [first.address().to_string().as_str(), "127.0.0.1", "127.0.0.1:x", "[::1", ""] {
-            let Err(CliError::Failed(error)) = Endpoint::open(place) else { panic!("{place:?} was taken") };
-            assert!(error.starts_with(&format!("metrics cannot be served at {place}: ")), "{error}");
+            let Err(CliError::Failed(error)) = Endpoint::open(place) else { panic!("{place:?} was bound") };
+            assert!(error.starts_with(&format!("cannot serve metrics at {place}: ")), "{error}");
         }
     }
 }

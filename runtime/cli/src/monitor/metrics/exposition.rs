@@ -3,7 +3,7 @@
 //! ```text
 //! # TYPE unicorn_gpu_power_watts gauge
 //! # UNIT unicorn_gpu_power_watts watts
-//! # HELP unicorn_gpu_power_watts Power that the GPU draws
+//! # HELP unicorn_gpu_power_watts Power of the GPU
 //! unicorn_gpu_power_watts{gpu="0",name="card1"} 21.5
 //! # EOF
 //! ```

@@ -1,10 +1,10 @@
-//! The figures of a [`Sample`] as metrics, for Prometheus and whatever else reads OpenMetrics.
+//! A [`Sample`] as metrics, for Prometheus and other readers of OpenMetrics.
 //!
 //! ```text
 //! Sample ──► render ──► text (exposition) ──► Endpoint: GET /metrics
 //! ```
 //!
-//! Units are base units: bytes, seconds, hertz, a ratio where people read percent. A figure that nobody tells has no
+//! Units are base units: bytes, seconds, hertz, a ratio where people read percent. A value that is not reported has no
 //! sample; a family without samples is left out. Every series of a process carries its id, model and device.
 
 mod endpoint;
@@ -14,22 +14,22 @@ pub use endpoint::Endpoint;
 
 use self::exposition::{Exposition, Family, Kind, Labels};
 use crate::monitor::status::State;
-use crate::monitor::watch::gpus::GpuSample;
-use crate::monitor::watch::{ProcessSample, Sample};
+use crate::monitor::system::gpus::GpuSample;
+use crate::monitor::system::{ProcessSample, Sample};
 
 /// In OpenMetrics' text format, version 1.0.
 pub fn render(sample: &Sample) -> String {
     let mut text = Exposition::default();
-    for (family, figure) in GPU_FAMILIES {
+    for (family, value_of) in GPU_FAMILIES {
         // Two GPUs may bear one name; numbers are as in `--json`.
         let of = |(number, gpu): (usize, &GpuSample)| {
             let labels = Labels::of(&[("gpu", &number.to_string()), ("name", &gpu.name)]);
-            figure(gpu).map(|value| (labels, value))
+            value_of(gpu).map(|value| (labels, value))
         };
         text.put(family, sample.gpus.iter().enumerate().filter_map(of));
     }
-    for (family, figure) in PROCESS_FAMILIES {
-        let of = |process: &ProcessSample| figure(process).map(|value| (labels(process), value));
+    for (family, value_of) in PROCESS_FAMILIES {
+        let of = |process: &ProcessSample| value_of(process).map(|value| (labels(process), value));
         text.put(family, sample.processes.iter().filter_map(of));
     }
     text.put(&DOING, sample.processes.iter().flat_map(doing));
@@ -40,25 +40,25 @@ const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Fa
     Family { name, kind: Kind::Gauge, unit, help }
 }
 
-type Figure<T> = fn(&T) -> Option<f64>;
+type ValueOf<T> = fn(&T) -> Option<f64>;
 
-const GPU_FAMILIES: &[(Family, Figure<GpuSample>)] = &[
-    (gauge("unicorn_gpu_busy_ratio", "ratio", "Part of the time in which the GPU had work"), |gpu| {
+const GPU_FAMILIES: &[(Family, ValueOf<GpuSample>)] = &[
+    (gauge("unicorn_gpu_busy_ratio", "ratio", "Share of the time in which the GPU was busy"), |gpu| {
         gpu.busy_percent.map(|percent| percent / 100.0)
     }),
-    (gauge("unicorn_gpu_vram_used_bytes", "bytes", "Video memory that is taken"), |gpu| whole(gpu.vram_used_bytes)),
-    (gauge("unicorn_gpu_vram_bytes", "bytes", "Video memory that there is"), |gpu| whole(gpu.vram_bytes)),
-    (gauge("unicorn_gpu_gtt_used_bytes", "bytes", "Host memory that the GPU has mapped"), |gpu| {
+    (gauge("unicorn_gpu_vram_used_bytes", "bytes", "Used video memory"), |gpu| whole(gpu.vram_used_bytes)),
+    (gauge("unicorn_gpu_vram_bytes", "bytes", "Total video memory"), |gpu| whole(gpu.vram_bytes)),
+    (gauge("unicorn_gpu_gtt_used_bytes", "bytes", "Host memory that is mapped by the GPU"), |gpu| {
         whole(gpu.gtt_used_bytes)
     }),
     (gauge("unicorn_gpu_gtt_bytes", "bytes", "Host memory that the GPU may map"), |gpu| whole(gpu.gtt_bytes)),
     (gauge("unicorn_gpu_core_clock_hertz", "hertz", "Clock of the shader cores"), |gpu| hertz(gpu.core_mhz)),
     (gauge("unicorn_gpu_memory_clock_hertz", "hertz", "Clock of the memory"), |gpu| hertz(gpu.memory_mhz)),
-    (gauge("unicorn_gpu_power_watts", "watts", "Power that the GPU draws"), |gpu| gpu.power_w),
+    (gauge("unicorn_gpu_power_watts", "watts", "Power of the GPU"), |gpu| gpu.power_w),
     (gauge("unicorn_gpu_temperature_celsius", "celsius", "Temperature of the GPU"), |gpu| gpu.temperature_c),
 ];
 
-const PROCESS_FAMILIES: &[(Family, Figure<ProcessSample>)] = &[
+const PROCESS_FAMILIES: &[(Family, ValueOf<ProcessSample>)] = &[
     (
         gauge("unicorn_tokens_per_second", "", "Tokens decoded in a second, of the last half second or more"),
         |process| process.status.tokens_per_s,
@@ -68,11 +68,11 @@ const PROCESS_FAMILIES: &[(Family, Figure<ProcessSample>)] = &[
             name: "unicorn_tokens",
             kind: Kind::Counter,
             unit: "",
-            help: "Tokens generated since the process began",
+            help: "Tokens generated since the process started",
         },
         |process| whole(Some(process.status.tokens)),
     ),
-    (gauge("unicorn_kv_used_pages", "pages", "Pages of the KV cache that sequences hold"), |process| {
+    (gauge("unicorn_kv_used_pages", "pages", "Used pages of the KV cache"), |process| {
         Some(process.status.kv_pages_used.into())
     }),
     (gauge("unicorn_kv_pages", "pages", "Pages of the KV cache in all"), |process| {
@@ -81,10 +81,11 @@ const PROCESS_FAMILIES: &[(Family, Figure<ProcessSample>)] = &[
     (gauge("unicorn_queue_requests", "requests", "Requests that wait for a sequence to end"), |process| {
         Some(process.status.queue.into())
     }),
-    (gauge("unicorn_process_vram_bytes", "bytes", "Video memory of the process, by the kernel's account"), |process| {
-        whole(process.vram_bytes)
-    }),
-    (gauge("unicorn_process_gtt_bytes", "bytes", "GTT of the process, by the kernel's account"), |process| {
+    (
+        gauge("unicorn_process_vram_bytes", "bytes", "Video memory of the process, as the kernel reports it"),
+        |process| whole(process.vram_bytes),
+    ),
+    (gauge("unicorn_process_gtt_bytes", "bytes", "GTT of the process, as the kernel reports it"), |process| {
         whole(process.gtt_bytes)
     }),
     (
@@ -103,7 +104,7 @@ const DOING: Family = Family {
 fn doing(process: &ProcessSample) -> [(Labels, f64); 3] {
     [("prefill", State::Prefill), ("decode", State::Decode), ("idle", State::Idle)].map(|(name, state)| {
         let value = if process.status.doing == state { 1.0 } else { 0.0 };
-        // The format wants the family's own name as the label of a state.
+        // The format requires the family's name as the label of a state.
         (labels(process).with(DOING.name, name), value)
     })
 }
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_made_up_state_is_written_as_the_format_wants_it() {
-        let told = GpuSample {
+        let complete = GpuSample {
             name: "card1".into(),
             busy_percent: Some(87.0),
             vram_used_bytes: Some(384 << 20),
@@ -153,7 +154,7 @@ mod tests {
             },
             ProcessSample { status: odd, vram_bytes: None, gtt_bytes: None, gpu_percent: None },
         ];
-        let text = render(&Sample { gpus: vec![told, silent], processes });
+        let text = render(&Sample { gpus: vec![complete, silent], processes });
         assert_eq!(text, include_str!("golden.txt"), "\n{text}");
     }
 

@@ -1,4 +1,4 @@
-//! What the GPUs and every running `unicorn-run` do now.
+//! Samples of the GPUs and of every running `unicorn-run`.
 //!
 //! ```text
 //! sysfs, nvidia-smi ──► gpus ─────┐
@@ -18,37 +18,37 @@ use self::gpus::GpuSample;
 use crate::monitor::status::{self, Status};
 use unicorn_runtime::machine::DrmUsage;
 
-/// What is seen at one time.
+/// All GPUs and processes at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
     pub gpus: Vec<GpuSample>,
     pub processes: Vec<ProcessSample>,
 }
 
-/// One `unicorn-run`: what it says of itself, and what the kernel says of it.
+/// One `unicorn-run`: its own status, and what the kernel reports about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessSample {
     #[serde(flatten)]
     pub status: Status,
     pub vram_bytes: Option<u64>,
     pub gtt_bytes: Option<u64>,
-    /// Of the time since the last sample, engines worked this part for it.
+    /// Share of the time since the last sample in which engines worked for it.
     pub gpu_percent: Option<f64>,
 }
 
-/// Looks, and remembers what it needs for the next look.
-pub struct Watch {
+/// Takes samples, and keeps what the next one needs for differences.
+pub struct SystemMonitor {
     /// `/` but in tests.
     root: PathBuf,
-    /// Where processes leave their statuses, if the system offers such a place.
+    /// Folder of the processes' status files, if the system has one.
     folder: Option<PathBuf>,
-    /// When each process was last looked at, and its engines' time then.
+    /// When each process was last sampled, and its engines' time then.
     before: BTreeMap<u32, (Instant, u64)>,
 }
 
-impl Watch {
-    pub fn new(root: PathBuf) -> Watch {
-        Watch { root, folder: status::folder(), before: BTreeMap::new() }
+impl SystemMonitor {
+    pub fn new(root: PathBuf) -> SystemMonitor {
+        SystemMonitor { root, folder: status::folder(), before: BTreeMap::new() }
     }
 
     pub fn sample(&mut self, now: Instant) -> Sample {
@@ -60,7 +60,7 @@ impl Watch {
             let time = client.engine_nanoseconds;
             let gpu_percent = time.zip(before.get(&status.pid)).and_then(|(time, (since, before))| {
                 let elapsed = now.duration_since(*since).as_nanos() as f64;
-                // A client that was closed took its time with it.
+                // The time of a closed client is no longer counted.
                 let worked = time.checked_sub(*before)?;
                 (elapsed > 0.0).then(|| 100.0 * worked as f64 / elapsed)
             });
@@ -71,7 +71,7 @@ impl Watch {
     }
 }
 
-/// Whether the process runs and is a `unicorn-run`: ids are given out again.
+/// Whether the process runs and is a `unicorn-run`: process ids are reused.
 fn is_ours(root: &Path, pid: u32) -> bool {
     std::fs::read_to_string(root.join(format!("proc/{pid}/comm"))).is_ok_and(|name| name.trim_end() == "unicorn-run")
 }
@@ -84,7 +84,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_process_is_watched_while_it_runs() {
+    fn a_process_is_sampled_while_it_runs() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("run/unicorn");
         let status_text = |pid| serde_json::to_string(&status(pid)).unwrap();
@@ -92,24 +92,24 @@ mod tests {
         write(root.path(), &[("run/unicorn/5.json", &status_text(5)), ("run/unicorn/6.json", &status_text(6))]);
         write(root.path(), &[("proc/5/comm", "unicorn-run\n"), ("proc/6/comm", "someone else\n")]);
         write(root.path(), &[("proc/5/fdinfo/9", &info(1_000))]);
-        let mut watch = Watch { root: root.path().to_owned(), folder: Some(folder), before: BTreeMap::new() };
+        let mut monitor = SystemMonitor { root: root.path().to_owned(), folder: Some(folder), before: BTreeMap::new() };
         let begin = Instant::now();
-        let first = watch.sample(begin);
+        let first = monitor.sample(begin);
         let [process] = first.processes.as_slice() else { panic!("{first:?}") };
         assert_eq!((process.status.pid, process.vram_bytes, process.gpu_percent), (5, Some(1 << 20), None));
 
         write(root.path(), &[("proc/5/fdinfo/9", &info(250_001_000))]);
-        let second = watch.sample(begin + Duration::from_secs(1));
+        let second = monitor.sample(begin + Duration::from_secs(1));
         assert_eq!(second.processes[0].gpu_percent, Some(25.0));
         let json = serde_json::to_value(&second).unwrap();
         assert_eq!((&json["processes"][0]["pid"], &json["processes"][0]["doing"]), (&5.into(), &"decode".into()));
 
-        // Another look at the same moment, or less time than before, says nothing.
-        assert_eq!(watch.sample(begin + Duration::from_secs(1)).processes[0].gpu_percent, None);
+        // A sample at the same moment, or less engine time than before, gives no percentage.
+        assert_eq!(monitor.sample(begin + Duration::from_secs(1)).processes[0].gpu_percent, None);
         write(root.path(), &[("proc/5/fdinfo/9", &info(7))]);
-        assert_eq!(watch.sample(begin + Duration::from_secs(2)).processes[0].gpu_percent, None);
+        assert_eq!(monitor.sample(begin + Duration::from_secs(2)).processes[0].gpu_percent, None);
 
         std::fs::remove_dir_all(root.path().join("proc/5")).unwrap();
-        assert!(watch.sample(begin + Duration::from_secs(3)).processes.is_empty());
+        assert!(monitor.sample(begin + Duration::from_secs(3)).processes.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What each GPU does now: amdgpu's files in sysfs, or NVIDIA's own tool. A figure that is not offered is `None`.
+//! Samples of each GPU: from amdgpu's files in sysfs, or from nvidia-smi. A value that is not reported is `None`.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -64,11 +64,11 @@ fn nvidia(csv: &str) -> Vec<GpuSample> {
     let line = |line: &str| {
         let mut cells = line.split(',').map(str::trim);
         let name = cells.next().filter(|name| !name.is_empty())?.to_owned();
-        // A figure that the GPU does not have is `[N/A]`.
-        let figure = |cell: &str| cell.parse().ok().filter(|figure: &f64| figure.is_finite());
-        let figures: Vec<Option<f64>> = cells.map(figure).collect();
-        let [busy, used, all, core, memory, power, temperature] = figures.try_into().ok()?;
-        let positive = |figure: &f64| *figure >= 0.0;
+        // A value that the GPU does not report is `[N/A]`.
+        let value = |cell: &str| cell.parse().ok().filter(|value: &f64| value.is_finite());
+        let values: Vec<Option<f64>> = cells.map(value).collect();
+        let [busy, used, all, core, memory, power, temperature] = values.try_into().ok()?;
+        let positive = |value: &f64| *value >= 0.0;
         let bytes = |mib: Option<f64>| mib.filter(positive).map(|mib| (mib * MIB) as u64);
         Some(GpuSample {
             name,
@@ -100,7 +100,7 @@ pub mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_no_figures() {
+    fn impossible_numbers_are_no_values() {
         let [gpu] = nvidia("NVIDIA X, 101, -1, inf, nan, -5, -2, nan\n").try_into().unwrap();
         assert_eq!(gpu, GpuSample { name: "NVIDIA X".into(), ..GpuSample::default() });
     }
