@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use crate::memory_limit;
+use crate::explain;
 use unicorn_runtime::{LoadError, RunError};
 use unicorn_serve::ServeError;
 use unicorn_text::TextError;
@@ -38,7 +38,7 @@ impl CliError {
 
 impl From<LoadError> for CliError {
     fn from(error: LoadError) -> CliError {
-        CliError::Failed(memory_limit::explain_load(&error))
+        CliError::Failed(explain::load_error(&error))
     }
 }
 
@@ -65,7 +65,7 @@ impl From<ServeError> for CliError {
 
 impl From<&RunError> for CliError {
     fn from(error: &RunError) -> CliError {
-        CliError::Failed(memory_limit::explain_run(error))
+        CliError::Failed(explain::run_error(error))
     }
 }
 

@@ -22,7 +22,7 @@ mod report;
 mod terminal;
 
 mod error;
-mod memory_limit;
+mod explain;
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ use crate::terminal::output::note;
 /// no error.
 fn main() -> ExitCode {
     limits::keep_to_one_heap();
-    memory_limit::explain_crashes();
+    explain::crashes();
     match run(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {

@@ -1,5 +1,5 @@
-//! Adds the limit on address space (`ulimit -v`) to errors that it may have caused. Drivers need a lot of address space, and their
-//! errors do not name it.
+//! Adds to the runtime's errors what the command line has for them: options and commands that help, and the limit on address space
+//! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use unicorn_runtime::crash;
 use unicorn_runtime::{LoadError, Replan, RunError};
 
 /// Under a limit, a crash prints a line that names it, and the program ends with status 1.
-pub fn explain_crashes() {
+pub fn crashes() {
     if let Some(limit) = limits::address_space_bytes() {
         crash::exit_on_crash(format!(
             "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely because \
@@ -21,8 +21,8 @@ pub fn explain_crashes() {
 }
 
 /// The message of `error`, with the limit where it may be the cause.
-pub fn explain_load(error: &LoadError) -> String {
-    explain(error.to_string(), lacks_memory(error)) + &commands(error)
+pub fn load_error(error: &LoadError) -> String {
+    with_limit(error.to_string(), lacks_memory(error)) + &commands(error)
 }
 
 /// What to type next after a load that failed.
@@ -58,14 +58,14 @@ fn quoted(text: &str) -> String {
 }
 
 /// The same of a step.
-pub fn explain_run(error: &RunError) -> String {
+pub fn run_error(error: &RunError) -> String {
     let lacks = match error {
         RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => true,
         RunError::Loading { source } => lacks_memory(source),
         RunError::NotRecovered { source, .. } => lacks_memory(source),
         _ => false,
     };
-    explain(error.to_string(), lacks)
+    with_limit(error.to_string(), lacks)
 }
 
 /// Whether too little memory may be the cause. A driver that cannot be loaded for lack of memory is missing.
@@ -85,7 +85,7 @@ fn lacks_memory(error: &LoadError) -> bool {
     }
 }
 
-fn explain(error: String, lacks_memory: bool) -> String {
+fn with_limit(error: String, lacks_memory: bool) -> String {
     match limits::address_space_bytes().filter(|_| lacks_memory) {
         Some(limit) => format!("{error}; address space of this process is limited to {} (ulimit -v)", size(limit)),
         None => error,
