@@ -21,7 +21,6 @@ mod template;
 pub mod arrive;
 pub mod chain;
 pub mod fused_tail;
-pub mod intrinsics;
 mod kernel;
 pub mod sums;
 // Families.
