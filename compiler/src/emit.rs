@@ -10,8 +10,9 @@ use crate::error::Result;
 use crate::kernel_set::pipeline_name;
 use crate::outputs::write_text;
 
-/// `--emit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// A text form of what a compile works out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// The plain graph.
     Graph,
@@ -24,12 +25,29 @@ pub enum Form {
 }
 
 impl Form {
+    /// Every form, in the order of the stages.
+    pub const ALL: [Form; 4] = [Form::Graph, Form::Fused, Form::Plan, Form::Kernels];
+
+    /// What it shows, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Form::Graph => "The plain graph",
+            Form::Fused => "The fused graph",
+            Form::Plan => "Where every byte lives, and why",
+            Form::Kernels => "Pipelines with their WGSL, and the dispatch lists",
+        }
+    }
+
     /// Writes this form beside `output`: `model.unicorn` → `model.graph.txt`.
+    ///
+    /// # Errors
+    /// As of the file system.
     pub fn write(self, output: &Path, planned: &Planned) -> Result<()> {
         let path = crate::beside(output, self.name());
         write_text(&path, &self.text(planned))
     }
 
+    /// `graph`, `fused`, `plan` or `kernels`.
     pub fn name(self) -> &'static str {
         match self {
             Form::Graph => "graph",

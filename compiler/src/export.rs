@@ -1,4 +1,4 @@
-//! `--export-dequantized`: a Hugging Face folder with exactly the weights that the GPU will see, so that anyone can check
+//! [`export`]: a Hugging Face folder with exactly the weights that the GPU will see, so that anyone can check
 //! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again.
 
 use std::borrow::Cow;
@@ -13,31 +13,47 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use unicorn_artifact::{ArtifactView, MappedFile, WeightPlan};
 
-use crate::Progress;
+use crate::CompileOptions;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::Checkpoint;
-use crate::weights::{FormatPolicy, PackedSource, PackedWeights};
+use crate::import::{self, Checkpoint};
+use crate::progress::{self, Progress, Stage};
+use crate::weights::{PackedSource, PackedWeights};
 
-/// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `checkpoint` with these
-/// options: `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files. They are written
-/// beside it and then moved, so that it never holds a part of a model.
+/// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `model` with these options:
+/// `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files. They are written beside it and then
+/// moved, so that it never holds a part of a model.
 ///
 /// # Errors
-/// When the artifact does not read back, or the folder cannot be written.
+/// When the model or the artifact does not read back, the folder cannot be written, or is the model's own.
 pub fn export(
-    checkpoint: &Checkpoint,
+    model: &Path,
     artifact: &Path,
-    policy: FormatPolicy,
-    fused: bool,
+    options: &CompileOptions,
     folder: &Path,
     progress: &mut dyn Progress,
 ) -> Result<()> {
-    progress.stage("export", 1);
+    crate::outputs::check_export(model, folder)?;
+    progress::check(progress.stage(Stage::Export, 1))?;
+    let exported = write_folder(&import::open_model(model)?, artifact, options, folder, progress);
+    progress.partial(None);
+    exported?;
+    // The folder is there: too late to cancel.
+    let _ = progress.advance(1);
+    Ok(())
+}
+
+fn write_folder(
+    checkpoint: &Checkpoint,
+    artifact: &Path,
+    options: &CompileOptions,
+    folder: &Path,
+    progress: &mut dyn Progress,
+) -> Result<()> {
     let plain = graph::build(&checkpoint.config);
-    let graph = if fused { fuse::fuse(&plain) } else { fuse::plain(&plain) };
-    let weights = PackedWeights::of(&graph, &checkpoint.config, policy);
+    let graph = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
+    let weights = PackedWeights::of(&graph, &checkpoint.config, options.policy);
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: artifact.to_owned(), what: error.to_string() })?;
@@ -51,10 +67,7 @@ pub fn export(
         .map_err(|error| CompileError::malformed(&folder.join("model.safetensors"), error.to_string()))?;
     write_json(&staged.path().join("config.json"), &text_config(checkpoint)).map_err(CompileError::io(folder))?;
     write_tokenizer(checkpoint, staged.path()).map_err(CompileError::io(folder))?;
-    move_files(staged.path(), folder).map_err(CompileError::io(folder))?;
-    progress.partial(None);
-    progress.advance(1);
-    Ok(())
+    move_files(staged.path(), folder).map_err(CompileError::io(folder))
 }
 
 /// A temporary folder on the same disk, which vanishes with the value.

@@ -151,6 +151,8 @@ struct Fuser<'a> {
     consumers: Vec<Vec<usize>>,
     producer: Vec<Option<usize>>,
     done: Vec<bool>,
+    /// Queries that their heads step has multiplied by attention's scale.
+    scaled: Vec<ValueId>,
     out: FusedGraph,
 }
 
@@ -173,7 +175,7 @@ impl<'a> Fuser<'a> {
             nodes: Vec::new(),
             logits: graph.logits,
         };
-        Fuser { graph, consumers, producer, done: vec![false; graph.nodes.len()], out }
+        Fuser { graph, consumers, producer, done: vec![false; graph.nodes.len()], scaled: Vec::new(), out }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -246,6 +248,7 @@ impl<'a> Fuser<'a> {
                 out: query.out,
             }),
         );
+        self.scaled.extend(query.out);
         for nodes in [q.nodes, k.nodes, v.nodes, query.nodes, key.nodes, value.nodes] {
             self.mark(&nodes);
         }
@@ -414,6 +417,9 @@ impl<'a> Fuser<'a> {
             }
             Op::CacheWrite { input, part } => {
                 FusedOp::Heads(step(input, heads(input, None, false, 1.0, destination(part)), None, None))
+            }
+            Op::Attention { query, scale, out } if self.scaled.contains(&query) => {
+                FusedOp::Attention { query, scale, out }
             }
             Op::Attention { query, scale, out } => {
                 let parts = heads(query, None, false, scale, Destination::Output);

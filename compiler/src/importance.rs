@@ -20,6 +20,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use unicorn_kernels::Activation;
 
+use crate::error::Result;
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Op, ValueId, VectorRef};
 use crate::import::{Checkpoint, Tensor};
 
@@ -33,17 +34,21 @@ pub struct Importance {
 }
 
 impl Importance {
-    /// Estimates all matrices inside layers; `advance` is called once for each node of `graph`.
-    pub fn estimate(graph: &ModelGraph, checkpoint: &Checkpoint, mut advance: impl FnMut()) -> Importance {
+    /// Estimates all matrices inside layers; `advance` is called once for each node of `graph`, and ends it by an error.
+    pub fn estimate(
+        graph: &ModelGraph,
+        checkpoint: &Checkpoint,
+        mut advance: impl FnMut() -> Result<()>,
+    ) -> Result<Importance> {
         let mut walk =
             Walk { graph, checkpoint, moments: BTreeMap::new(), values: None, importance: Importance::default() };
         for node in &graph.nodes {
             if node.layer.is_some() || matches!(node.op, Op::Embed { .. }) {
                 walk.step(&node.op);
             }
-            advance();
+            advance()?;
         }
-        walk.importance
+        Ok(walk.importance)
     }
 
     /// (cols) of the matrix `tensor`, each finite and above 0.
@@ -321,6 +326,7 @@ fn by_block<const N: usize, T: Send>(
 
 #[cfg(test)]
 mod tests {
+    use crate::import;
     use safetensors::tensor::{Dtype, TensorView};
     use serde_json::{Value, json};
 
@@ -356,7 +362,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         std::fs::write(&path, config(architecture).to_string()).unwrap();
-        let shapes = Checkpoint::of_config(&path).unwrap().config.tensor_shapes();
+        let shapes = import::open_config(&path).unwrap().config.tensor_shapes();
         let data: Vec<(String, Vec<usize>, Vec<u8>)> = shapes
             .into_iter()
             .map(|(name, shape)| {
@@ -369,7 +375,7 @@ mod tests {
             .iter()
             .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
         std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-        Checkpoint::open(folder.path()).unwrap()
+        import::open_model(folder.path()).unwrap()
     }
 
     fn random_checkpoint(architecture: &str) -> Checkpoint {
@@ -384,7 +390,7 @@ mod tests {
     }
 
     fn estimate(checkpoint: &Checkpoint) -> Importance {
-        Importance::estimate(&graph::build(&checkpoint.config), checkpoint, || ())
+        Importance::estimate(&graph::build(&checkpoint.config), checkpoint, || Ok(())).unwrap()
     }
 
     /// Runs tokens through the graph, each attending to all of them alike, and adds up squares of the matrices' inputs.

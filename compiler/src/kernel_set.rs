@@ -50,7 +50,7 @@ pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dy
             reads: Some(selected.bandwidth_probe as u32),
             fragments: selected.fragments.map(|index| index as u32),
         });
-        progress.advance(1);
+        crate::progress::check(progress.advance(1))?;
     }
     let mut modules: Vec<(Vec<u32>, u32)> = module_of_words.into_iter().collect();
     modules.sort_by_key(|(_, index)| *index);

@@ -1,145 +1,174 @@
-//! `unicorn-compile`: one model in, one artifact out. Data takes one way, forward only; this file reads as that list.
+//! Compiles a model (a Hugging Face folder or a GGUF file) into one artifact that `unicorn-runtime` makes resident and runs.
 //!
-//! ```text
-//! Checkpoint ─ import ─► ModelGraph ─ fuse ─► FusedGraph ─ verify ─► VerifiedGraph
-//!                                                 │                       │ select, per target and program
-//!                                                 ▼                       ▼
-//!                                          PackedWeights            Vec<Step> of KernelSpec ─ shaders-gen ─► SPIR-V
-//!                                                 │ place                 │ place
-//!                                                 ▼                       ▼
-//!                                  pack: rows → bytes, streamed      programs of dispatches ──► artifact
+//! ```no_run
+//! use std::path::Path;
+//! use unicorn_compiler::{CompileOptions, Silent, Source, compile};
+//!
+//! let mut options = CompileOptions::default();
+//! options.context_tokens = Some(4096);
+//! let report = compile(Source::Model(Path::new("SmolLM2-135M")), Path::new("model.unicorn"), &options, &mut Silent)?;
+//! println!("{} bytes, relative error {:.4}", report.artifact_bytes, report.relative_error);
+//! # Ok::<(), unicorn_compiler::CompileError>(())
 //! ```
 //!
-//! This crate knows models, weights, kernels and the file; it makes no Vulkan call and needs no device.
+//! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives the bytes of an artifact other places;
+//! [`export`] writes the weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global
+//! pool, and may be called from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
+//!
+//! Data takes one way, forward only, and each value is made once:
+//!
+//! ```text
+//! Checkpoint ─ import ─► ModelGraph ─ fuse ─► FusedGraph ─ verify ─► VerifiedGraph ─┬─► PackedWeights
+//!                                                                                   │        │
+//!                                                                                   └ select ┴─► Selection, all targets and programs
+//!                                                                                                   │ place
+//!                              Kernels (SPIR-V) ◄─ emit ─ Placement: Plan, programs ◄───────────────┘
+//!                                      │                      │
+//!                                      └──────── pack ────────┴──► artifact, weights streamed through
+//! ```
+#![deny(missing_docs)]
 
-pub mod error;
+mod error;
+mod options;
+mod progress;
+
+mod export;
+mod kernel_set;
+mod machine;
+mod outputs;
+mod replan;
+mod report;
+
+// The stages, in order. Public for the project's own tests, which look between them; they may change with every version.
+#[doc(hidden)]
 pub mod import;
 
+#[doc(hidden)]
 pub mod graph;
 
+#[doc(hidden)]
 pub mod fuse;
-pub mod verify;
+mod verify;
 
+#[doc(hidden)]
 pub mod weights;
 
+#[doc(hidden)]
 pub mod select;
 
-pub mod machine;
-pub mod place;
-pub mod replan;
-
+#[doc(hidden)]
 pub mod alternatives;
-pub mod kernel_set;
 
-pub mod importance;
-pub mod pack;
+#[doc(hidden)]
+pub mod place;
+
+mod emit;
+
+#[doc(hidden)]
 pub mod quantize;
-pub mod synthesize;
 
-pub mod emit;
-pub mod export;
-pub mod outputs;
-pub mod report;
+mod importance;
+mod pack;
+mod synthesize;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use unicorn_artifact::{ArtifactWriter, Kernels, MachinePlan, Meta, ModelMeta, Provenance};
-use unicorn_kernels::KvFormat;
-use unicorn_spirv::Target;
+use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, Provenance};
 
-pub use error::{CompileError, Result};
 use graph::ModelGraph;
 use import::Checkpoint;
 use importance::Importance;
 use place::{PlaceRequest, Placement, WeightPlacement};
-use report::Report;
-use select::{SelectOptions, Selection};
+use select::Selection;
 use verify::VerifiedGraph;
-use weights::{FormatPolicy, PackedWeight, PackedWeights, WeightsOption};
+use weights::{PackedWeight, PackedWeights};
 
-/// What a compile is asked for.
-pub struct CompileOptions {
-    pub policy: FormatPolicy,
-    /// In any order; the artifact keeps the presets' order.
-    pub targets: Vec<Target>,
-    /// Off: one kernel for each plain operation, as an oracle.
-    pub fuse: bool,
-    /// Number format of the KV cache.
-    pub kv: KvFormat,
-    /// Hold other ways to run the same kernels, for `unicorn-run tune`.
-    pub alternatives: bool,
-    /// Text forms to write beside the artifact.
-    pub emit: Vec<emit::Form>,
-    /// Whose memory the plan is made for.
-    pub machine: MachinePlan,
-    /// Sequence that there must be room for; `None`: 8192 tokens, or as many as the model was made for.
-    pub context_tokens: Option<u32>,
-}
+pub use emit::Form;
+pub use error::{CompileError, Remedy, Result};
+pub use export::export;
+pub use machine::{Machine, MachineTier};
+pub use options::CompileOptions;
+pub use outputs::{check_export, check_replaced, write_text};
+pub use progress::{Progress, Silent, Stage};
+pub use replan::{ReplanOptions, replan};
+pub use report::{PlanReport, Report, TensorFigures};
+pub use weights::{FormatPolicy, WeightsOption};
 
-impl CompileOptions {
-    fn select(&self) -> SelectOptions {
-        SelectOptions { fold: self.fuse, kv: self.kv, alternatives: self.alternatives }
-    }
-}
-
-/// Who is told how far a compile is.
-pub trait Progress {
-    /// A stage begins; `total` is what its `advance` calls add up to.
-    fn stage(&mut self, name: &'static str, total: u64);
-    fn advance(&mut self, amount: u64);
-    /// The half-written artifact, for whoever cleans up after an interrupt; `None` when it is in place or gone.
-    fn partial(&mut self, path: Option<&Path>);
-}
+pub use unicorn_artifact::view::is_artifact;
+pub use unicorn_artifact::{Account, Budget, Kernels, MachinePlan, Plan, Reader, Tier, TierAccount, TierPlan};
+pub use unicorn_kernels::KvFormat;
+pub use unicorn_spirv::Target;
+pub use unicorn_spirv::target::{by_name as target_by_name, presets as targets};
 
 /// Where the weights come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// A Hugging Face folder or a GGUF file.
     Model(&'a Path),
-    /// Random weights of the shape that this config.json describes.
+    /// Random weights of the shape that this config.json describes: good for timing only.
     Synthetic(&'a Path),
 }
 
-/// A model as it will be: graphs, packed weights without their bytes, and a place for everything.
+/// A model as it will be, with a place for everything: all but SPIR-V and the weights' bytes.
 pub struct Planned {
+    /// The model as it was read.
     pub checkpoint: Checkpoint,
+    /// Its operations, one thing each.
     pub plain: ModelGraph,
+    /// Its operations, one kernel each, checked.
     pub verified: VerifiedGraph,
+    /// The weights that are packed, and in which format.
     pub weights: PackedWeights,
+    /// The kernels of every target and program.
     pub selection: Selection,
+    /// Where everything lies.
     pub placement: Placement,
 }
 
-/// Plans the model at `source`: everything but kernels and weight bytes, of which none is read.
+/// Compiles the model at `source` into the artifact `output`.
+///
+/// Blocks until the artifact is on disk; `progress` is called on this thread.
+///
+/// # Errors
+/// See [`CompileError`]. `output` is then as it was, and nothing half-written is left. An `output` that would take the place of the
+/// model itself is refused before anything is read.
+pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
+    outputs::check_artifact(source, output)?;
+    let mut stages = Stages::new(progress);
+    let planned = plan_stages(source, options, &mut stages)?;
+    let kernels = stages.kernels(&planned)?;
+    let importance = stages.importance(source, &planned, options)?;
+    let mut artifact = stages.weights(source, output, &planned, &importance)?;
+    let meta = meta(source, &planned, options, &artifact.errors);
+    stages.write(&mut artifact, &meta, &planned, &kernels)?;
+    for form in &options.emit {
+        form.write(output, &planned)?;
+    }
+    Ok(Report::new(&planned, &meta, &artifact, stages.seconds))
+}
+
+/// Plans the model at `source`: everything but SPIR-V and weight bytes, of which none is read.
 ///
 /// # Errors
 /// See [`CompileError`]; a model that the machine has no room for is one.
 pub fn plan(source: Source, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Planned> {
-    plan_timed(source, options, progress, &mut StageClock::start())
+    plan_stages(source, options, &mut Stages::new(progress))
 }
 
-fn plan_timed(
-    source: Source,
-    options: &CompileOptions,
-    progress: &mut dyn Progress,
-    clock: &mut StageClock,
-) -> Result<Planned> {
-    progress.stage("import", 1);
-    let checkpoint = match source {
-        Source::Model(path) => Checkpoint::open(path)?,
-        Source::Synthetic(config) => Checkpoint::of_config(config)?,
-    };
-    let config = &checkpoint.config;
-    progress.advance(1);
-    clock.lap("import");
+fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) -> Result<Planned> {
+    options.check()?;
+    stages.begin(Stage::Import, 1)?;
+    let checkpoint = import::open(source)?;
+    stages.end(1)?;
 
-    progress.stage("plan", 1);
+    stages.begin(Stage::Plan, 1)?;
+    let config = &checkpoint.config;
     let plain = graph::build(config);
     let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    let selection = Selection::of(&verified, config, &weights, &options.targets, options.select());
+    let selection = Selection::of(&verified, config, &weights, &options.targets_in_order(), options.select());
     let placement = place::place(&PlaceRequest {
         graph: verified.graph(),
         config,
@@ -148,81 +177,130 @@ fn plan_timed(
         kv: options.kv,
         selection: &selection,
         machine: &options.machine,
-        context_tokens: planned_context(
-            options.context_tokens,
-            u32::try_from(config.max_positions).unwrap_or(u32::MAX),
-        )?,
+        context_tokens: planned_context(options.context_tokens, config.max_positions)?,
     })?;
-    progress.advance(1);
-    clock.lap("plan");
+    stages.end(1)?;
     Ok(Planned { checkpoint, plain, verified, weights, selection, placement })
 }
 
 impl Planned {
-    /// SPIR-V of every kernel, and the programs that run them.
+    /// SPIR-V of every kernel, and the programs that run them. Blocks for seconds.
     ///
     /// # Errors
-    /// When a kernel is more than a target can do.
+    /// When a kernel is more than a target can do, and when `progress` cancels.
     pub fn kernels(&self, progress: &mut dyn Progress) -> Result<Kernels> {
-        progress.stage("kernels", self.selection.targets.len() as u64);
-        kernel_set::build(&self.selection, &self.placement.programs, progress)
+        Stages::new(progress).kernels(self)
+    }
+}
+
+/// The stages that follow a plan, timed.
+struct Stages<'a> {
+    progress: &'a mut dyn Progress,
+    current: Option<(Stage, Instant)>,
+    /// Of each stage that has ended, in order.
+    seconds: Vec<(Stage, f64)>,
+}
+
+/// An artifact whose weights are written.
+pub(crate) struct Written {
+    /// `None` once it has its name.
+    writer: Option<ArtifactWriter>,
+    errors: pack::Errors,
+    bytes: u64,
+}
+
+impl<'a> Stages<'a> {
+    fn new(progress: &'a mut dyn Progress) -> Stages<'a> {
+        Stages { progress, current: None, seconds: Vec::new() }
+    }
+
+    fn begin(&mut self, stage: Stage, total: u64) -> Result<()> {
+        self.current = Some((stage, Instant::now()));
+        progress::check(self.progress.stage(stage, total))
+    }
+
+    /// Ends the current stage, after its last `amount`.
+    fn end(&mut self, amount: u64) -> Result<()> {
+        if let Some((stage, begun)) = self.current.take() {
+            self.seconds.push((stage, begun.elapsed().as_secs_f64()));
+        }
+        if amount > 0 { progress::check(self.progress.advance(amount)) } else { Ok(()) }
+    }
+
+    fn kernels(&mut self, planned: &Planned) -> Result<Kernels> {
+        self.begin(Stage::Kernels, planned.selection.targets.len() as u64)?;
+        let kernels = kernel_set::build(&planned.selection, &planned.placement.programs, self.progress)?;
+        self.end(0)?;
+        Ok(kernels)
+    }
+
+    /// What INT4's search weighs errors by; nothing for other formats and for random weights.
+    fn importance(&mut self, source: Source, planned: &Planned, options: &CompileOptions) -> Result<Importance> {
+        if options.policy.weights != WeightsOption::Int4 || !matches!(source, Source::Model(_)) {
+            return Ok(Importance::default());
+        }
+        self.begin(Stage::Importance, planned.plain.nodes.len() as u64)?;
+        let advance = || progress::check(self.progress.advance(1));
+        let importance = Importance::estimate(&planned.plain, &planned.checkpoint, advance)?;
+        self.end(0)?;
+        Ok(importance)
+    }
+
+    fn weights(
+        &mut self,
+        source: Source,
+        output: &Path,
+        planned: &Planned,
+        importance: &Importance,
+    ) -> Result<Written> {
+        let Planned { checkpoint, verified, weights, placement, .. } = planned;
+        self.begin(Stage::Weights, placement.plan.weights.iter().map(|weight| weight.len_bytes).sum())?;
+        let mut writer =
+            ArtifactWriter::create(output, placement.plan.slices.len()).map_err(CompileError::io(output))?;
+        self.progress.partial(Some(writer.partial_path()));
+        let mut errors = pack::Errors::new();
+        let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
+            Source::Model(_) => pack::pack(weight, verified.graph(), importance, checkpoint, &mut errors, sink),
+            Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
+        };
+        let written = write_weights(&mut writer, weights, &placement.weights, fill, self.progress);
+        if let Err(error) = written {
+            drop(writer);
+            self.progress.partial(None);
+            return Err(error);
+        }
+        self.end(0)?;
+        Ok(Written { writer: Some(writer), errors, bytes: 0 })
+    }
+
+    /// Gives the artifact its other sections and its name.
+    fn write(&mut self, artifact: &mut Written, meta: &Meta, planned: &Planned, kernels: &Kernels) -> Result<()> {
+        let writer = artifact.writer.take().expect("an artifact is finished once");
+        let output = writer.path().to_owned();
+        let begun = self.begin(Stage::Write, 1);
+        let finished = begun.and_then(|()| {
+            let (plan, tokenizer) = (&planned.placement.plan, &planned.checkpoint.tokenizer);
+            writer.finish(meta, plan, kernels, tokenizer).map_err(CompileError::io(&output))
+        });
+        self.progress.partial(None);
+        artifact.bytes = finished?;
+        // The artifact is there: too late to cancel.
+        let _ = self.end(1);
+        Ok(())
     }
 }
 
 /// The context that was asked for, or a usual one, of a model made for `model` tokens.
-fn planned_context(asked_tokens: Option<u32>, model: u32) -> Result<u32> {
+fn planned_context(asked_tokens: Option<u32>, model: usize) -> Result<u32> {
+    let model = u32::try_from(model).unwrap_or(u32::MAX);
     match asked_tokens {
-        Some(asked) if asked == 0 || asked > model => Err(CompileError::Plan(format!(
-            "context is {asked} tokens, expected 1 to {model}, as many as the model was made for"
-        ))),
+        Some(asked) if asked == 0 || asked > model => Err(CompileError::Option {
+            option: "context_tokens",
+            what: format!("context is {asked} tokens, expected 1 to {model}, as many as the model was made for"),
+        }),
         Some(asked) => Ok(asked),
         None => Ok(model.min(PLANNED_CONTEXT_TOKENS)),
     }
-}
-
-/// Compiles the model at `source` into the artifact `output`.
-///
-/// # Errors
-/// See [`CompileError`]; nothing is left under `output`'s name that was not there before.
-pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
-    let mut clock = StageClock::start();
-    let planned = plan_timed(source, options, progress, &mut clock)?;
-    let Planned { checkpoint, plain, verified, weights, placement, .. } = &planned;
-
-    let kernels = planned.kernels(progress)?;
-    clock.lap("kernels");
-
-    let mut importance = Importance::default();
-    if options.policy.weights == WeightsOption::Int4 && matches!(source, Source::Model(_)) {
-        progress.stage("importance", plain.nodes.len() as u64);
-        importance = Importance::estimate(plain, checkpoint, || progress.advance(1));
-        clock.lap("importance");
-    }
-
-    let plan = &placement.plan;
-    progress.stage("weights", plan.weights.iter().map(|weight| weight.len_bytes).sum());
-    let mut writer = ArtifactWriter::create(output, plan.slices.len()).map_err(CompileError::io(output))?;
-    progress.partial(Some(writer.partial_path()));
-    let mut errors = pack::Errors::new();
-    let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
-        Source::Model(_) => pack::pack(weight, verified.graph(), &importance, checkpoint, &mut errors, sink),
-        Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
-    };
-    write_weights(&mut writer, weights, &placement.weights, fill, progress)?;
-    clock.lap("weights");
-
-    progress.stage("write", 1);
-    let meta = meta(source, &planned, options, &errors);
-    let artifact_bytes =
-        writer.finish(&meta, plan, &kernels, &checkpoint.tokenizer).map_err(CompileError::io(output))?;
-    progress.partial(None);
-    progress.advance(1);
-    clock.lap("write");
-
-    for form in &options.emit {
-        form.write(output, &planned)?;
-    }
-    Ok(Report::new(checkpoint, &meta, plan, &errors, artifact_bytes, clock.laps))
 }
 
 /// Writes every weight to its planned place; `fill` hands over the bytes of one.
@@ -242,7 +320,7 @@ fn write_weights(
         }
         writer.pad_slice_to(planned.offset_bytes).map_err(CompileError::io(&output))?;
         let mut sink = |bytes: &[u8]| {
-            progress.advance(bytes.len() as u64);
+            progress::check(progress.advance(bytes.len() as u64))?;
             writer.weight_bytes(bytes).map_err(CompileError::io(&output))
         };
         fill(weights.get(id), &mut sink)?;
@@ -263,8 +341,9 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     let Planned { checkpoint, verified, weights, placement, .. } = planned;
     let config = &checkpoint.config;
     let long = config.ropes.iter().find_map(|rope| rope.long.as_ref());
-    let targets: Vec<&str> = options.targets.iter().map(|target| target.name).collect();
-    let weights_name = format!("{:?}", options.policy.weights).to_lowercase();
+    let targets = options.targets_in_order();
+    let targets: Vec<&str> = targets.iter().map(|target| target.name).collect();
+    let weights_name = options.policy.weights.name().to_owned();
     Meta {
         model: ModelMeta {
             name: model_name(source),
@@ -302,24 +381,6 @@ fn model_name(source: Source) -> String {
     let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
     let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json"));
     stem.unwrap_or(&name).to_owned()
-}
-
-/// Seconds each stage took, in order.
-struct StageClock {
-    started: Instant,
-    laps: Vec<(&'static str, f64)>,
-}
-
-impl StageClock {
-    fn start() -> StageClock {
-        StageClock { started: Instant::now(), laps: Vec::new() }
-    }
-
-    /// Ends the stage `name`.
-    fn lap(&mut self, name: &'static str) {
-        self.laps.push((name, self.started.elapsed().as_secs_f64()));
-        self.started = Instant::now();
-    }
 }
 
 /// Where a text form of `output` goes: `model.unicorn` → `model.graph.txt`.

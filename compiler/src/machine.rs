@@ -1,5 +1,5 @@
 //! [`Machine`]: what the planner knows of a machine's memory. Presets are files in `compiler/machines`, and users write
-//! their own; `--budget` overrides sizes.
+//! their own; a [`Budget`] overrides sizes.
 
 pub(crate) mod budget;
 mod file;
@@ -15,13 +15,16 @@ use crate::error::{CompileError, Result};
 pub struct Machine {
     /// The file's, without its ending.
     pub name: String,
+    /// Its first line for people.
     pub about: String,
     /// Each once, in the order of [`Tier`]; VRAM, GTT and host are always there.
     pub tiers: Vec<MachineTier>,
 }
 
+/// One tier of a machine's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineTier {
+    /// Which one.
     pub tier: Tier,
     /// `None`: unlimited.
     pub size_bytes: Option<u64>,
@@ -29,7 +32,9 @@ pub struct MachineTier {
     pub kept_free_bytes: u64,
     /// `None`: unknown.
     pub bytes_per_s: Option<u64>,
+    /// Who reads it.
     pub readers: Vec<Reader>,
+    /// Rows of a table may lie here although a faster tier has room.
     pub sparse_rows: bool,
     /// Where size and bandwidth come from.
     pub source: String,
@@ -60,10 +65,8 @@ impl Machine {
         let path = Path::new(name);
         if !path.exists() {
             let presets: Vec<&str> = Machine::presets().collect();
-            return Err(CompileError::Plan(format!(
-                "machine {name} is unknown, expected a file or one of {}",
-                presets.join(", ")
-            )));
+            let what = format!("machine {name} is unknown, expected a file or one of {}", presets.join(", "));
+            return Err(CompileError::Option { option: "machine", what });
         }
         file::parse(path, &std::fs::read(path).map_err(CompileError::io(path))?)
     }
@@ -73,6 +76,7 @@ impl Machine {
         Machine::named("generic").expect("a preset")
     }
 
+    /// Names of the machines that are shipped.
     pub fn presets() -> impl Iterator<Item = &'static str> {
         PRESETS.iter().map(|(name, _)| *name)
     }

@@ -17,7 +17,7 @@ use unicorn_kernels::arrive::ARRIVALS;
 use unicorn_kernels::sums::WORDS_PER_ELEMENT;
 use unicorn_kernels::{KvFormat, chain};
 
-use crate::error::{CompileError, Result};
+use crate::error::Result;
 use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
 use crate::import::ModelConfig;
@@ -70,7 +70,7 @@ const STAGING_BYTES: u64 = 64 << 20;
 /// Gives everything a tier and an offset.
 ///
 /// # Errors
-/// [`CompileError::Plan`] when the machine has no room for it, with the sums, what is missing and ways out.
+/// [`crate::CompileError::DoesNotFit`] when the machine has no room for it, with the sums, what is missing and ways out.
 pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
@@ -86,9 +86,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
         activation_bytes: arena_bytes + logits_bytes,
         host_buffer_bytes: host_buffers(request, logits_bytes, Tier::Gtt).iter().map(|buffer| buffer.bytes).sum(),
     };
-    let tiers = demand
-        .fill(request.machine)
-        .map_err(|short_bytes| CompileError::Plan(refusal::refusal(request, &demand, short_bytes)))?;
+    let tiers = demand.fill(request.machine).map_err(|short_bytes| refusal::refusal(request, &demand, short_bytes))?;
     let weights = place_weights(request.weights, &tiers);
     let mut buffers = host_buffers(request, logits_bytes, tiers.host_buffers);
     buffers.insert(

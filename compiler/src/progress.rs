@@ -1,62 +1,90 @@
-//! A progress bar per stage on a terminal, a plain line per stage otherwise.
+//! [`Progress`]: who is told how far a compile is, and may end it.
 
-use std::io::{IsTerminal, Write};
+use std::fmt::{self, Display};
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use unicorn_compiler::Progress;
+use crate::error::{CompileError, Result};
 
-use crate::interrupt::Partial;
-
-/// Shows stages on stderr. An interrupt ends the process and what it had half written.
-pub struct Bars {
-    quiet: bool,
-    bar: Option<ProgressBar>,
-    partial: Partial,
+/// A part of the work, in the order in which a compile does them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Reading the config and finding every tensor.
+    Import,
+    /// Building the graph, choosing all kernels, giving everything a place.
+    Plan,
+    /// Generating SPIR-V, a target at a time.
+    Kernels,
+    /// Estimating how strongly each column of a matrix is driven; INT4 alone.
+    Importance,
+    /// Quantising and writing weights, in bytes.
+    Weights,
+    /// Writing the small sections, and giving the file its name.
+    Write,
+    /// Writing the folder of dequantised weights.
+    Export,
 }
 
-impl Bars {
-    pub fn new(quiet: bool) -> Bars {
-        Bars { quiet, bar: None, partial: Partial::removed_by_signals() }
-    }
-
-    /// Ends the last stage's bar.
-    pub fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
+impl Stage {
+    /// `import`, `plan`, `kernels`, `importance`, `weights`, `write` or `export`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Import => "import",
+            Stage::Plan => "plan",
+            Stage::Kernels => "kernels",
+            Stage::Importance => "importance",
+            Stage::Weights => "weights",
+            Stage::Write => "write",
+            Stage::Export => "export",
         }
     }
 }
 
-impl Progress for Bars {
-    fn stage(&mut self, name: &'static str, total: u64) {
-        self.finish();
-        if self.quiet {
-            return;
-        }
-        if !std::io::stderr().is_terminal() {
-            // Progress that cannot be shown is no reason to stop.
-            let _ = writeln!(std::io::stderr(), "{name}");
-            return;
-        }
-        let template = if total > u64::from(u16::MAX) {
-            "{prefix:<8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}"
-        } else {
-            "{prefix:<8} {wide_bar} {pos}/{len}"
-        };
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-        bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
-        bar.set_prefix(name);
-        self.bar = Some(bar);
+impl Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl serde::Serialize for Stage {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Receives the progress of a compile, on the thread that called it. Returning `Break` ends the compile with
+/// [`CompileError::Cancelled`]; nothing half-written is left.
+pub trait Progress {
+    /// `stage` begins; the amounts of its [`Progress::advance`] calls add up to `total`.
+    fn stage(&mut self, stage: Stage, total: u64) -> ControlFlow<()> {
+        let _ = (stage, total);
+        ControlFlow::Continue(())
     }
 
-    fn advance(&mut self, amount: u64) {
-        if let Some(bar) = &self.bar {
-            bar.inc(amount);
-        }
+    /// The current stage is further by `amount`: bytes in [`Stage::Weights`], items of its own elsewhere.
+    fn advance(&mut self, amount: u64) -> ControlFlow<()> {
+        let _ = amount;
+        ControlFlow::Continue(())
     }
 
+    /// Where a half-written file or folder lies, for a signal handler that ends the process; `None` once it has its final name or
+    /// is gone. A compile that returns removes it by itself.
     fn partial(&mut self, path: Option<&Path>) {
-        self.partial.set(path);
+        let _ = path;
+    }
+}
+
+/// Ignores all progress and never cancels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// [`CompileError::Cancelled`] for `Break`.
+pub(crate) fn check(flow: ControlFlow<()>) -> Result<()> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(CompileError::Cancelled),
     }
 }

@@ -1,21 +1,25 @@
-//! `unicorn-compile replan`: other places for the bytes of an artifact, whose weights stay as they are.
+//! [`replan`]: other places for the bytes of an artifact, whose weights stay as they are.
 
 use std::path::Path;
 
 use unicorn_artifact::rewrite::replace_plan;
 use unicorn_artifact::{Account, ArtifactView, Budget, MappedFile};
 
-use crate::Progress;
 use crate::error::{CompileError, Result};
 use crate::machine::{Machine, budget};
 use crate::place::replace::replace;
 use crate::planned_context;
+use crate::progress::{self, Progress, Stage};
 
 /// What is to change; what is not given stays as the artifact has it.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ReplanOptions {
+    /// `None`: the one that the artifact was planned for.
     pub machine: Option<Machine>,
+    /// Sizes that take the place of the machine's.
     pub budget: Budget,
+    /// Sequence, in tokens, that there must be room for; `None`: as before.
     pub context_tokens: Option<u32>,
 }
 
@@ -33,13 +37,15 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         None => budget::apply(&options.budget, view.plan.machine.clone())?,
     };
     let context_tokens = match options.context_tokens {
-        Some(asked) => planned_context(Some(asked), view.meta.model.max_positions)?,
+        Some(asked) => planned_context(Some(asked), view.meta.model.max_positions as usize)?,
         None => view.plan.planned_context_tokens,
     };
     let plan = replace(&view.plan, &machine, context_tokens)?;
-    progress.stage("write", 1);
-    replace_plan(path, &plan, |partial| progress.partial(Some(partial))).map_err(CompileError::io(path))?;
+    progress::check(progress.stage(Stage::Write, 1))?;
+    let replaced = replace_plan(path, &plan, |partial| progress.partial(Some(partial)));
     progress.partial(None);
-    progress.advance(1);
+    replaced.map_err(CompileError::io(path))?;
+    // The new plan is in place: too late to cancel.
+    let _ = progress.advance(1);
     Ok(Account::of(&plan))
 }

@@ -4,65 +4,75 @@ use std::fmt::{self, Display};
 
 use unicorn_artifact::{Account, Meta, Plan, TensorReport};
 
-use crate::Planned;
 use crate::fuse::FusedGraph;
 use crate::import::Checkpoint;
 use crate::pack::Errors;
+use crate::progress::Stage;
 use crate::quantize::ErrorSum;
 use crate::weights::FormatPolicy;
+use crate::{Planned, Written};
 
-/// What `unicorn-compile` prints when it is done; with `--json`, as one object.
+/// What a compile made, measured in it. `Display` gives it for people, serde as one object.
 #[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct Report {
+    /// As the model names it.
     pub architecture: String,
+    /// Numbers in all of the model's tensors.
     pub parameters: u64,
+    /// Bytes of tensor data that were read.
     pub source_bytes: u64,
+    /// Tensors of a vision tower or projector, which were left out.
     pub skipped_tensors: usize,
+    /// Their bytes.
     pub skipped_bytes: u64,
+    /// Length of the file.
     pub artifact_bytes: u64,
     /// Packed weights with scales, zero points and padding.
     pub weight_bytes: u64,
     /// `weight_bytes`, but for tables that exist only in the file (RoPE), over parameters.
     pub bits_per_weight: f64,
+    /// Bytes of weights that one decode step reads.
     pub weight_bytes_per_token: u64,
     /// sqrt(Σ error² / Σ weight²) over all quantised tensors.
     pub relative_error: f64,
     /// Where it all will lie.
     pub account: Account,
-    /// Stage and seconds.
-    pub seconds: Vec<(&'static str, f64)>,
+    /// How long each stage took, in order.
+    pub seconds: Vec<(Stage, f64)>,
+    /// One a source tensor, in the order of names.
     pub tensors: Vec<TensorFigures>,
 }
 
+/// What became of one source tensor.
 #[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct TensorFigures {
+    /// Its canonical name.
     pub name: String,
+    /// Number format that it is packed in.
     pub format: String,
+    /// With scales and zero points.
     pub bits_per_weight: f32,
+    /// sqrt(Σ error² / Σ weight²)
     pub relative_error: f32,
 }
 
 impl Report {
-    pub fn new(
-        checkpoint: &Checkpoint,
-        meta: &Meta,
-        plan: &Plan,
-        errors: &Errors,
-        artifact_bytes: u64,
-        seconds: Vec<(&'static str, f64)>,
-    ) -> Report {
+    pub(crate) fn new(planned: &Planned, meta: &Meta, artifact: &Written, seconds: Vec<(Stage, f64)>) -> Report {
+        let (checkpoint, plan) = (&planned.checkpoint, &planned.placement.plan);
         let is_rope = |name: &str| name.starts_with("rope.");
         let weight_bytes =
             plan.weights.iter().filter(|weight| !is_rope(&weight.name)).map(|weight| weight.len_bytes).sum();
         let mut total_error = ErrorSum::default();
-        errors.values().for_each(|error| total_error.merge(error));
+        artifact.errors.values().for_each(|error| total_error.merge(error));
         Report {
             architecture: meta.model.architecture.clone(),
             parameters: meta.model.parameters,
             source_bytes: checkpoint.source_bytes,
             skipped_tensors: checkpoint.skipped.tensors,
             skipped_bytes: checkpoint.skipped.bytes,
-            artifact_bytes,
+            artifact_bytes: artifact.bytes,
             weight_bytes,
             bits_per_weight: weight_bytes as f64 * 8.0 / meta.model.parameters as f64,
             weight_bytes_per_token: meta.model.weight_bytes_per_token,
@@ -74,19 +84,26 @@ impl Report {
     }
 }
 
-/// What `--plan-only` prints: sums of the plan, and with `--json` the plan itself.
+/// Sums of a plan, and the plan itself. `Display` gives the sums for people, serde all of it.
 #[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
 pub struct PlanReport<'a> {
+    /// As the model names it.
     pub architecture: &'a str,
+    /// Numbers in all of the model's tensors.
     pub parameters: u64,
+    /// Name of the machine that it was made for.
     pub machine: &'a str,
+    /// Bytes of each tier.
     pub account: Account,
     /// A floor from the machine's bandwidths, not a measurement.
     pub estimated_tokens_per_s: Option<f64>,
+    /// Where every byte would live.
     pub plan: &'a Plan,
 }
 
 impl PlanReport<'_> {
+    /// The report of a plan.
     pub fn of(planned: &Planned) -> PlanReport<'_> {
         let plan = &planned.placement.plan;
         let account = Account::of(plan);
@@ -100,6 +117,7 @@ impl PlanReport<'_> {
         }
     }
 
+    /// The whole as one JSON object, with a newline behind it.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report is plain data") + "\n"
     }

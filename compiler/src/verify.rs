@@ -118,19 +118,24 @@ impl FusedGraph {
         Ok(())
     }
 
-    /// The scale is the config's, and the step that makes the query multiplies by it.
+    /// The scale is the config's, and the heads steps that make the query multiply by it, together.
     fn check_scale(&self, query: ValueId, scale: f32, config: &ModelConfig) -> Result<(), String> {
         let expected = config.query_scale;
         ensure(scale == expected, || format!("scale is {scale}, expected {expected}, the config's"))?;
-        let scaled_by = self.nodes.iter().find_map(|node| match &node.op {
-            FusedOp::Heads(step) if step.out == Some(query) => {
-                step.parts.iter().find(|part| part.to == Destination::Output).map(|part| part.scale.get())
-            }
-            _ => None,
-        });
-        ensure(scaled_by == Some(scale), || {
-            let found = scaled_by.map_or("not scaled".into(), |found| format!("scaled by {found}"));
-            format!("query {} is {found}, expected a heads step that scales it by {scale}", self.values[query.0].name)
+        let heads_step = |value| {
+            self.nodes.iter().find_map(|node| match &node.op {
+                FusedOp::Heads(step) if step.out == Some(value) => Some(step),
+                _ => None,
+            })
+        };
+        let (mut value, mut scaled_by) = (query, 1.0);
+        while let Some(step) = heads_step(value) {
+            let to_output = step.parts.iter().filter(|part| part.to == Destination::Output);
+            scaled_by *= to_output.map(|part| part.scale.get()).product::<f32>();
+            value = step.input;
+        }
+        ensure(scaled_by == scale, || {
+            format!("query {} is scaled by {scaled_by}, expected {scale}", self.values[query.0].name)
         })
     }
 }
@@ -140,10 +145,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Matrix {
+    /// Of all parts.
     pub fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
     }
 
+    /// The same of each part.
     pub fn cols(&self) -> usize {
         self.parts[0].cols
     }
@@ -158,13 +165,11 @@ mod tests {
 
     fn config() -> ModelConfig {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/gemma3-text");
-        crate::import::Checkpoint::open(&folder).expect("a model of the tests").config
+        crate::import::open_model(&folder).expect("a model of the tests").config
     }
 
     #[test]
-    #[should_panic(
-        expected = "attention of layer 1: query rotated.1 is scaled by 3, expected a heads step that scales it by"
-    )]
+    #[should_panic(expected = "attention of layer 1: query rotated.1 is scaled by 3, expected 0.")]
     fn a_query_that_is_scaled_otherwise_is_refused() {
         let config = config();
         let mut fused = fuse::fuse(&graph::build(&config));
@@ -173,6 +178,13 @@ mod tests {
         let FusedOp::Heads(step) = &mut of_layer.expect("a layer has heads").op else { unreachable!("just matched") };
         step.parts[0].scale = unicorn_kernels::Number::new(3.0);
         fused.verify(&config);
+    }
+
+    #[test]
+    fn attention_reads_the_heads_step_of_its_layer() {
+        let fused = fuse::fuse(&graph::build(&config()));
+        let n_heads_steps = fused.nodes.iter().filter(|node| matches!(node.op, FusedOp::Heads(_))).count();
+        assert_eq!(n_heads_steps, config().layers.len());
     }
 
     #[test]

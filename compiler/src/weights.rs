@@ -11,12 +11,29 @@ use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
 use crate::import::{ModelConfig, RopeConfig};
 
-/// `--weights`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// Format of most weight matrices, see [`FormatPolicy`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsOption {
+    /// 4 bits, with a scale and a zero point a group.
     Int4,
+    /// 8 bits, with a scale for each 32.
     Int8,
+    /// Half precision.
     F16,
+}
+
+impl WeightsOption {
+    /// Every format, the smallest first.
+    pub const ALL: [WeightsOption; 3] = [WeightsOption::Int4, WeightsOption::Int8, WeightsOption::F16];
+
+    /// `int4`, `int8` or `f16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightsOption::Int4 => "int4",
+            WeightsOption::Int8 => "int8",
+            WeightsOption::F16 => "f16",
+        }
+    }
 }
 
 /// Formats of matrices. Embeddings and the output head are one step finer than the rest, INT8 under INT4 and f16 under
@@ -24,11 +41,14 @@ pub enum WeightsOption {
 /// even them out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
+    /// Of the matrices inside layers.
     pub weights: WeightsOption,
+    /// Weights that share an INT4 scale and zero point: 32, 64 or 128.
     pub group: u32,
 }
 
 impl FormatPolicy {
+    /// The format of one matrix.
     pub fn format(&self, matrix: &Matrix) -> WeightFormat {
         match self.weights {
             WeightsOption::Int4 if matrix.is_table || matrix.is_head => WeightFormat::Int8,

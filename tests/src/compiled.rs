@@ -3,13 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use unicorn_artifact::Budget;
-use unicorn_compiler::emit::Form;
-use unicorn_compiler::machine::Machine;
-use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
-use unicorn_compiler::{CompileOptions, Progress, Source, compile};
-use unicorn_kernels::KvFormat;
-use unicorn_spirv::Target;
+use unicorn_compiler::{CompileOptions, Form, Source, Target, compile};
+
+pub use unicorn_compiler::Silent;
 
 use crate::tiny_model::TinyModel;
 
@@ -59,20 +55,19 @@ impl Compiled {
     }
 }
 
-/// INT4 in groups of 32, fused, without alternatives.
+/// The defaults, for these targets, without alternatives.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
-    let policy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
-    let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
-    CompileOptions {
-        policy,
-        targets,
-        fuse: true,
-        kv: KvFormat::F16,
-        alternatives: false,
-        emit,
-        machine,
-        context_tokens: None,
-    }
+    with(CompileOptions::default(), |options| {
+        options.targets = targets;
+        options.alternatives = false;
+        options.emit = emit;
+    })
+}
+
+/// `options` with a change.
+pub fn with(mut options: CompileOptions, change: impl FnOnce(&mut CompileOptions)) -> CompileOptions {
+    change(&mut options);
+    options
 }
 
 /// A config.json for [`Source::Synthetic`]: a Llama of eight layers, whose weights are many more bytes than a test would write.
@@ -85,13 +80,4 @@ pub fn eight_layers(vocab_size: usize, hidden_size: usize) -> String {
     "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
 }}"#
     )
-}
-
-/// Tells nobody.
-pub struct Silent;
-
-impl Progress for Silent {
-    fn stage(&mut self, _name: &'static str, _total: u64) {}
-    fn advance(&mut self, _amount: u64) {}
-    fn partial(&mut self, _path: Option<&Path>) {}
 }

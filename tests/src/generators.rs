@@ -212,8 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.json"), smallest_config().to_string()).unwrap();
         std::fs::write(folder.path().join("model.safetensors"), smallest_safetensors()).unwrap();
-        let from_folder =
-            unicorn_compiler::import::Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+        let from_folder = unicorn_compiler::import::open_model(folder.path()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(from_folder.tensors.len(), SMALLEST_TENSORS.len());
         let parsed = unicorn_compiler::import::parse_gguf(Path::new("smallest.gguf"), &smallest_gguf());
         assert!(parsed.is_ok_and(|gguf| gguf.config.layers.len() == 1));

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, codec};
-use unicorn_compiler::import::{Checkpoint, parse_gguf};
-use unicorn_compiler::machine::Machine;
+use unicorn_compiler::Machine;
+use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
@@ -75,7 +75,7 @@ fn open_folder(config_json: &[u8], safetensors: &[u8]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("config.json"), config_json).expect("a temporary file");
     std::fs::write(folder.path().join("model.safetensors"), safetensors).expect("a temporary file");
-    if let Ok(checkpoint) = Checkpoint::open(folder.path()) {
+    if let Ok(checkpoint) = import::open_model(folder.path()) {
         read_all(&checkpoint);
     }
 }
@@ -88,7 +88,7 @@ pub fn gguf(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("fuzz.gguf");
     std::fs::write(&path, bytes).expect("a temporary file");
-    read_all(&Checkpoint::open(&path).unwrap_or_else(|error| panic!("what parses opens: {error}")));
+    read_all(&import::open_model(&path).unwrap_or_else(|error| panic!("what parses opens: {error}")));
 }
 
 fn read_all(checkpoint: &Checkpoint) {

@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use unicorn_artifact::{Alternative, Kernels, Pipeline, Program, TargetKernels};
-use unicorn_compiler::{CompileError, CompileOptions, Source, plan};
+use unicorn_compiler::{CompileError, Source, plan};
 use unicorn_kernels::KernelSpec;
 use unicorn_runtime::probe::kernel_statistics::Executable;
 use unicorn_runtime::{DeviceFacts, LoadError, kernel_statistics};
 use unicorn_spirv::Target;
 
-use crate::compiled::{Silent, options};
+use crate::compiled::{Silent, options, with};
 use instructions::{Class, Words};
 
 /// A model with all of its kernels on one device.
@@ -54,7 +54,7 @@ impl CompiledModel {
     /// # Errors
     /// When the compiler or the driver refuses.
     pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
-        let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
+        let options = with(options(vec![target.clone()], vec![]), |options| options.alternatives = true);
         let planned = plan(Source::Synthetic(config), &options, &mut Silent)?;
         let selected = &planned.selection.targets[0];
         let set = planned.kernels(&mut Silent)?;

@@ -277,9 +277,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("random.gguf");
         std::fs::write(&path, &file).unwrap();
-        unicorn_compiler::import::Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        unicorn_compiler::import::open_model(&path).unwrap_or_else(|error| panic!("{error}"));
         std::fs::write(&path, &file[..file.len() - ALIGN as usize]).unwrap();
-        assert!(unicorn_compiler::import::Checkpoint::open(&path).is_err(), "the last tensor ends with the file");
+        assert!(unicorn_compiler::import::open_model(&path).is_err(), "the last tensor ends with the file");
     }
 
     #[test]

@@ -7,13 +7,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use unicorn_artifact::{ArtifactView, MappedFile, Program};
-use unicorn_compiler::export::export;
-use unicorn_compiler::import::Checkpoint;
-use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::export;
 use unicorn_compiler::{CompileOptions, Source, compile};
+use unicorn_compiler::{FormatPolicy, WeightsOption};
 use unicorn_kernels::KvFormat;
 
-use tests::compiled::{Silent, options};
+use tests::compiled::{Silent, options, with};
 use tests::launch::{
     device, device_matrices, device_register_matrices, skip_matrix_units, without_what_the_device_lacks,
 };
@@ -125,8 +124,13 @@ impl Built {
             tuning.deep.from_tokens = from_tokens;
         }
         // Generic as well, for devices that the asked-for target does not fit.
-        let targets = [asked].into_iter().chain(target::by_name("generic")).collect();
-        CompileOptions { policy, fuse: self.ask.fuse, kv: self.ask.kv, ..options(targets, Vec::new()) }
+        let generic = target::by_name("generic").filter(|generic| generic.name != asked.name);
+        let targets = [asked].into_iter().chain(generic).collect();
+        with(options(targets, Vec::new()), |options| {
+            options.policy = policy;
+            options.fuse = self.ask.fuse;
+            options.kv = self.ask.kv;
+        })
     }
 
     fn load(&self) -> Model {
@@ -154,10 +158,8 @@ impl Built {
 
     /// Logits of the exported weights by the reference.
     fn exported_logits(&self, tokens: &[i32]) -> Vec<f32> {
-        let checkpoint = Checkpoint::open(&self.source).expect("it compiled");
         let folder = self.folder.path().join("exported");
-        let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        export(&checkpoint, &self.artifact(), policy, self.ask.fuse, &folder, &mut Silent).expect("it exports");
+        export(&self.source, &self.artifact(), &self.options(), &folder, &mut Silent).expect("it exports");
         Reference::open(&folder).logits(tokens)
     }
 }

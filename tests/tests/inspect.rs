@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::compiled::{Compiled, Silent, options};
+use tests::compiled::{Compiled, Silent, options, with};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::codec::encode;
 use unicorn_artifact::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use unicorn_artifact::{ArtifactView, MappedFile};
-use unicorn_compiler::machine::Machine;
-use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::Machine;
 use unicorn_compiler::{CompileOptions, Source, plan};
+use unicorn_compiler::{FormatPolicy, WeightsOption};
 use unicorn_spirv::target;
 
 fn model() -> TinyModel {
@@ -43,7 +43,7 @@ fn inspect(path: &Path, arguments: &[&str]) -> String {
 fn a_page_of_text_and_an_object_say_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine::named("phoenix-64gb").unwrap().plan(&Default::default()).unwrap();
-    let path = written(&folder, "model.unicorn", &CompileOptions { machine, ..generic_options() });
+    let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
     let page = inspect(&path, &[]);
     assert!(page.contains("Memory of phoenix-64gb, with the KV cache of one sequence of 512 tokens"), "{page}");
     assert!(page.contains("  vram  ") && page.contains("░") && page.contains(" of 7.50 GiB: weights "), "{page}");
@@ -73,7 +73,7 @@ fn a_difference_is_told_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let left = written(&folder, "left.unicorn", &generic_options());
     let policy = FormatPolicy { weights: WeightsOption::Int8, group: 32 };
-    let right = written(&folder, "right.unicorn", &CompileOptions { policy, ..generic_options() });
+    let right = written(&folder, "right.unicorn", &with(generic_options(), |options| options.policy = policy));
     let same = inspect(&left, &["--diff", left.to_str().unwrap()]);
     assert_eq!(same, "no difference between model and model\n");
     let text = inspect(&left, &["--diff", right.to_str().unwrap()]);
@@ -146,7 +146,7 @@ fn write_sparse_artifact(folder: &Path, path: &Path) {
     let config = folder.join("config.json");
     std::fs::write(&config, model.config().to_string()).unwrap();
     let policy = FormatPolicy { weights: WeightsOption::F16, group: 32 };
-    let options = CompileOptions { policy, ..generic_options() };
+    let options = with(generic_options(), |options| options.policy = policy);
     let planned = plan(Source::Synthetic(&config), &options, &mut Silent).unwrap();
     let kernels = planned.kernels(&mut Silent).unwrap();
     // The metadata of a small compile fits: it says nothing of the plan.

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use tests::compiled::{Compiled, options};
+use tests::compiled::{Compiled, options, with};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::ArtifactView;
-use unicorn_compiler::CompileOptions;
-use unicorn_compiler::machine::Machine;
+use unicorn_compiler::Machine;
 use unicorn_spirv::target;
 
 /// The page of a small Gemma 3, planned for a phoenix-32gb.
@@ -23,7 +22,7 @@ impl Page {
     fn new() -> Page {
         let model = TinyModel { family: Family::Gemma3, layers: 3, sliding_window: Some(64), ..Default::default() };
         let machine = Machine::named("phoenix-32gb").unwrap().plan(&Default::default()).unwrap();
-        let options = CompileOptions { machine, ..options(target::presets(), Vec::new()) };
+        let options = with(options(target::presets(), Vec::new()), |options| options.machine = machine);
         let artifact = Compiled::of(&model, &options).artifact();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.unicorn");

@@ -7,13 +7,13 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tests::compiled::{Silent, options};
+use tests::compiled::{Silent, options, with};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::{Account, MachinePlan, Plan, Reader, Tier, TierPlan};
-use unicorn_compiler::machine::Machine;
+use unicorn_compiler::Machine;
 use unicorn_compiler::place::replace::replace;
 use unicorn_compiler::select::{KernelDispatch, Operand, SelectOptions, Selection};
 use unicorn_compiler::weights::{PackedWeight, Precedence};
@@ -30,7 +30,7 @@ fn shape(name: &str) -> PathBuf {
 /// For all targets, as a user's compile.
 fn options_for(machine: &str, budget: &str) -> CompileOptions {
     let machine = Machine::named(machine).unwrap().plan(&budget.parse().unwrap()).unwrap();
-    CompileOptions { machine, ..options(target::presets(), Vec::new()) }
+    with(options(target::presets(), Vec::new()), |options| options.machine = machine)
 }
 
 fn plan_of(shape_name: &str, options: &CompileOptions) -> Result<Planned, CompileError> {
@@ -77,9 +77,9 @@ fn what_does_not_fit_is_refused_with_ways_out() {
         lines[0].starts_with("model does not fit phoenix-32gb: weights 14.81 GiB, KV cache of 8192 tokens 1.25 GiB")
     );
     assert!(lines[0].contains("expected at most 12.00 GiB of vram and 4.00 GiB of gtt; "), "{}", lines[0]);
-    assert!(lines[1].starts_with("  a shorter context: --context "), "{}", lines[1]);
-    assert!(lines[2].starts_with("  a smaller KV cache: --kv int8 fits and saves "), "{}", lines[2]);
-    assert!(lines[3].starts_with("  smaller weights: --group 128 fits and saves 1.12 GiB"), "{}", lines[3]);
+    assert!(lines[1].starts_with("  a shorter context: "), "{}", lines[1]);
+    assert!(lines[2].starts_with("  a smaller KV cache: int8 fits and saves "), "{}", lines[2]);
+    assert!(lines[3].starts_with("  smaller weights: int4 in groups of 128 fits and saves 1.12 GiB"), "{}", lines[3]);
 
     // Each way out leads out.
     let number = |line: &str, flag: &str| {
@@ -87,22 +87,22 @@ fn what_does_not_fit_is_refused_with_ways_out() {
         rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse::<u32>().unwrap()
     };
     let options = || options_for("phoenix-32gb", "vram=12GiB,gtt=4GiB");
-    let context = number(lines[1], "--context ");
-    let with_context = |context| CompileOptions { context_tokens: Some(context), ..options() };
+    let context = number(lines[1], "a shorter context: ");
+    let with_context = |context| with(options(), |options| options.context_tokens = Some(context));
     assert!(plan_of("gemma-3-27b.json", &with_context(context)).is_ok());
-    assert!(plan_of("gemma-3-27b.json", &CompileOptions { kv: KvFormat::Int8, ..options() }).is_ok());
+    assert!(plan_of("gemma-3-27b.json", &with(options(), |options| options.kv = KvFormat::Int8)).is_ok());
     assert!(plan_of("gemma-3-27b.json", &with_context(context + 32)).is_err());
-    let gtt = number(lines[4], "gtt=");
+    let gtt = number(lines[4], "more memory: ");
     assert!(plan_of("gemma-3-27b.json", &options_for("phoenix-32gb", &format!("vram=12GiB,gtt={gtt}MiB"))).is_ok());
 
     let hopeless = refusal("vram=1GiB,gtt=2GiB");
-    assert!(hopeless.contains("a shorter context is not enough: even --context 1 saves only 1.2"), "{hopeless}");
-    assert!(hopeless.contains("--group 128 is not enough"), "{hopeless}");
+    assert!(hopeless.contains("a shorter context is not enough: even 1 token saves only 1.2"), "{hopeless}");
+    assert!(hopeless.contains("int4 in groups of 128 is not enough"), "{hopeless}");
 }
 
 #[test]
 fn a_context_beyond_the_models_is_refused() {
-    let options = CompileOptions { context_tokens: Some(131_073), ..options_for("generic", "vram=99GiB") };
+    let options = with(options_for("generic", "vram=99GiB"), |options| options.context_tokens = Some(131_073));
     let message = plan_of("gemma-3-27b.json", &options).err().unwrap().to_string();
     assert_eq!(message, "context is 131073 tokens, expected 1 to 131072, as many as the model was made for");
 }
@@ -178,7 +178,7 @@ proptest! {
         std::fs::write(&config, model.config().to_string()).unwrap();
         let planned_on = |machine| {
             let generic = target::by_name("generic").unwrap();
-            let options = CompileOptions { machine, context_tokens: Some(context), ..options(vec![generic], Vec::new()) };
+            let options = with(options(vec![generic], Vec::new()), |options| { options.machine = machine; options.context_tokens = Some(context); });
             plan(Source::Synthetic(&config), &options, &mut Silent)
         };
         let unlimited = planned_on(machine([None, None], sparse_rows)).unwrap();

@@ -7,13 +7,12 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::compiled::{Compiled, options};
+use tests::compiled::{Compiled, options, with};
 use tests::launch::{device, device_matrices};
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
-use unicorn_compiler::CompileOptions;
 use unicorn_runtime::{BatchRow, Choice, Effort, LoadOptions, Model, Sampling, StepShape, Tuning};
 use unicorn_spirv::{Target, target};
 
@@ -185,7 +184,7 @@ fn alternatives_that_do_not_fit_are_refused() {
 fn artifact() -> (TempDir, PathBuf) {
     let model =
         TinyModel { hidden: 256, intermediate: 512, layers: 1, max_position_embeddings: 128, ..Default::default() };
-    let options = CompileOptions { alternatives: true, ..options(targets().to_vec(), vec![]) };
+    let options = with(options(targets().to_vec(), vec![]), |options| options.alternatives = true);
     let compiled = Compiled::of(&model, &options);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.unicorn");

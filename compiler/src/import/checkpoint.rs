@@ -1,18 +1,14 @@
 //! [`Checkpoint`]: what every importer produces and every later stage reads.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use half::{bf16, f16};
 use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
-use super::{gguf, huggingface};
-use crate::error::{CompileError, Result};
+use super::gguf;
 
 /// One model, opened but not read: tensors stay in the memory map until a row is asked for.
 pub struct Checkpoint {
@@ -32,31 +28,6 @@ pub struct Checkpoint {
     pub(super) source: SourceBytes,
     /// Bytes of tensor data that the model uses.
     pub source_bytes: u64,
-}
-
-impl Checkpoint {
-    /// No weights: only the shape that the config.json at `path` describes, for random weights.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`] for the config.
-    pub fn of_config(path: &Path) -> Result<Checkpoint> {
-        huggingface::of_config(path)
-    }
-
-    /// Opens a Hugging Face folder or a GGUF file; which of the two is seen from the path itself.
-    pub fn open(path: &Path) -> Result<Checkpoint> {
-        let file_kind = std::fs::metadata(path).map_err(CompileError::io(path))?;
-        if file_kind.is_dir() {
-            return huggingface::open(path);
-        }
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) || has_gguf_magic(path)? {
-            return gguf::open(path);
-        }
-        Err(CompileError::malformed(
-            path,
-            "model is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)",
-        ))
-    }
 }
 
 /// Everything that a model was read from, to be hashed when somebody asks: that reads every weight once.
@@ -106,16 +77,6 @@ impl SourcePart {
             SourcePart::Mapped(map) => map.hash_into(hasher),
         }
     }
-}
-
-fn has_gguf_magic(path: &Path) -> Result<bool> {
-    let mut start = Vec::new();
-    File::open(path)
-        .map_err(CompileError::io(path))?
-        .take(4)
-        .read_to_end(&mut start)
-        .map_err(CompileError::io(path))?;
-    Ok(start == b"GGUF")
 }
 
 /// Tensors of a vision tower or projector that text generation does not need.
@@ -325,12 +286,5 @@ mod tests {
         assert_eq!(SourceDType::Q4K.row_bytes(512), Some(288));
         assert_eq!(SourceDType::Q4_0.row_bytes(48), None);
         assert_eq!(SourceDType::F32.row_bytes(usize::MAX), None);
-    }
-
-    #[test]
-    fn a_path_that_is_no_model_says_what_was_expected() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let message = Checkpoint::open(file.path()).err().unwrap().to_string();
-        assert!(message.contains("neither a folder with config.json"), "{message}");
     }
 }

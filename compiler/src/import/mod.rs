@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod config;
+mod open;
 
 mod huggingface;
 
@@ -23,3 +24,4 @@ pub(crate) mod json;
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{Activation, LayerConfig, LongRope, ModelConfig, RopeConfig};
 pub use gguf::{ParsedGguf, parse as parse_gguf};
+pub use open::{open, open_config, open_model};

@@ -1,4 +1,4 @@
-//! `--budget vram=8GiB,gtt=20GiB`: sizes of one compile that take the place of the machine's.
+//! Sizes (`vram=8GiB,gtt=20GiB`) of one compile that take the place of the machine's.
 
 use unicorn_artifact::{Budget, MachinePlan};
 
@@ -13,7 +13,7 @@ pub fn apply(budget: &Budget, mut machine: MachinePlan) -> Result<MachinePlan, C
         let found = machine.tiers.iter_mut().find(|one| one.tier == tier);
         let Some(one) = found else {
             let what = format!("machine {} has no {} to budget", machine.name, tier.name());
-            return Err(CompileError::Plan(what));
+            return Err(CompileError::Option { option: "budget", what });
         };
         one.budget_bytes = Some(bytes);
         one.source = format!("size: --budget; {}", one.source);

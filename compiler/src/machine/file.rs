@@ -9,7 +9,7 @@ use super::{Machine, MachineTier};
 use crate::error::{CompileError, Result};
 use crate::import::json::{Fields, parse_json};
 
-/// Tiers by the name that files and `--budget` use.
+/// Tiers by the name that files and budgets use.
 const TIERS: [Tier; 4] = [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host];
 
 /// The machine that `bytes`, read from `path`, describe.

@@ -2,17 +2,18 @@
 
 use std::fmt::Write;
 
-use unicorn_artifact::MachinePlan;
 use unicorn_artifact::account::size;
+use unicorn_artifact::{MachinePlan, Tier};
 use unicorn_kernels::KvFormat;
 
 use super::PlaceRequest;
 use super::tiers::Demand;
+use crate::error::{CompileError, Remedy};
 use crate::select::cache_layout;
 use crate::weights::{FormatPolicy, PackedWeights, WeightsOption};
 
-/// The message for a `demand` that `short_bytes` more of the slowest tier would satisfy.
-pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> String {
+/// The error for a `demand` that `short_bytes` more of the slowest tier would satisfy.
+pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> CompileError {
     let machine = &request.machine;
     let mut text = format!(
         "model does not fit {}: weights {}, KV cache of {} tokens {}, activations and buffers {}, {} in all, expected at \
@@ -26,16 +27,17 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Str
         budgets(machine),
         size(short_bytes),
     );
-    let mut way = |line: String| write!(text, "\n  {line}").expect("writing to a String");
-    way(shorter_context(machine, demand));
-    way(smaller_cache(request, demand));
-    way(smaller_weights(request, demand));
-    if let Some((tier, budget_bytes)) = slowest(machine) {
-        let enough = (budget_bytes + short_bytes).div_ceil(1 << 20);
-        way(format!("more memory: --budget {tier}={enough}MiB is enough, if the machine can give it"));
+    let mut remedies = Vec::new();
+    let ways = [shorter_context(machine, demand), smaller_cache(request, demand), smaller_weights(request, demand)];
+    for (line, remedy) in ways.into_iter().chain(more_memory(machine, short_bytes)) {
+        write!(text, "\n  {line}").expect("writing to a String");
+        remedies.extend(remedy);
     }
-    text
+    CompileError::DoesNotFit { what: text, remedies }
 }
+
+/// A line about a way out, and the way if it leads out.
+type WayOut = (String, Option<Remedy>);
 
 /// `8.00 GiB of vram and 20.00 GiB of gtt`
 pub fn budgets(machine: &MachinePlan) -> String {
@@ -45,18 +47,28 @@ pub fn budgets(machine: &MachinePlan) -> String {
     tiers.join(" and ")
 }
 
-/// Name and budget of the tier that is filled last.
-fn slowest(machine: &MachinePlan) -> Option<(&'static str, u64)> {
+/// The tier that is filled last, and its budget.
+fn slowest(machine: &MachinePlan) -> Option<(Tier, u64)> {
     let tier = machine.gpu_tiers().next_back()?;
-    tier.budget_bytes.map(|bytes| (tier.tier.name(), bytes))
+    tier.budget_bytes.map(|bytes| (tier.tier, bytes))
 }
 
-fn shorter_context(machine: &MachinePlan, demand: &Demand) -> String {
+fn more_memory(machine: &MachinePlan, short_bytes: u64) -> Option<WayOut> {
+    let (tier, budget_bytes) = slowest(machine)?;
+    let mib = (budget_bytes + short_bytes).div_ceil(1 << 20);
+    let line = format!("more memory: {mib} MiB of {} are enough, if the machine can give them", tier.name());
+    Some((line, Some(Remedy::Memory { tier, bytes: mib << 20 })))
+}
+
+fn shorter_context(machine: &MachinePlan, demand: &Demand) -> WayOut {
     let with = |context_tokens| Demand { context_tokens, ..demand.clone() };
     let saved = |context_tokens| size(demand.bytes() - with(context_tokens).bytes());
     match longest_context(demand.context_tokens, |context_tokens| with(context_tokens).fill(machine).is_ok()) {
-        0 => format!("a shorter context is not enough: even --context 1 saves only {}", saved(1)),
-        fits => format!("a shorter context: --context {fits} fits and saves {}", saved(fits)),
+        0 => (format!("a shorter context is not enough: even 1 token saves only {}", saved(1)), None),
+        fits => {
+            let line = format!("a shorter context: {fits} tokens fit and save {}", saved(fits));
+            (line, Some(Remedy::Context(fits)))
+        }
     }
 }
 
@@ -75,31 +87,34 @@ pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
     longest
 }
 
-fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> String {
+fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> WayOut {
     if request.kv == KvFormat::Int8 {
-        return "a smaller KV cache: none, --kv int8 is as small as it gets".into();
+        return ("a smaller KV cache: none, int8 is as small as it gets".into(), None);
     }
     let page_bytes = cache_layout(request.config, KvFormat::Int8).page_bytes() as u64;
     let mut smaller = demand.clone();
     smaller.kv_groups.iter_mut().for_each(|group| group.page_bytes = page_bytes);
     let saved = size(demand.bytes() - smaller.bytes());
-    let verdict = if smaller.fill(request.machine).is_ok() { "fits" } else { "is not enough" };
-    format!("a smaller KV cache: --kv int8 {verdict} and saves {saved}")
+    let fits = smaller.fill(request.machine).is_ok();
+    let verdict = if fits { "fits" } else { "is not enough" };
+    (format!("a smaller KV cache: int8 {verdict} and saves {saved}"), fits.then_some(Remedy::Kv(KvFormat::Int8)))
 }
 
-fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> String {
+fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> WayOut {
     let (option, policy) = match request.policy {
         FormatPolicy { weights: WeightsOption::Int4, group: 128 } => {
-            return "smaller weights: none, --weights int4 --group 128 is as small as they get; a smaller model".into();
+            let line = "smaller weights: none, int4 in groups of 128 is as small as they get; a smaller model".into();
+            return (line, None);
         }
         FormatPolicy { weights: WeightsOption::Int4, .. } => {
-            ("--group 128", FormatPolicy { weights: WeightsOption::Int4, group: 128 })
+            ("int4 in groups of 128", FormatPolicy { weights: WeightsOption::Int4, group: 128 })
         }
-        FormatPolicy { group, .. } => ("--weights int4", FormatPolicy { weights: WeightsOption::Int4, group }),
+        FormatPolicy { group, .. } => ("int4", FormatPolicy { weights: WeightsOption::Int4, group }),
     };
     let weights = PackedWeights::of(request.graph, request.config, policy);
     let smaller = Demand { weights: &weights, ..demand.clone() };
     let saved = size(demand.bytes().saturating_sub(smaller.bytes()));
-    let verdict = if smaller.fill(request.machine).is_ok() { "fits" } else { "is not enough" };
-    format!("smaller weights: {option} {verdict} and saves {saved}")
+    let fits = smaller.fill(request.machine).is_ok();
+    let verdict = if fits { "fits" } else { "is not enough" };
+    (format!("smaller weights: {option} {verdict} and saves {saved}"), fits.then_some(Remedy::Weights(policy)))
 }

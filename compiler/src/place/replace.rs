@@ -6,12 +6,12 @@ use unicorn_artifact::{KvGroupPlan, MachinePlan, Plan, SlicePlan, Tier, WeightPl
 use super::refusal::{budgets, longest_context};
 use super::tiers::{Item, Seat, Wants, fill, wants};
 use super::{LOGITS, STEP, place_kv, step_buffer_bytes};
-use crate::error::{CompileError, Result};
+use crate::error::{CompileError, Remedy, Result};
 
 /// `plan` with tiers chosen anew, for `machine` and a sequence of `context_tokens`. Addresses within slices stay.
 ///
 /// # Errors
-/// [`CompileError::Plan`] when there is no room, with the sums, what is missing and what may help.
+/// [`CompileError::DoesNotFit`] when there is no room, with the sums, what is missing and what may help.
 pub fn replace(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Plan> {
     let mut plan = Plan { machine: machine.clone(), ..for_context(plan, context_tokens) };
     let order = order(&plan);
@@ -105,18 +105,23 @@ fn refusal(plan: &Plan, machine: &MachinePlan, order: &[What], short_bytes: u64)
     let all = |plan: &Plan| order.iter().map(|what| item(plan, *what).bytes).sum::<u64>();
     let kv: u64 = plan.kv_groups.iter().map(|group| kv_bytes(plan, group)).sum();
     let context = plan.planned_context_tokens;
-    let shorter = match longest_context(context, |tokens| seats(&for_context(plan, tokens), machine, order).is_ok()) {
+    let longest = longest_context(context, |tokens| seats(&for_context(plan, tokens), machine, order).is_ok());
+    let shorter = match longest {
         0 => "no shorter context is enough".to_owned(),
-        fits => format!("--context {fits} fits and saves {}", size(all(plan) - all(&for_context(plan, fits)))),
+        fits => {
+            format!("a context of {fits} tokens fits and saves {}", size(all(plan) - all(&for_context(plan, fits))))
+        }
     };
-    CompileError::Plan(format!(
+    let remedies = (longest > 0).then_some(Remedy::Context(longest)).into_iter().collect();
+    let what = format!(
         "artifact does not fit {}: weights {}, KV cache of {context} tokens {}, {} in all, expected at most {}; {} are \
-         missing; {shorter}; a compile with this --budget may fit, for weights then need not move a slice at a time",
+         missing; {shorter}; a compile with this budget may fit, for weights then need not move a slice at a time",
         machine.name,
         size(plan.slices.iter().map(|slice| slice.bytes).sum()),
         size(kv),
         size(all(plan)),
         budgets(machine),
         size(short_bytes),
-    ))
+    );
+    CompileError::DoesNotFit { what, remedies }
 }

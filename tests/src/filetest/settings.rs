@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
+use unicorn_compiler::{FormatPolicy, WeightsOption};
 use unicorn_kernels::KernelSpec;
 use unicorn_spirv::{Target, target};
 

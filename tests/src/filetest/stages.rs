@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use rspirv::binary::Disassemble;
 use unicorn_artifact::{ArtifactView, Order};
-use unicorn_compiler::emit::Form;
-use unicorn_compiler::import::{Checkpoint, ModelConfig};
-use unicorn_compiler::{CompileOptions, fuse, graph};
+use unicorn_compiler::Form;
+use unicorn_compiler::import::{self, ModelConfig};
+use unicorn_compiler::{fuse, graph};
 use unicorn_spirv::check::capabilities;
 
 use super::settings::{KernelSettings, ModelSettings, Settings};
@@ -33,15 +33,13 @@ pub fn run(settings: &Settings) -> Result<String, String> {
 fn config(settings: &ModelSettings) -> Result<ModelConfig, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     settings.model()?.write(folder.path());
-    Ok(Checkpoint::open(folder.path()).map_err(|error| error.to_string())?.config)
+    Ok(import::open_model(folder.path()).map_err(|error| error.to_string())?.config)
 }
 
 fn compiled(settings: &ModelSettings) -> Result<Compiled, String> {
-    let options = CompileOptions {
-        policy: settings.policy()?,
-        fuse: settings.fuse(),
-        ..options(vec![settings.target()?], vec![Form::Plan])
-    };
+    let mut options = options(vec![settings.target()?], vec![Form::Plan]);
+    options.policy = settings.policy()?;
+    options.fuse = settings.fuse();
     Ok(Compiled::of(&settings.model()?, &options))
 }
 

@@ -2,12 +2,12 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tests::compiled::{Silent, options};
+use tests::compiled::{Silent, options, with};
 use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices, without_what_the_device_lacks};
 use tests::skip;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_compiler::alternatives::alternatives;
-use unicorn_compiler::{CompileOptions, Source, plan};
+use unicorn_compiler::{Source, plan};
 use unicorn_kernels::KernelSpec;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::flash::FlashSpec;
@@ -104,7 +104,7 @@ fn specs(target: &Target) -> Vec<KernelSpec> {
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     model.write(folder.path());
-    let options = CompileOptions { alternatives: true, ..options(vec![target.clone()], vec![]) };
+    let options = with(options(vec![target.clone()], vec![]), |options| options.alternatives = true);
     let planned = plan(Source::Synthetic(&folder.path().join("config.json")), &options, &mut Silent);
     let selected = planned.expect("the model is planned").selection.targets.pop().expect("one target");
     selected.kernels.into_iter().map(|kernel| kernel.spec).collect()

@@ -5,23 +5,19 @@ mod progress;
 
 use std::fmt::Display;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use progress::Bars;
 use serde::Serialize;
-use unicorn_artifact::view::is_artifact;
-use unicorn_artifact::{Budget, cores, limits};
-use unicorn_compiler::emit::Form;
-use unicorn_compiler::import::Checkpoint;
-use unicorn_compiler::machine::Machine;
-use unicorn_compiler::replan::{ReplanOptions, replan};
-use unicorn_compiler::report::PlanReport;
-use unicorn_compiler::weights::{FormatPolicy, WeightsOption};
-use unicorn_compiler::{CompileError, CompileOptions, Source, compile, export, outputs, plan};
-use unicorn_kernels::KvFormat;
-use unicorn_spirv::target;
+use unicorn_artifact::{cores, limits};
+use unicorn_compiler::{
+    Budget, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, Remedy, ReplanOptions,
+    Source, WeightsOption, check_export, check_replaced, compile, export, is_artifact, plan, replan, targets,
+    write_text,
+};
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
@@ -39,8 +35,8 @@ struct Args {
     #[arg(short, long, value_name = "FILE", required_unless_present = "plan_only")]
     output: Option<PathBuf>,
     /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
-    #[arg(long, value_enum, default_value = "int4")]
-    weights: WeightsOption,
+    #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
+    weights: String,
     /// Weights that share an INT4 scale and zero point.
     #[arg(long, value_parser = ["32", "64", "128"], default_value = "32")]
     group: String,
@@ -68,8 +64,8 @@ struct Args {
     #[arg(long)]
     no_alternatives: bool,
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    emit: Vec<Form>,
+    #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
+    emit: Vec<String>,
     /// Also write a Hugging Face folder with the weights as the GPU will see them.
     #[arg(long, value_name = "DIR")]
     export_dequantized: Option<PathBuf>,
@@ -113,7 +109,11 @@ fn machine_help() -> String {
 }
 
 fn target_names() -> Vec<&'static str> {
-    target::presets().iter().map(|target| target.name).collect()
+    targets().iter().map(|target| target.name).collect()
+}
+
+fn form_names() -> PossibleValuesParser {
+    Form::ALL.map(|form| PossibleValue::new(form.name()).help(form.about())).into()
 }
 
 fn main() -> ExitCode {
@@ -129,25 +129,58 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A stderr that takes nothing (a log on a full disk) must not end in a panic.
-            let _ = writeln!(std::io::stderr(), "error: {error}");
+            let _ = writeln!(std::io::stderr(), "error: {}", with_flags(&error));
             ExitCode::FAILURE
         }
     }
 }
 
+/// The error with what to type: the library knows no command line.
+fn with_flags(error: &CompileError) -> String {
+    match error {
+        CompileError::Option { option, what } => {
+            let flag = match *option {
+                "group" => "--group",
+                "targets" => "--target",
+                "context_tokens" => "--context",
+                "machine" => "--machine",
+                "budget" => "--budget",
+                _ => return what.clone(),
+            };
+            format!("{what} ({flag})")
+        }
+        CompileError::DoesNotFit { what, remedies } if !remedies.is_empty() => {
+            let flags: Vec<String> = remedies.iter().map(flags_of).collect();
+            format!("{what}\n  try {}", flags.join(" or "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn flags_of(remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::Context(tokens) => format!("--context {tokens}"),
+        Remedy::Kv(format) => format!("--kv {}", format.name()),
+        Remedy::Weights(FormatPolicy { weights, group }) => format!("--weights {} --group {group}", weights.name()),
+        Remedy::Memory { tier, bytes } => format!("--budget {}={}MiB", tier.name(), bytes >> 20),
+        other => format!("{other:?}"),
+    }
+}
+
 fn run(args: &Args) -> Result<(), CompileError> {
-    let wanted = |name: &str| args.targets.is_empty() || args.targets.iter().any(|target| target == name);
-    let policy = FormatPolicy { weights: args.weights, group: args.group.parse().expect("clap took 32, 64 or 128") };
-    let options = CompileOptions {
-        policy,
-        targets: target::presets().into_iter().filter(|target| wanted(target.name)).collect(),
-        fuse: !args.no_fuse,
-        alternatives: !args.no_alternatives,
-        kv: if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 },
-        emit: args.emit.clone(),
-        machine: Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?,
-        context_tokens: args.context,
-    };
+    let mut options = CompileOptions::default();
+    let weights = WeightsOption::ALL.into_iter().find(|weights| weights.name() == args.weights);
+    let group = args.group.parse().expect("clap took 32, 64 or 128");
+    options.policy = FormatPolicy { weights: weights.expect("clap took one of them"), group };
+    if !args.targets.is_empty() {
+        options.targets.retain(|target| args.targets.iter().any(|name| name == target.name));
+    }
+    options.fuse = !args.no_fuse;
+    options.alternatives = !args.no_alternatives;
+    options.kv = if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 };
+    options.emit = Form::ALL.into_iter().filter(|form| args.emit.iter().any(|name| name == form.name())).collect();
+    options.machine = Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?;
+    options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);
     let source = match (&args.model, &args.synthetic) {
         (Some(model), _) => Source::Model(model),
@@ -157,15 +190,13 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);
     };
-    outputs::check_artifact(source, output)?;
     let export_to = args.export_dequantized.as_ref().zip(args.model.as_ref());
     if let Some((folder, model)) = export_to {
-        outputs::check_export(model, folder)?;
+        check_export(model, folder)?;
     }
     let report = compile(source, output, &options, &mut bars)?;
     if let Some((folder, model)) = export_to {
-        let checkpoint = Checkpoint::open(model)?;
-        export::export(&checkpoint, output, policy, options.fuse, folder, &mut bars)?;
+        export(model, output, &options, folder, &mut bars)?;
     }
     bars.finish();
     print(args.json, args.quiet, &report)
@@ -175,10 +206,11 @@ fn run(args: &Args) -> Result<(), CompileError> {
 fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut Bars) -> Result<(), CompileError> {
     // The same command without --plan-only may have made it.
     if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
-        return Err(CompileError::malformed(output, "file is an artifact, expected a name for the plan"));
+        let what = "file is an artifact, expected a name for the plan".into();
+        return Err(CompileError::Malformed { path: output.clone(), what });
     }
     if let Some(output) = &args.output {
-        outputs::check_replaced(source, output)?;
+        check_replaced(source, output)?;
     }
     let planned = plan(source, options, bars)?;
     bars.finish();
@@ -186,14 +218,14 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
         let text = if args.json { report.json() } else { Form::Plan.text(&planned) };
-        outputs::write_text(output, &text)?;
+        write_text(output, &text)?;
     }
     for form in &options.emit {
         let text = form.text(&planned);
         match &args.output {
             Some(output) => {
                 let path = unicorn_compiler::beside(output, form.name());
-                outputs::write_text(&path, &text)?;
+                write_text(&path, &text)?;
             }
             None => say(&text)?,
         }
@@ -202,11 +234,10 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
 }
 
 fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
-    let options = ReplanOptions {
-        machine: args.machine.as_deref().map(Machine::named).transpose()?,
-        budget: args.budget.clone().unwrap_or_default(),
-        context_tokens: args.context,
-    };
+    let mut options = ReplanOptions::default();
+    options.machine = args.machine.as_deref().map(Machine::named).transpose()?;
+    options.budget = args.budget.clone().unwrap_or_default();
+    options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);
     let account = replan(&args.artifact, &options, &mut bars)?;
     bars.finish();
@@ -226,7 +257,7 @@ fn say(text: &str) -> Result<(), CompileError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(CompileError::io(Path::new("stdout"))(error))
+            Err(CompileError::Io { path: PathBuf::from("stdout"), source: error })
         }
         _ => Ok(()),
     }

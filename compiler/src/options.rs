@@ -1,0 +1,115 @@
+//! [`CompileOptions`]: what a compile is asked for, and the checks of it.
+
+use unicorn_artifact::{Budget, MachinePlan};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::{Target, target};
+
+use crate::emit::Form;
+use crate::error::{CompileError, Result};
+use crate::machine::Machine;
+use crate::select::SelectOptions;
+use crate::weights::{FormatPolicy, WeightsOption};
+
+/// What a compile is asked for. Checked by [`compile`](crate::compile) and [`plan`](crate::plan) before they begin.
+///
+/// ```
+/// use unicorn_compiler::{CompileOptions, KvFormat, WeightsOption};
+///
+/// let mut options = CompileOptions::default();
+/// options.policy.weights = WeightsOption::Int8;
+/// options.kv = KvFormat::Int8;
+/// options.context_tokens = Some(4096);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CompileOptions {
+    /// Formats of the weight matrices: INT4 in groups of 32.
+    pub policy: FormatPolicy,
+    /// Kinds of devices to make kernels for, at least one, each once, in any order: all that are known.
+    pub targets: Vec<Target>,
+    /// Whether operations are merged into fewer kernels: yes. Otherwise one kernel for each plain operation, to check by.
+    pub fuse: bool,
+    /// Number format of the KV cache: f16.
+    pub kv: KvFormat,
+    /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: yes.
+    pub alternatives: bool,
+    /// Text forms to write beside the artifact: none.
+    pub emit: Vec<Form>,
+    /// Whose memory the plan is made for: a machine of which nothing is known, and which nothing is refused for.
+    pub machine: MachinePlan,
+    /// Sequence, in tokens, that there must be room for; `None`: 8192, or as many as the model was made for.
+    pub context_tokens: Option<u32>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        CompileOptions {
+            policy: FormatPolicy { weights: WeightsOption::Int4, group: 32 },
+            targets: target::presets(),
+            fuse: true,
+            kv: KvFormat::F16,
+            alternatives: true,
+            emit: Vec::new(),
+            machine: Machine::generic().plan(&Budget::default()).expect("a preset"),
+            context_tokens: None,
+        }
+    }
+}
+
+/// Weights that may share an INT4 scale and zero point.
+const GROUPS: [u32; 3] = [32, 64, 128];
+
+impl CompileOptions {
+    /// Whether a compile can be made so.
+    ///
+    /// # Errors
+    /// [`CompileError::Option`], naming the field.
+    pub fn check(&self) -> Result<()> {
+        let refused = |option, what| Err(CompileError::Option { option, what });
+        if !GROUPS.contains(&self.policy.group) {
+            return refused("group", format!("group is {} weights, expected 32, 64 or 128", self.policy.group));
+        }
+        if self.targets.is_empty() {
+            let known: Vec<&str> = target::presets().iter().map(|target| target.name).collect();
+            return refused("targets", format!("targets are none, expected at least one of {}", known.join(", ")));
+        }
+        for (index, target) in self.targets.iter().enumerate() {
+            if self.targets[..index].iter().any(|before| before.name == target.name) {
+                return refused("targets", format!("target {} is there twice, expected each once", target.name));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn select(&self) -> SelectOptions {
+        SelectOptions { fold: self.fuse, kv: self.kv, alternatives: self.alternatives }
+    }
+
+    /// The targets in the order of the presets, in which the artifact keeps them; others after them.
+    pub(crate) fn targets_in_order(&self) -> Vec<Target> {
+        let presets = target::presets();
+        let rank = |target: &Target| presets.iter().position(|preset| preset.name == target.name);
+        let mut targets = self.targets.clone();
+        targets.sort_by_key(|target| rank(target).unwrap_or(usize::MAX));
+        targets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_compile_can_be_made_with_is_refused() {
+        let refusal = |change: &dyn Fn(&mut CompileOptions)| {
+            let mut options = CompileOptions::default();
+            change(&mut options);
+            options.check().expect_err("refused").to_string()
+        };
+        assert_eq!(refusal(&|options| options.policy.group = 33), "group is 33 weights, expected 32, 64 or 128");
+        assert!(refusal(&|options| options.targets.clear()).starts_with("targets are none, expected at least one of "));
+        let twice = refusal(&|options| options.targets = vec![options.targets[0].clone(); 2]);
+        assert!(twice.ends_with("is there twice, expected each once"), "{twice}");
+        CompileOptions::default().check().expect("the defaults are sound");
+    }
+}

@@ -1,0 +1,109 @@
+//! The compiler as a library: what a caller's mistakes and cancellations leave behind, and its example.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+
+use tests::compiled::{options, with};
+use tests::models::models;
+use unicorn_compiler::{CompileError, Progress, Silent, Source, Stage, compile, target_by_name};
+
+fn generic() -> unicorn_compiler::CompileOptions {
+    options(vec![target_by_name("generic").expect("a preset")], Vec::new())
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let names =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.collect()
+}
+
+#[test]
+fn a_model_is_not_replaced_by_its_artifact() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    tests::tiny_model::TinyModel::default().write(&model);
+    for file in ["model.safetensors", "config.json"] {
+        let output = model.join(file);
+        let before = std::fs::read(&output).unwrap();
+        let error = compile(Source::Model(&model), &output, &generic(), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("belongs to the model"), "{error}");
+        assert_eq!(std::fs::read(&output).unwrap(), before);
+    }
+}
+
+#[test]
+fn options_that_no_compile_can_be_made_with_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    let model = models().join("tiny/llama-tied");
+    for (option, options) in [
+        ("group", with(generic(), |options| options.policy.group = 33)),
+        ("targets", with(generic(), |options| options.targets.clear())),
+        ("context_tokens", with(generic(), |options| options.context_tokens = Some(0))),
+    ] {
+        match compile(Source::Model(&model), &output, &options, &mut Silent) {
+            Err(CompileError::Option { option: found, what }) => {
+                assert_eq!(found, option);
+                assert!(!what.contains("--"), "{what}");
+            }
+            other => panic!("{option}: {:?}", other.err()),
+        }
+    }
+    assert!(files(folder.path()).is_empty());
+}
+
+/// Breaks off when `stage` begins, or at its first advance.
+struct BreakAt {
+    stage: Stage,
+    at_advance: bool,
+    current: Option<Stage>,
+}
+
+impl Progress for BreakAt {
+    fn stage(&mut self, stage: Stage, _total: u64) -> ControlFlow<()> {
+        self.current = Some(stage);
+        if stage == self.stage && !self.at_advance { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn advance(&mut self, _amount: u64) -> ControlFlow<()> {
+        if self.current == Some(self.stage) && self.at_advance {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
+#[test]
+fn a_compile_that_is_cancelled_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    std::fs::write(&output, "what was there").unwrap();
+    let model = models().join("tiny/llama-tied");
+    let stages = [Stage::Import, Stage::Plan, Stage::Kernels, Stage::Importance, Stage::Weights];
+    let at_advance = stages.map(|stage| (stage, true));
+    for (stage, at_advance) in
+        stages.map(|stage| (stage, false)).into_iter().chain([(Stage::Write, false)]).chain(at_advance)
+    {
+        let mut progress = BreakAt { stage, at_advance, current: None };
+        let result = compile(Source::Model(&model), &output, &generic(), &mut progress);
+        assert!(matches!(result, Err(CompileError::Cancelled)), "{stage}: {:?}", result.err());
+        assert_eq!(files(folder.path()), ["out.unicorn"], "{stage}");
+        assert_eq!(std::fs::read(&output).unwrap(), b"what was there");
+    }
+}
+
+#[test]
+fn the_example_compiles_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    // Built beside the test programs: the profile of this run is the example's.
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--package", "unicorn-compiler", "--example", "compile", "--"]);
+    let ran = command.arg(models().join("tiny/llama-tied")).arg(&output).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(text.contains("weights\n") && text.contains("LlamaForCausalLM: "), "{text}");
+    assert!(unicorn_compiler::is_artifact(&output));
+}
