@@ -1,10 +1,11 @@
 //! The script that times a GPU, on the software device and a shape so small that its figures mean nothing: it finds its
-//! programs, measures every kind of test and says so in a table.
+//! programs, measures every kind of test and prints a table, unless a trained model's text is wrong on that device.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tests::models::models;
 use tests::programs::program;
 
 #[test]
@@ -33,9 +34,28 @@ fn the_script_measures_a_tiny_shape() {
     assert_eq!(tests, [("prefill", 16), ("decode", 0), ("decode", 1016), ("batch", 1), ("batch", 3)]);
     assert!(lines.iter().all(|line| line["ours_tokens_per_s"].as_f64().is_some_and(|rate| rate > 0.0)), "{json}");
     assert!(printed.contains("| tiny | 3 sequences |"), "{printed}");
+    assert!(printed.contains("real weights on ") && !printed.contains("FAILED"), "{printed}");
     let left: Vec<_> =
         std::fs::read_dir(&output).expect("it is there").map(|one| one.expect("an entry").file_name()).collect();
     assert_eq!(left.len(), 2, "models and notes are gone: {left:?}");
+}
+
+/// As on a device whose kernels compute something else: here it is the expectation that is wrong.
+#[test]
+fn wrong_text_is_not_timed() {
+    let bundle = bundle();
+    let mut expected: Value = serde_json::from_str(&perplexity_json()).expect("it is JSON");
+    expected["perplexity"] = (expected["perplexity"].as_f64().expect("a number") * 1.05).into();
+    let file = bundle.path().join("perplexity.json");
+    std::fs::remove_file(&file).expect("it is a link");
+    std::fs::write(file, expected.to_string()).expect("a fresh folder takes files");
+    let output = bundle.path().join("out");
+    let mut script = Command::new(bundle.path().join("bench-gpu.sh"));
+    script.args(["--shapes", "tiny", "--no-check", "--device"]).arg(device()).arg("--output").arg(&output);
+    let ran = script.env("XDG_CACHE_HOME", bundle.path().join("cache")).output().expect("the script starts");
+    let printed = String::from_utf8_lossy(&ran.stdout);
+    assert!(!ran.status.success(), "{printed}");
+    assert!(printed.contains("FAILED") && printed.contains("no table") && !printed.contains("| tiny |"), "{printed}");
 }
 
 #[test]
@@ -62,7 +82,14 @@ fn bundle() -> tempfile::TempDir {
     link(&PathBuf::from(env!("CARGO_BIN_EXE_bench-gpu")), "bin/bench-gpu");
     link(&benches.join("bench-gpu.sh"), "bench-gpu.sh");
     link(&benches.join("shapes"), "shapes");
+    link(&benches.join("perplexity.json"), "perplexity.json");
+    link(&models(), "models");
     folder
+}
+
+fn perplexity_json() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/perplexity.json");
+    std::fs::read_to_string(path).expect("it is committed")
 }
 
 fn device() -> String {

@@ -3,7 +3,7 @@
 //! ```text
 //! bench-gpu.sh   the one thing to start there
 //! bin/           unicorn-compile, unicorn-run · differential, e2e · bench-gpu, random-gguf · xtask, for `loading`
-//! shapes/ models/                             what is timed, what is checked
+//! shapes/ models/ perplexity.json             what is timed, what is checked: among the models one that was trained
 //! lib/           the Vulkan loader and what drivers link to, for systems that lack them
 //! llama/         llama-bench with its libraries, if asked for
 //! ```
@@ -73,7 +73,8 @@ pub fn run_build(args: &BenchGpuArgs) -> Result<()> {
     for shape in entries(&tests.join("benches/shapes"))? {
         copy(&shape, &bundle.join("shapes").join(shape.file_name().context("shape has no name")?))?;
     }
-    for models in ["tiny", "gemma3-2m-draft"] {
+    copy(&tests.join("benches/perplexity.json"), &bundle.join("perplexity.json"))?;
+    for models in ["tiny", "gemma3-2m-draft", "eval"] {
         run(Command::new("cp").arg("-R").arg(tests.join("models").join(models)).arg(bundle.join("models")))?;
     }
     libraries(&work.join("packages"), &bundle.join("lib"))?;

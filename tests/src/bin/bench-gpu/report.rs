@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::checks::Check;
+use crate::perplexity::Perplexity;
 
 #[derive(Default, Serialize)]
 pub struct Report {
@@ -14,6 +15,8 @@ pub struct Report {
     /// As the last shape's run measured it.
     pub read_bandwidth_gb_per_s: Option<f64>,
     pub checks: Vec<Check>,
+    /// With real weights; `None`: it could not be measured.
+    pub perplexity: Option<Perplexity>,
     pub lines: Vec<Line>,
     pub problems: Vec<Problem>,
 }
@@ -81,7 +84,13 @@ impl Report {
     }
 
     pub fn is_sound(&self) -> bool {
-        self.problems.is_empty() && self.checks.iter().all(|check| check.passed)
+        self.problems.is_empty() && self.text_is_right() && self.checks.iter().all(|check| check.passed)
+    }
+
+    /// Whether real weights gave the text that they give elsewhere, for every target that was timed.
+    pub fn text_is_right(&self) -> bool {
+        let of_target = |found: &Perplexity| self.target.is_empty() || found.target == self.target;
+        self.perplexity.as_ref().is_some_and(|found| found.passed && of_target(found))
     }
 
     /// Writes `bench-gpu.md` and `bench-gpu.json`.
@@ -111,8 +120,32 @@ impl Report {
             let verdict = if *passed { "passed" } else { "FAILED" };
             let _ = writeln!(text, "{name}: {verdict} in {seconds:.1} s: {words}");
         }
-        text +=
-            "\n| shape | test | floor, tokens/s | ours | by the device's clock | llama.cpp | ratio | % of floor |\n";
+        match &self.perplexity {
+            Some(Perplexity { device, target, expected, found, found_greedy, passed }) => {
+                let verdict = if *passed { "passed" } else { "FAILED" };
+                let _ = writeln!(
+                    text,
+                    "real weights on {device}, target {target}: {verdict}: perplexity {found:.3}, expected {expected:.3}; \
+                     of its own greedy text {found_greedy:.3}"
+                );
+            }
+            None => text += "real weights: not measured\n",
+        }
+        if self.text_is_right() {
+            text += &self.table();
+        } else {
+            text += "\nno table: rates of a device that computes other text mean nothing\n";
+        }
+        for Problem { shape, program, what } in &self.problems {
+            let _ = writeln!(text, "\n{shape}, {program}: {what}");
+        }
+        text
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::from(
+            "\n| shape | test | floor, tokens/s | ours | by the device's clock | llama.cpp | ratio | % of floor |\n",
+        );
         text += "|---|---|---|---|---|---|---|---|\n";
         let cell = |value: Option<f64>, digits: usize| value.map_or("–".into(), |value| format!("{value:.digits$}"));
         for line in &self.lines {
@@ -133,9 +166,6 @@ impl Report {
                 cell(line.percent_of_floor, 1)
             );
         }
-        for Problem { shape, program, what } in &self.problems {
-            let _ = writeln!(text, "\n{shape}, {program}: {what}");
-        }
         text
     }
 }
@@ -146,7 +176,7 @@ mod tests {
 
     #[test]
     fn both_sides_of_a_test_meet_in_one_line() {
-        let mut report = Report::default();
+        let mut report = Report { perplexity: Some(right()), ..Report::default() };
         report.line("a", Test::Decode { depth: 0 }).ours_tokens_per_s = Some(300.0);
         report.line("b", Test::Decode { depth: 0 }).ours_tokens_per_s = Some(1.0);
         report.line("a", Test::Decode { depth: 0 }).llama_tokens_per_s = Some(100.0);
@@ -158,5 +188,23 @@ mod tests {
         assert_eq!((report.deepest("b"), report.deepest("c")), (Some(0), None));
         report.problem("a", "ours", "broke".into());
         assert!(!report.is_sound());
+    }
+
+    fn right() -> Perplexity {
+        let (device, target) = ("a GPU".into(), "generic".into());
+        Perplexity { device, target, expected: 48.0, found: 48.1, found_greedy: 2.0, passed: true }
+    }
+
+    #[test]
+    fn wrong_text_gives_no_table() {
+        let no_table = |report: &Report| !report.is_sound() && !report.markdown().contains("| shape |");
+        let wrong = Some(Perplexity { passed: false, ..right() });
+        assert!(no_table(&Report::default()));
+        assert!(no_table(&Report { perplexity: wrong, ..Report::default() }));
+        // Checked for one target, timed for another.
+        let other = Report { perplexity: Some(right()), target: "nvidia".into(), ..Report::default() };
+        assert!(no_table(&other));
+        let same = Report { perplexity: Some(right()), target: "generic".into(), ..Report::default() };
+        assert!(same.is_sound() && same.markdown().contains("| shape |"));
     }
 }
