@@ -42,75 +42,143 @@ pub struct Case {
     pub rows: usize,
 }
 
+/// What a case is drawn from besides target, cache and splits. Each field stands for one choice, so that it shrinks by itself.
+#[derive(Clone, Debug)]
+struct Choices {
+    heads_per_kv_head: usize,
+    with_norm: bool,
+    with_rope: bool,
+    half_rotary: bool,
+    window: Option<usize>,
+    softcap: bool,
+    /// Where to begin to look for a format of integers that fits the heads; `None`: f32.
+    output: Option<usize>,
+    rows_per_group: usize,
+    unused_room: usize,
+    words_ahead: usize,
+}
+
+fn choices() -> impl Strategy<Value = Choices> {
+    let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<bool>(), any::<bool>(), any::<bool>());
+    let seen = (
+        prop_oneof![Just(None), Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)],
+        any::<bool>(),
+    );
+    let ways = (prop::option::of(0..3usize), 1..4usize, 0..3usize, select(vec![1, 4, 7usize]));
+    (heads, seen, ways).prop_map(|(heads, (window, softcap), (output, rows_per_group, unused_room, words_ahead))| {
+        let (heads_per_kv_head, with_norm, with_rope, half_rotary) = heads;
+        Choices {
+            heads_per_kv_head,
+            with_norm,
+            with_rope,
+            half_rotary,
+            window,
+            softcap,
+            output,
+            rows_per_group,
+            unused_room,
+            words_ahead,
+        }
+    })
+}
+
+fn caches() -> impl Strategy<Value = CacheLayout> {
+    let head_dim = select(vec![64, 32, 96, 40, 256, 128, 10, 80usize]);
+    (head_dim, 1..4usize, any::<bool>()).prop_map(|(head_dim, n_kv_heads, integers)| {
+        let format = if integers { KvFormat::Int8 } else { KvFormat::F16 };
+        CacheLayout { format, n_kv_heads, head_dim, page_tokens: 32 }
+    })
+}
+
+/// Tokens before the step: the first of a sequence, the last and the first of a tile, any.
+fn before() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0usize), Just(63), Just(64), 300..600usize]
+}
+
 #[test]
 fn attention_through_the_paged_cache() {
-    let mut rng = StdRng::seed_from_u64(5);
-    for (index, target) in targets().iter().cycle().take(15).enumerate() {
-        let splits = [1, 4, 1, 9][index % 4];
-        let rows = if splits == 1 { 16 } else { 8 };
-        let case = Case::random(target, index, any_cache(index, &mut rng), splits, false, &mut rng);
-        let (n_before, n_rows) = (rng.random_range(1..200), rng.random_range(1..=rows));
-        Case { n_before, n_rows, rows, ..case }.check(target, &mut rng);
+    for target in targets() {
+        for splits in [1, 4, 9] {
+            let most_rows = if splits == 1 { 16 } else { 8 };
+            let cases = (choices(), caches(), 1..200usize, 1..=most_rows);
+            let cases = cases.prop_map(|(choices, cache, n_before, n_rows)| {
+                let case = Case::of(&target, cache, splits, false, &choices);
+                Case { n_before, n_rows, rows: most_rows, ..case }
+            });
+            let name = format!("attention in {splits} splits, {}", target.name);
+            check_cases(&name, if splits == 1 { 2 } else { 1 }, &cases, |case, rng| case.check(&target, rng));
+        }
     }
 }
 
 #[test]
 fn attention_that_does_the_work_on_heads() {
-    let mut rng = StdRng::seed_from_u64(7);
-    for (index, target) in targets().iter().cycle().take(15).enumerate() {
-        let splits = [1, 3, 16, 5][index % 4];
-        let case = Case::random(target, index, any_cache(index, &mut rng), splits, true, &mut rng);
-        // The first token of a sequence, a tile's last, a tile's first, any.
-        let n_before = [0, 63, 64, rng.random_range(300..600)][index / 2 % 4];
-        Case { n_before, ..case }.check(target, &mut rng);
+    for target in targets() {
+        let cases = (choices(), caches(), before(), select(vec![1, 3, 5, 16usize]));
+        let cases = cases.prop_map(|(choices, cache, n_before, splits)| Case {
+            n_before,
+            ..Case::of(&target, cache, splits, true, &choices)
+        });
+        let name = format!("attention with heads, {}", target.name);
+        check_cases(&name, 4, &cases, |case, rng| case.check(&target, rng));
     }
+}
+
+/// `None`: what this case needs does not fit the device's workgroup memory.
+fn in_one_dispatch(
+    target: &Target,
+    case: Case,
+    (tile, words_ahead, chained): (usize, usize, bool),
+    next: Option<(WeightFormat, usize)>,
+) -> Option<Case> {
+    let AttentionSpec { gqa, cache, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
+    let mut decode = DecodeAttentionSpec {
+        gqa,
+        cache,
+        kv_group: 0,
+        split: Split { tile, ..split },
+        heads_per_group,
+        words_ahead,
+        heads: case.heads.clone(),
+        softcap,
+        output_stride,
+        output,
+        next: None,
+        clears: 0,
+        subgroup_size: target.subgroup_size,
+        chained: chained && target.chains,
+    };
+    while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
+        decode.split.tile /= 2;
+    }
+    if decode.shared_bytes() > target.shared_memory_bytes {
+        return None;
+    }
+    let has_next = target.next.is_some() && matches!(output, ActivationFormat::Codes(_));
+    if let Some((format, rows)) = next.filter(|_| has_next) {
+        let cols = gqa * cache.n_kv_heads * cache.head_dim;
+        decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
+        decode.clears = CLEARS;
+    }
+    Some(Case { attention: decode.as_attention(), decode: Some(decode), ..case })
 }
 
 #[test]
 fn attention_of_decode_in_one_dispatch() {
-    let mut rng = StdRng::seed_from_u64(11);
-    let targets = targets();
-    let mut with_subgroups = targets.iter().filter(|target| target.subgroup_size > 0).cycle();
-    for index in 0..24 {
-        let target = with_subgroups.next().expect("a target with subgroups");
-        let mut cache = any_cache(index, &mut rng);
-        while !DecodeAttentionSpec::takes(&cache, target.subgroup_size) {
-            cache.head_dim = [64, 40, 32, 128, 80, 10, 256][rng.random_range(0..7)];
-        }
-        let splits = [1, 3, 16, 5][index % 4];
-        let case = Case::random(target, index, cache, splits, true, &mut rng);
-        let AttentionSpec { gqa, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
-        let mut decode = DecodeAttentionSpec {
-            gqa,
-            cache,
-            kv_group: 0,
-            split: Split { tile: [64, 128, 32][index % 3], ..split },
-            heads_per_group,
-            words_ahead: [16, 4, 7, 1][index / 2 % 4],
-            heads: case.heads.clone(),
-            softcap,
-            output_stride,
-            output,
-            next: None,
-            clears: 0,
-            subgroup_size: target.subgroup_size,
-            chained: index % 3 == 0,
-        };
-        while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
-            decode.split.tile /= 2;
-        }
-        if decode.shared_bytes() > target.shared_memory_bytes {
-            continue;
-        }
-        if target.next.is_some() && matches!(output, ActivationFormat::Codes(_)) && index % 8 != 6 {
-            let format = [WeightFormat::Int4 { group: 32 }, WeightFormat::Int8][rng.random_range(0..2)];
-            let (rows, cols) = (rng.random_range(1..200), gqa * cache.n_kv_heads * cache.head_dim);
-            decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
-            decode.clears = CLEARS;
-        }
+    for target in targets().into_iter().filter(|target| target.subgroup_size > 0) {
+        let is_taken = |cache: &CacheLayout| DecodeAttentionSpec::takes(cache, target.subgroup_size);
+        let kernel = (select(vec![32, 64, 128usize]), select(vec![1, 4, 7, 16usize]), any::<bool>());
+        let next_format = select(vec![WeightFormat::Int4 { group: 32 }, WeightFormat::Int8]);
+        let next = prop::option::weighted(0.8, (next_format, 1..200usize));
+        let caches = caches().prop_filter("caches that it takes", is_taken);
         // The first step, and one after others, which finds the counters as they left them.
-        let n_before = [0, 31, 64, rng.random_range(300..600)][index / 2 % 4];
-        Case { n_before, attention: decode.as_attention(), decode: Some(decode), ..case }.check(target, &mut rng);
+        let cases = (choices(), caches, before(), select(vec![1, 3, 5, 16usize]), kernel, next);
+        let cases = cases.prop_filter_map("fits", |(choices, cache, n_before, splits, kernel, next)| {
+            let case = Case::of(&target, cache, splits, true, &choices);
+            in_one_dispatch(&target, Case { n_before, ..case }, kernel, next)
+        });
+        let name = format!("decode attention, {}", target.name);
+        check_cases(&name, 8, &cases, |case, rng| case.check(&target, rng));
     }
 }
 
@@ -119,97 +187,82 @@ fn flash_attention() {
     let Some(target) = matrix_target() else {
         return skip_matrix_units("f16");
     };
-    let small = target.matrix.expect("set above").flash;
-    let mut rng = StdRng::seed_from_u64(10);
-    for index in 0..13 {
-        let head_dim = [64, 256, 16, 128, 32, 80, 96, 160][index % 8];
-        // Too few tokens for all lanes of larger subgroups.
-        let page_tokens = if index == 9 && target.subgroup_size < 32 { 16 } else { 32 };
-        let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens };
-        let mut case = Case::random(&target, index / 2, cache, 1, false, &mut rng);
-        case.attention.split.room = 1;
-        let flash = FlashTile { subgroups: [4, 8][index / 8 % 2], ..small };
-        let n_heads = cache.n_kv_heads * case.attention.gqa;
-        let formats = [ActivationFormat::Halves(Precision::Int8), ActivationFormat::Factored(Precision::Int8)];
-        let written =
-            formats.into_iter().cycle().skip(index % 2).take(2).find(|one| flash.writes(*one, &cache, n_heads));
-        case.attention.output = written.filter(|_| index % 3 != 2).unwrap_or(ActivationFormat::F32);
-        // From the first token on, from any other, in a program that has room for more rows.
-        let n_before = [0, rng.random_range(1..600)][index / 3 % 2];
-        let n_rows = rng.random_range(1..100);
-        Case { flash: Some(flash), n_before, n_rows, rows: n_rows + rng.random_range(0..70), ..case }
-            .check(&target, &mut rng);
+    // Too few tokens in a page for all lanes of larger subgroups.
+    let short_pages = (target.subgroup_size < 32).then_some((64, 16));
+    for (head_dim, page_tokens) in
+        [16, 32, 64, 80, 96, 128, 160, 256].map(|dim| (dim, 32)).into_iter().chain(short_pages)
+    {
+        let rows = (1..100usize, 0..70usize);
+        let cases = (choices(), 1..4usize, prop_oneof![Just(0), 1..600usize], rows, any::<bool>());
+        let cases = cases.prop_map(|(choices, n_kv_heads, n_before, (n_rows, unused_rows), many_subgroups)| {
+            let cache = CacheLayout { format: KvFormat::F16, n_kv_heads, head_dim, page_tokens };
+            let case = Case::of(&target, cache, 1, false, &Choices { output: None, unused_room: 0, ..choices.clone() });
+            let subgroups = if many_subgroups { 8 } else { 4 };
+            let flash = FlashTile { subgroups, ..target.matrix.expect("set above").flash };
+            let n_heads = cache.n_kv_heads * case.attention.gqa;
+            let formats = [ActivationFormat::Halves(Precision::Int8), ActivationFormat::Factored(Precision::Int8)];
+            let is_written = |format: &ActivationFormat| flash.writes(*format, &cache, n_heads);
+            let output =
+                choices.output.and_then(|first| formats.into_iter().cycle().skip(first).take(2).find(is_written));
+            let attention = AttentionSpec { output: output.unwrap_or(ActivationFormat::F32), ..case.attention };
+            Case { attention, flash: Some(flash), n_before, n_rows, rows: n_rows + unused_rows, ..case }
+        });
+        let name = format!("flash attention, heads of {head_dim}, pages of {page_tokens}");
+        check_cases(&name, 1 + u32::from(head_dim % 64 == 0), &cases, |case, rng| case.check(&target, rng));
     }
 }
 
-fn any_cache(index: usize, rng: &mut StdRng) -> CacheLayout {
-    let head_dim = [64, 32, 96, 40, 256, 128, 10, 80][rng.random_range(0..8)];
-    let format = [KvFormat::F16, KvFormat::Int8][index / 3 % 2];
-    CacheLayout { format, n_kv_heads: rng.random_range(1..4), head_dim, page_tokens: 32 }
-}
-
 impl Case {
-    fn random(
-        target: &Target,
-        index: usize,
-        cache: CacheLayout,
-        splits: usize,
-        folded: bool,
-        rng: &mut StdRng,
-    ) -> Case {
+    /// A launch of one row; `folded`: the work on heads is attention's prologue.
+    fn of(target: &Target, cache: CacheLayout, splits: usize, folded: bool, choices: &Choices) -> Case {
         let head_dim = cache.head_dim;
-        let gqa = [1, 2, 3, 5, 8, 16][rng.random_range(0..6)];
-        let heads_per_group = if gqa >= 8 { 4 } else { gqa };
+        let gqa = choices.heads_per_kv_head;
         let n_heads = gqa * cache.n_kv_heads;
         let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
-        let with_norm = index % 3 != 1;
-        let with_rope = index % 5 != 4;
-        let rotary_dim = if index % 4 == 3 { head_dim / 2 } else { head_dim };
+        let (norm, rope) = (choices.with_norm, choices.with_rope);
         let width = ((n_heads + 2 * cache.n_kv_heads) * head_dim).next_multiple_of(32);
         let q_width = (n_heads * head_dim).next_multiple_of(32);
         let heads = HeadsSpec {
             parts: vec![
-                part(n_heads, with_norm.then_some(NormOf::Query), with_rope, 0.3, Destination::Output),
-                part(cache.n_kv_heads, with_norm.then_some(NormOf::Key), with_rope, 1.0, Destination::Keys),
+                part(n_heads, norm.then_some(NormOf::Query), rope, 0.3, Destination::Output),
+                part(cache.n_kv_heads, norm.then_some(NormOf::Key), rope, 1.0, Destination::Keys),
                 part(cache.n_kv_heads, None, false, 1.0, Destination::Values),
             ],
             cache,
             input_stride: width,
             output_stride: q_width,
             eps: Number::new(1e-6),
-            rotary_dim,
+            rotary_dim: if choices.half_rotary { head_dim / 4 * 2 } else { head_dim },
             rope_coarse: rope_coarse(CONTEXT),
             kv_group: 0,
             subgroup_size: target.subgroup_size,
         };
-        let window = [None, Some(rng.random_range(2..60)), Some(rng.random_range(60..500)), Some(1)][index % 4];
         let formats = [
             ActivationFormat::Codes(Precision::Int8),
             ActivationFormat::Factored(Precision::Int8),
             ActivationFormat::Halves(Precision::Int8),
         ];
-        let given = |format: &ActivationFormat| format.lies_in_heads(n_heads, head_dim);
-        let format = formats.into_iter().cycle().skip(index / 2 % 3).take(3).find(given);
-        let output = format.filter(|_| index.is_multiple_of(2)).unwrap_or(ActivationFormat::F32);
+        let fits = |format: &ActivationFormat| format.lies_in_heads(n_heads, head_dim);
+        let output = choices.output.and_then(|first| formats.into_iter().cycle().skip(first).take(3).find(fits));
         let attention = AttentionSpec {
             gqa,
             cache,
             kv_group: 0,
             split: Split {
                 tile: TILE,
-                rows_per_group: if folded { 1 } else { [1, 2, 3][rng.random_range(0..3)] },
-                window,
+                rows_per_group: if folded { 1 } else { choices.rows_per_group },
+                window: choices.window,
                 splits,
-                room: if splits == 1 { [1, 2][index / 3 % 2] } else { splits + index % 3 },
+                room: splits + choices.unused_room,
                 newest_apart: folded,
             },
-            heads_per_group,
-            words_ahead: [4, 1, 7][index % 3],
+            heads_per_group: if gqa >= 8 { 4 } else { gqa },
+            words_ahead: choices.words_ahead,
             input_stride: if folded { width } else { q_width },
             prologue: folded.then(|| heads.clone()),
-            softcap: index.is_multiple_of(4).then(|| Number::new(2.0)),
+            softcap: choices.softcap.then(|| Number::new(2.0)),
             output_stride: q_width,
-            output,
+            output: output.unwrap_or(ActivationFormat::F32),
             subgroup_size: target.subgroup_size,
         };
         Case { attention, flash: None, decode: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }

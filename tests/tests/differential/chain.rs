@@ -15,33 +15,9 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
     let layout = WeightLayout { format: WeightFormat::Int8, rows: vocab, cols };
     let weights = packed(&mut rng, &layout);
     let input = ActivationFormat::Codes(Precision::Int8);
-    let matmul = MatMulSpec {
-        layout,
-        input_stride: cols,
-        output_stride: vocab,
-        output_first: 0,
-        input,
-        output: ActivationFormat::F32,
-        prologue: None,
-        bias: false,
-        act_mul: None,
-        next: None,
-        clears: 0,
-        softcap: None,
-        row_from_step: false,
-        tile: MatMulTile {
-            columns: 1,
-            tiles_per_lane: 1,
-            k_slices: 1,
-            group_tiles: 4,
-            unroll: 1,
-            passes: 1,
-            early: true,
-            sharing: Sharing::Own,
-        },
-        subgroup_size: target.subgroup_size,
-        chained: true,
-    };
+    let plain = plain_matmul(&target, layout);
+    let tile = MatMulTile { group_tiles: 4, early: true, ..plain.tile };
+    let matmul = MatMulSpec { input, tile, chained: true, ..plain };
     let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: vocab };
     let sample =
         SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size, chained: true };

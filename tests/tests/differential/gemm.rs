@@ -1,7 +1,11 @@
 //! The GEMM on matrix units, on devices that have some: `cargo xtask matrices` brings one.
 
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use tests::launch::{Operand, POISON, device, device_register_matrices, skip_matrix_units};
 use unicorn_kernels::activations::{decode_row, encode_row};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
@@ -10,7 +14,7 @@ use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role,
 use unicorn_spirv::target::GemmTuning;
 use unicorn_spirv::{Target, target};
 
-use crate::{TOLERANCE, assert_same, floats, launch, matrix_target, normals, packed};
+use crate::{TOLERANCE, assert_same, check_cases, floats, launch, matrix_target, normals, packed};
 
 const FORMATS: [WeightFormat; 5] = [
     WeightFormat::Int4 { group: 32 },
@@ -41,31 +45,56 @@ fn every_format_tile_and_folding() {
         .into_iter()
         .chain(presets.filter(|(tile, size)| alike(tile, *size)).map(|(tile, _)| tile))
         .collect();
-    let mut rng = StdRng::seed_from_u64(9);
-    let mut checked = 0;
-    for index in 0..5 * (tiles.len() - 1) {
-        let act_mul = [None, Some(Activation::Silu), None, Some(Activation::GeluTanh)][index % 4];
-        let rows = if act_mul.is_some() { 16 * rng.random_range(1..20usize) } else { rng.random_range(1..300) };
-        let (rows, cols) = if index == 0 { (1003, 300) } else { (rows, rng.random_range(1..400usize)) };
-        let output_first = 8 * rng.random_range(0..4usize);
-        let product = Product {
-            layout: WeightLayout { format: FORMATS[index % 5], rows, cols },
-            input: [Precision::Int8, Precision::Int11][rng.random_range(0..2)],
+    let checked = Cell::new(0);
+    let check = |spec: &GemmSpec, n_rows: usize, rng: &mut StdRng| {
+        // Lanes of large subgroups have no whole words to share out of the smallest tiles.
+        if spec.shares_out() {
+            check_gemm(&target, spec, n_rows, rng);
+            checked.set(checked.get() + 1);
+        }
+    };
+    let spec = |product, tile| GemmSpec { product, tile, subgroup_size: target.subgroup_size };
+    check(&spec(large_product(), square), 70, &mut StdRng::seed_from_u64(9));
+    for tile in tiles {
+        for format in FORMATS {
+            let cases = (products(format, 1..400), 1..150usize);
+            check_cases(&format!("GEMM of {format:?}, {tile:?}"), 1, &cases, |(product, n_rows), rng| {
+                check(&spec(product.clone(), tile), *n_rows, rng);
+            });
+        }
+    }
+    assert!(checked.get() >= 5, "{} kernels checked", checked.get());
+}
+
+/// A product with matrix rows and columns that fill no tile.
+fn large_product() -> Product {
+    Product {
+        layout: WeightLayout { format: FORMATS[0], rows: 1003, cols: 300 },
+        input: Precision::Int8,
+        input_stride: 320,
+        output_stride: 1024,
+        output_first: 0,
+        bias: false,
+        act_mul: None,
+    }
+}
+
+fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy<Value = Product> {
+    let shape = (1..300usize, cols, 0..4usize);
+    let act_mul = select(vec![None, Some(Activation::Silu), Some(Activation::GeluTanh)]);
+    (shape, act_mul, any::<bool>(), any::<bool>()).prop_map(move |((rows, cols, parts), act_mul, precise, bias)| {
+        let rows = if act_mul.is_some() { rows.next_multiple_of(16) } else { rows };
+        let output_first = 8 * parts;
+        Product {
+            layout: WeightLayout { format, rows, cols },
+            input: if precise { Precision::Int11 } else { Precision::Int8 },
             input_stride: cols.next_multiple_of(32),
             output_stride: (rows + output_first).next_multiple_of(32),
             output_first,
-            bias: index % 3 == 1,
+            bias,
             act_mul,
-        };
-        let spec = GemmSpec { product, tile: tiles[index % tiles.len()], subgroup_size: target.subgroup_size };
-        let n_rows = rng.random_range(1..150);
-        // Lanes of large subgroups have no whole words to share out of the smallest tiles.
-        if spec.shares_out() {
-            check_gemm(&target, &spec, n_rows, &mut rng);
-            checked += 1;
         }
-    }
-    assert!(checked >= 5, "{checked} kernels checked");
+    })
 }
 
 /// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that a target knows to keep
@@ -81,42 +110,40 @@ fn weights_from_registers() {
     if device().name.contains("NVIDIA") && device().features.multiplies_f16_matrices(16) {
         targets.push(own);
     }
-    let mut rng = StdRng::seed_from_u64(33);
     for target in targets {
         let Some(GemmTuning::Registers(tuning)) = target.matrix.map(|matrix| matrix.gemm) else {
             unreachable!("both have weights from registers")
         };
-        for index in 0..8 {
-            let tile = tuning.tiles[index % tuning.tiles.len()].tile;
-            let act_mul = [None, Some(Activation::GeluTanh), None][index % 3];
-            let rows = if act_mul.is_some() { 16 * rng.random_range(1..20usize) } else { rng.random_range(1..300) };
-            let (rows, cols) = if index == 0 { (1003, 300) } else { (rows, rng.random_range(65..900usize)) };
-            let halves_out = act_mul.is_some() && index > 1;
-            let rows = if halves_out { 256 } else { rows };
-            let output_first = if halves_out { 0 } else { 8 * rng.random_range(0..4usize) };
-            let product = Product {
-                layout: WeightLayout { format: FORMATS[index % 5], rows, cols },
-                input: [Precision::Int8, Precision::Int11][index / 2 % 2],
-                input_stride: cols.next_multiple_of(32),
-                output_stride: (rows + output_first).next_multiple_of(32),
-                output_first,
-                bias: index % 4 == 1,
-                act_mul,
-            };
-            let n_rows = rng.random_range(1..150);
-            let mut spec = RegisterGemmSpec {
-                product,
-                halves_out,
-                tile,
-                rows: n_rows,
-                splits: 1,
-                subgroup_size: target.subgroup_size,
-                lanes_hold_fragments: tuning.lanes_hold_fragments,
-            };
-            spec.splits = rng.random_range(1..=spec.stages());
-            check_register_gemm(&target, &spec, n_rows, &mut rng);
+        let spec = |product: Product, tile, halves_out, rows| RegisterGemmSpec {
+            product,
+            halves_out,
+            tile,
+            rows,
+            splits: 1,
+            subgroup_size: target.subgroup_size,
+            lanes_hold_fragments: tuning.lanes_hold_fragments,
+        };
+        let tiles = tuning.tiles.iter().map(|one| one.tile);
+        let large = spec(large_product(), tuning.tiles[0].tile, false, 70);
+        check_register_gemm(&target, &large, 70, &mut StdRng::seed_from_u64(33));
+        for (tile, format) in tiles.flat_map(|tile| FORMATS.map(|format| (tile, format))) {
+            let cases = (products(format, 65..900), 1..150usize, any::<bool>(), any::<Index>());
+            let cases = cases.prop_map(|(product, n_rows, halves_out, splits)| {
+                let halves_out = halves_out && product.act_mul.is_some();
+                let product = if halves_out { written_as_halves(product) } else { product };
+                let spec = spec(product, tile, halves_out, n_rows);
+                RegisterGemmSpec { splits: 1 + splits.index(spec.stages()), ..spec }
+            });
+            let name = format!("register GEMM of {format:?}, {tile:?}, {}", target.name);
+            check_cases(&name, 1, &cases, |spec, rng| check_register_gemm(&target, spec, spec.rows, rng));
         }
     }
+}
+
+/// Halves are written in whole blocks, from the first column on.
+fn written_as_halves(product: Product) -> Product {
+    let layout = WeightLayout { rows: 256, ..product.layout };
+    Product { layout, output_first: 0, output_stride: layout.rows, ..product }
 }
 
 pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
