@@ -1,5 +1,4 @@
-//! The bandwidth at which the device reads its memory, measured: what a decode step, which reads every weight once, is held
-//! against.
+//! The bandwidth at which the device reads its memory, measured: the upper bound of a decode step, which reads every weight once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,22 +18,22 @@ use crate::vk::timestamps::Timestamps;
 use crate::vk::workgroup_range::WorkgroupRange;
 use unicorn_artifact::step::Link;
 
-/// Far beyond the caches of any device, and long enough for one dispatch to say something, where memory has room ...
-const MOST_BYTES: u64 = 1 << 30;
-/// ... and beyond those of a CPU, which reads slower.
-const MOST_SOFTWARE_BYTES: u64 = 128 << 20;
-/// So little that its lack is worth an error.
-const LEAST_BYTES: u64 = 1 << 20;
-/// More than any device runs at a time, so that none of it is idle at the end.
+/// Bytes that are read where memory allows it: far more than any cache holds.
+const MAX_BYTES: u64 = 1 << 30;
+/// The same on software devices, which read slower.
+const MAX_SOFTWARE_BYTES: u64 = 128 << 20;
+/// Fewest bytes that are read.
+const MIN_BYTES: u64 = 1 << 20;
+/// More than any device runs at a time, so that the last ones keep it busy.
 const MAX_WORKGROUPS: u64 = 8192;
-/// Submissions that count, after one that does not; the median is the answer.
+/// Submissions whose median counts, after one to warm up.
 const ROUNDS: usize = 5;
 
 /// Bytes read per second from device-local memory by `kernel`, the artifact's [`unicorn_artifact::TargetKernels::reads`]; by the
 /// device's own clock where it keeps one, so that the submission does not count.
 ///
 /// # Errors
-/// When there is no room for what is read, or the device fails.
+/// When there is too little memory, or the device fails.
 pub fn measure(device: &Arc<Device>, queue: &mut SubmissionQueue, kernel: &Arc<Pipeline>) -> Result<f64, LoadError> {
     let len_bytes =
         scratch_bytes(device)?.min(device.facts().storage_range_bytes) / READ_BLOCK_BYTES * READ_BLOCK_BYTES;
@@ -42,7 +41,7 @@ pub fn measure(device: &Arc<Device>, queue: &mut SubmissionQueue, kernel: &Arc<P
     let source = Buffer::create(device, len_bytes, usage)?.buffer;
     let count = (len_bytes / READ_BLOCK_BYTES).min(MAX_WORKGROUPS);
     let folded = Buffer::create(device, 4 * count, usage)?.buffer;
-    // Memory that nobody wrote may not be there, and zeros that a system has not given out yet are all in one page.
+    // Memory that was never written may not be allocated, or be one shared page of zeros.
     queue.run(&[CommandList::record(device, vec![Command::Fill(source.whole())])?])?;
 
     let bindings = vec![source.whole(), folded.whole()];
@@ -71,10 +70,10 @@ pub fn measure(device: &Arc<Device>, queue: &mut SubmissionQueue, kernel: &Arc<P
     Ok(len_bytes as f64 / seconds[ROUNDS / 2])
 }
 
-/// What a measurement may take, which is no more than half of what is free: others may want memory at the same time.
+/// Size of a measurement's buffer: at most half of the free memory, which other processes may need.
 pub fn scratch_bytes(device: &Device) -> Result<u64, LoadError> {
-    let most_bytes = if device.facts().kind == DeviceKind::Cpu { MOST_SOFTWARE_BYTES } else { MOST_BYTES };
+    let max_bytes = if device.facts().kind == DeviceKind::Cpu { MAX_SOFTWARE_BYTES } else { MAX_BYTES };
     let heaps = device.heaps()?;
     let free_bytes = heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.available_bytes()).max();
-    Ok(most_bytes.min(free_bytes.unwrap_or(0) / 2).max(LEAST_BYTES))
+    Ok(max_bytes.min(free_bytes.unwrap_or(0) / 2).max(MIN_BYTES))
 }
