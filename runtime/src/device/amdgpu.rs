@@ -99,7 +99,7 @@ pub(crate) mod tests {
         let other = DeviceFacts { device_id: 0x744c, ..apu.clone() };
         assert_eq!(AmdgpuMemory::read_below(&other, folder.path()), None);
         assert_eq!(AmdgpuMemory::read_below(&DeviceFacts { vendor_id: 0x10de, ..apu.clone() }, folder.path()), None);
-        // Two equal cards cannot be told apart.
+        // Two equal cards cannot be distinguished.
         write_card(folder.path(), "card2", [8, 3, 16, 1].map(|bytes: u64| bytes.to_string()));
         assert_eq!(AmdgpuMemory::read_below(&apu, folder.path()), None);
     }

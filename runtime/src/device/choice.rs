@@ -9,7 +9,7 @@ use unicorn_artifact::{TargetKernels, TargetMatch};
 use crate::device::facts::{DeviceFacts, DeviceKind, f16_matrix};
 use crate::error::LoadError;
 
-/// The device that a caller asks for. Parses from text: digits are an index, anything else is part of a name, and nothing is
+/// Which device to use. Parses from text: digits are an index, anything else is part of a name, and nothing is
 /// [`DeviceChoice::Auto`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {

@@ -8,7 +8,7 @@ use unicorn_artifact::account::size;
 /// queues reads this value and never the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceFacts {
-    /// Position in the Vulkan loader's list; `--device 1` and [`crate::DeviceChoice::Index`] refer to it.
+    /// Position in the Vulkan loader's list, as in [`crate::DeviceChoice::Index`].
     pub index: usize,
     /// The driver's name for the device.
     pub name: String,

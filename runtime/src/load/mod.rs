@@ -1,4 +1,4 @@
-//! Weight bytes from the artifact to the device, unchanged: which path they take, in which order, and whether they arrived.
+//! Weight bytes from the artifact to the device, unchanged: over which path, in which order, and whether all of them are resident.
 //!
 //! In: an open artifact, a device, the tier of each weight slice. Out: filled buffers and an [`crate::UploadReport`].
 //! Not known here: what a tensor is, what kernels do with the weights, sequences.
@@ -13,7 +13,7 @@
 //!
 //! - `artifact`: the open artifact file
 //! - `order`: chunks of the slices, and the order in which they are loaded
-//! - `upload_path`: the four ways of bytes to the device
+//! - `upload_path`: the four paths of bytes to the device
 //! - `slices`: weight slices with their buffers
 //! - `page_cache`, `reader`: reads on all cores that leave nothing in the page cache
 //! - `fill`: fills the slices' buffers chunk by chunk

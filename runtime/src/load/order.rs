@@ -1,5 +1,5 @@
 //! The order in which weights are loaded: pure functions of the artifact. Slices are loaded in chunks, and chunks in an order,
-//! so that one number (how many chunks from the front are complete) says which dispatches can run.
+//! so that one number (how many chunks from the front are complete) determines which dispatches can run.
 
 use unicorn_artifact::{Binding, BufferRef, Dispatch, TargetKernels};
 

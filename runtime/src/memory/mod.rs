@@ -1,6 +1,6 @@
 //! Memory of a loaded model: how much each tier needs and has, which buffers there are, and which KV pages are free.
 //!
-//! In: the artifact's [`unicorn_artifact::Plan`], [`crate::DeviceFacts`], the context and budget that the caller asks for.
+//! In: the artifact's [`unicorn_artifact::Plan`], [`crate::DeviceFacts`], the requested context and budget.
 //! Out: a context length or [`crate::InsufficientMemory`], allocated buffers, block tables.
 //! Not known here: how weights reach their buffers (`load`), what kernels do with a buffer, what a sequence is.
 //!

@@ -5,7 +5,7 @@ use unicorn_artifact::{KvGroupPlan, Plan, Tier};
 use crate::device::memory_types::BufferUse;
 use crate::memory::tier_bytes::TierBytes;
 
-/// How large a KV cache a caller asks for.
+/// How large a KV cache is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextRequest {
     /// Tokens of the longest sequence; `None`: as many as memory allows, up to `max_positions`.

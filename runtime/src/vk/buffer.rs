@@ -348,7 +348,7 @@ fn import_memory(
         .allocation_size(import_bytes)
         .memory_type_index(kind as u32)
         .push_next(&mut pages);
-    // SAFETY: whole pages, aligned as the driver asks, of a type that it named for them; the buffer keeps them alive longer
+    // SAFETY: whole pages with the driver's alignment, of a type that it accepts for them; the buffer keeps them alive longer
     // than this memory.
     let memory = unsafe { device.raw.allocate_memory(&request, None) }.named("vkAllocateMemory")?;
     bind(device, buffer, memory)?;

@@ -66,7 +66,7 @@ impl Device {
         // SAFETY: queue family, extensions and features were all reported by this device.
         let raw = unsafe { instance.raw.create_device(physical, &request, None) }.named("vkCreateDevice")?;
         let raw = faults::of_device(raw);
-        // SAFETY: the request above asked for queue 0 of either family.
+        // SAFETY: the device was created with queue 0 of either family.
         let queue = |family| Queue { raw: Mutex::new(unsafe { raw.get_device_queue(family, 0) }), family };
         let (compute, transfer) = (queue(choice.compute), choice.transfer.map(queue));
         // SAFETY: the device belongs to the instance.

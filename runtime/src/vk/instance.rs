@@ -1,4 +1,4 @@
-//! The Vulkan instance, and the validation layer when UNICORN_VALIDATE asks for it.
+//! The Vulkan instance, and the validation layer if UNICORN_VALIDATE is set.
 
 use std::ffi::{CStr, c_void};
 use std::io::Write;

@@ -135,7 +135,7 @@ impl Pipeline {
             request = request.push_next(&mut report);
         }
         let cache = cache.map_or(vk::PipelineCache::null(), |cache| cache.raw);
-        // SAFETY: module, layout and cache are alive; a required size is asked for, and statistics are kept, only where
+        // SAFETY: module, layout and cache are alive; a subgroup size is required, and statistics are captured, only where
         // the device has the feature, and feedback is part of Vulkan 1.3.
         let made = unsafe { device.raw.create_compute_pipelines(cache, &[request], None) };
         // SAFETY: a pipeline does not need its module once it is made.

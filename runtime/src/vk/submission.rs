@@ -125,7 +125,7 @@ impl SubmissionQueue {
 
 impl Drop for SubmissionQueue {
     fn drop(&mut self) {
-        // Failures are reported to whoever needs the results.
+        // A failure was returned, or will be, to the caller that needs the result.
         let _ = (self.end(0), self.end(1));
         if !self.device.is_stuck() {
             // SAFETY: nothing is in flight any more; null fences are ignored.

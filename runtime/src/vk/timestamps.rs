@@ -37,7 +37,7 @@ impl Timestamps {
     fn ticks(&self, index: u32) -> Option<u64> {
         assert!(index < self.count, "timestamp {index} of {}", self.count);
         let mut ticks = [0u64];
-        // SAFETY: the query exists and is 64 bits wide as asked for.
+        // SAFETY: the query exists, and its result is 64 bits wide as requested.
         let read = unsafe {
             self.device.raw.get_query_pool_results(self.pool, index, &mut ticks, vk::QueryResultFlags::TYPE_64)
         };
