@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{Kernels, Meta, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{Meta, Pipeline, Plan, TokenizerSection};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -15,7 +15,7 @@ use crate::load::artifact::ArtifactFile;
 use crate::load::streaming::StreamingState;
 use crate::memory::budget::AvailableMemory;
 use crate::memory::context::choose_context;
-use crate::memory::kv_pages::PagesInUse;
+use crate::memory::kv_pages::{BlockTable, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages};
 use crate::options::LoadOptions;
 use crate::probe::bandwidth;
@@ -28,7 +28,8 @@ use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
 use crate::session::stream::{self, BatchRow, BatchTokens};
 use crate::step::sampling::Sampled;
-use crate::tune::measure::TuningResources;
+use crate::tune::choices::{Choice, StepShape};
+use crate::tune::measure::{Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, Tuner, TuningResources};
 use crate::vk::instance::Instance;
 
 /// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
@@ -219,20 +220,97 @@ impl Model {
         bandwidth::measure(&device, &mut engine.lane, engine.reads.as_ref()?).ok()
     }
 
-    /// The target as the artifact holds it, alternatives included.
-    pub(crate) fn untuned(&self) -> &TargetKernels {
-        self.shared.artifact.target(self.shared.decided.target)
+    /// Shapes of steps that [`Model::time_kernels`] can measure at this depth, with the number of versions of their program: those
+    /// for which the model was loaded with enough sequences and context.
+    pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
+        self.tuner().shapes(depth_tokens)
     }
 
-    pub(crate) fn kernels(&self) -> &Kernels {
-        self.shared.artifact.kernels()
+    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. `progress` is called with
+    /// the number of candidate rounds done and their total. Blocks all steps of other sessions meanwhile.
+    ///
+    /// # Errors
+    /// When a kernel does not compile, the device has no timestamps or fails, or too few sequences are free.
+    ///
+    /// # Panics
+    /// Unless the model was loaded with [`LoadOptions::candidates`] and has such a version.
+    pub fn time_kernels(
+        &self,
+        shape: StepShape,
+        version: u32,
+        effort: Effort,
+        is_tuned: impl Fn(&Pipeline) -> bool,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<TimedPipeline>, TuneError> {
+        let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
+        self.tuner().time_kernels(self.tuning_resources(), on_engine, (shape, version), effort, is_tuned, progress)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
+    /// Medians of the seconds of whole steps, one a choice. `progress` and blocking as in [`Model::time_kernels`].
+    ///
+    /// # Errors
+    /// As [`Model::time_kernels`].
+    ///
+    /// # Panics
+    /// As [`Model::time_kernels`], and if a choice does not exist in the artifact.
+    pub fn time_steps(
+        &self,
+        shape: StepShape,
+        choices: &[Choice],
+        effort: Effort,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<f64>, TuneError> {
+        let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
+        self.tuner().time_steps(self.tuning_resources(), on_engine, shape, choices, effort, progress)
     }
 
-    pub(crate) fn tuning_resources(&self) -> &TuningResources {
+    fn tuner(&self) -> Tuner<'_> {
+        let (artifact, decided) = (&self.shared.artifact, &self.shared.decided);
+        Tuner {
+            target: artifact.target(decided.target),
+            kernels: artifact.kernels(),
+            plan: artifact.plan(),
+            model: self.shared.model(),
+            context_tokens: decided.context_tokens,
+            slots: self.shared.slots(),
+            barriers: self.shared.has_barriers(),
+        }
+    }
+
+    /// Runs `work` on the engine of the first load, with `sequences` empty sequences of its own; frees their pages.
+    fn on_idle_engine(&self, sequences: u32, work: &mut IdleWork<'_>) -> Result<(), RunError> {
+        let shared = &self.shared;
+        let mut taken = TakenSlots { shared, slots: Vec::new() };
+        for _ in 0..sequences {
+            taken.slots.push(shared.take_slot()?);
+        }
+        let mut slot = shared.lock_engine();
+        // The tuning resources are buffers of the first engine.
+        let engine = slot.engine().filter(|_| shared.generation() == 0);
+        let engine = engine.ok_or(RunError::DeviceLost { detail: "it was lost since loading".into() })?;
+        engine.settle(None)?;
+        let mut tables: Vec<Vec<BlockTable>> = taken.slots.iter().map(|_| shared.empty_tables()).collect();
+        let ran = work(IdleEngine { engine, slots: &taken.slots, tables: &mut tables });
+        for tables in &mut tables {
+            let mut pools = engine.pools.lock();
+            tables.iter_mut().zip(pools.iter_mut()).for_each(|(table, pool)| table.truncate(pool, 0));
+        }
+        Ok(ran?)
+    }
+
+    fn tuning_resources(&self) -> &TuningResources {
         self.tuning_resources.as_ref().expect("loaded with candidates")
+    }
+}
+
+/// Slots that no session can take meanwhile.
+struct TakenSlots<'m> {
+    shared: &'m Shared,
+    slots: Vec<u32>,
+}
+
+impl Drop for TakenSlots<'_> {
+    fn drop(&mut self) {
+        self.slots.iter().for_each(|&slot| self.shared.give_back_slot(slot));
     }
 }

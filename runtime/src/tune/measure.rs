@@ -1,19 +1,18 @@
-//! Measures every alternative of the kernels of a step, and whole steps, on the device and on the model's real buffers.
+//! Times of a program's variants: kernels by the device's timestamps, and whole steps, on made-up tokens in the model's own
+//! buffers.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{ModelMeta, Pipeline, TargetKernels};
+use unicorn_artifact::{Kernels, ModelMeta, Pipeline, Plan, TargetKernels};
 
 use crate::error::{LoadError, RunError};
 use crate::memory::buffers::Buffers;
 use crate::memory::kv_pages::BlockTable;
-use crate::model::Model;
 use crate::program::pipelines::compile_each;
 use crate::program::programs::{self, RecordedPrograms};
-use crate::session::shared::Shared;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
@@ -22,7 +21,7 @@ use crate::tune::choices::{Choice, StepShape, shapes, versions};
 use crate::vk::device::Device;
 use crate::vk::pipeline::Capture;
 
-/// What a model that was loaded with [`crate::LoadOptions::candidates`] keeps, so that programs can be recorded later.
+/// What a model that was loaded with [`crate::LoadOptions::candidates`] keeps, to record other programs later.
 pub struct TuningResources {
     pub device: Arc<Device>,
     pub buffers: Buffers,
@@ -32,81 +31,106 @@ pub struct TuningResources {
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Times that every candidate gets its turn, so that what slows the device down for a while slows all of them.
+    /// Rounds in which every candidate runs once, so that a slow phase of the device affects all of them.
     pub rounds: u32,
-    /// Most steps of a turn, which ends early when it has taken [`TURN`].
+    /// Most steps of a candidate in a round; a round of it ends early after [`ROUND`].
     pub steps: u32,
     /// Cached tokens that a step of one row of each sequence attends to; fewer where so many take another program.
     pub depth_tokens: u32,
 }
 
-/// A turn of longer steps has one.
-pub const TURN: Duration = Duration::from_millis(300);
+/// Time after which a candidate's steps of one round end; at least one step runs.
+pub const ROUND: Duration = Duration::from_millis(300);
 
-/// One pipeline's candidates.
+/// Times of one pipeline's candidates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedPipeline {
-    /// Its number in the artifact.
+    /// Index of the pipeline in the artifact's target.
     pub pipeline: u32,
     /// The compiler's choice first, then the alternatives.
     pub candidates: Vec<TimedCandidate>,
 }
 
+/// Time of one candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedCandidate {
+    /// Name of the kernel.
     pub name: String,
-    /// Of all its dispatches in a step; the median of all steps.
+    /// Seconds of all its dispatches in a step; the median of all steps.
     pub seconds: f64,
 }
 
-/// Why there are no times.
+/// Why nothing was measured.
 #[derive(Debug)]
 pub enum TuneError {
-    /// A candidate could not be made.
+    /// A candidate could not be compiled or recorded.
     Load(LoadError),
     /// Its steps did not run.
     Run(RunError),
 }
 
-impl Model {
-    /// Shapes of steps that [`Model::time_kernels`] can measure at this depth, with as many versions of their program as there
-    /// are: those that this load has sequences and context for.
-    pub fn tunable(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
-        let target = self.untuned();
-        let has_room = |shape: &StepShape| {
-            let Some(depth_tokens) = cached_tokens(target, *shape, depth_tokens) else { return false };
+/// A loaded model, as far as a measurement needs it.
+pub struct Tuner<'m> {
+    /// The target as the artifact has it, with alternatives.
+    pub target: &'m TargetKernels,
+    pub kernels: &'m Kernels,
+    pub plan: &'m Plan,
+    pub model: &'m ModelMeta,
+    pub context_tokens: u32,
+    /// Sequences that the model was loaded for.
+    pub slots: u32,
+    /// Use barriers instead of counter synchronisation.
+    pub barriers: bool,
+}
+
+/// An engine for measurements: `slots` and `tables` of empty sequences that nothing else uses meanwhile.
+pub struct IdleEngine<'e> {
+    pub engine: &'e mut Engine,
+    pub slots: &'e [u32],
+    pub tables: &'e mut [Vec<BlockTable>],
+}
+
+/// Work on an idle engine.
+pub type IdleWork<'a> = dyn FnMut(IdleEngine<'_>) -> Result<(), Stop> + 'a;
+
+/// Calls the work once with an idle engine that has the given number of sequences, and frees their pages.
+pub type OnIdleEngine<'a> = dyn FnMut(u32, &mut IdleWork<'_>) -> Result<(), RunError> + 'a;
+
+impl Tuner<'_> {
+    /// Shapes of steps that can be measured at this depth, with the number of versions of their program: those for which the model
+    /// was loaded with enough sequences and context.
+    pub fn shapes(&self, depth_tokens: u32) -> Vec<(StepShape, u32)> {
+        let fits = |shape: &StepShape| {
+            let Some(depth_tokens) = cached_tokens(self.target, *shape, depth_tokens) else { return false };
             let (sequences, last_token) = extent(*shape, depth_tokens);
-            sequences <= self.slots() && last_token < self.context_tokens()
+            sequences <= self.slots && last_token < self.context_tokens
         };
-        let shapes = shapes(target).into_iter().filter(has_room);
-        shapes.map(|shape| (shape, versions(target, shape).len() as u32)).collect()
+        let shapes = shapes(self.target).into_iter().filter(fits);
+        shapes.map(|shape| (shape, versions(self.target, shape).len() as u32)).collect()
     }
 
-    /// Times the candidates of all pipelines that are `wanted` of one version of a shape's program. `turn` hears of each
-    /// turn done, and how many there are.
+    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. `progress` is called with
+    /// the number of candidate rounds done and their total.
     ///
     /// # Errors
-    /// When a kernel does not compile, the device keeps no time, or fails, or another session has the room.
-    ///
-    /// # Panics
-    /// Unless the model was loaded with [`crate::LoadOptions::candidates`] and has such a version.
+    /// When a kernel does not compile, the device has no timestamps or fails, or too few sequences are free.
     pub fn time_kernels(
         &self,
-        shape: StepShape,
-        version: u32,
+        resources: &TuningResources,
+        on_engine: &mut OnIdleEngine<'_>,
+        (shape, version): (StepShape, u32),
         effort: Effort,
-        wanted: impl Fn(&Pipeline) -> bool,
-        turn: &mut dyn FnMut(u32, u32),
+        is_tuned: impl Fn(&Pipeline) -> bool,
+        progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<TimedPipeline>, TuneError> {
-        let target = self.untuned();
-        let program = versions(target, shape)[version as usize];
-        let Candidates { target, pipelines, names } = candidates(target, program, wanted);
+        let program = versions(self.target, shape)[version as usize];
+        let Candidates { target, pipelines, names } = candidates(self.target, program, is_tuned);
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let programs = self.record(&target, true)?;
+        let programs = self.record(resources, &target, true)?;
         let mut samples: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
-        self.take_turns(programs, shape, effort, turn, |engine, candidate| {
+        self.run_rounds(on_engine, programs, shape, effort, progress, &mut |engine, candidate| {
             let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
             for step in std::mem::take(&mut engine.profiles) {
                 for (pipeline, seconds) in pipelines.iter().zip(&step.seconds) {
@@ -127,109 +151,88 @@ impl Model {
         Ok(names.into_iter().map(&mut timed).collect())
     }
 
-    /// Medians of the seconds of whole steps, one a choice. `turn` as above.
+    /// Medians of the seconds of whole steps, one a choice. `progress` as in [`Tuner::time_kernels`].
     ///
     /// # Errors
-    /// As [`Model::time_kernels`].
+    /// As [`Tuner::time_kernels`].
     ///
     /// # Panics
-    /// As [`Model::time_kernels`], and if the artifact does not hold what is chosen.
+    /// If a choice does not exist in the artifact.
     pub fn time_steps(
         &self,
+        resources: &TuningResources,
+        on_engine: &mut OnIdleEngine<'_>,
         shape: StepShape,
         choices: &[Choice],
         effort: Effort,
-        turn: &mut dyn FnMut(u32, u32),
+        progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<f64>, TuneError> {
-        let target = variants(self.untuned(), shape, choices).expect("what was measured is there");
-        let programs = self.record(&target, false)?;
+        let target = variants(self.target, shape, choices).expect("choices exist in the artifact");
+        let programs = self.record(resources, &target, false)?;
         let mut samples = vec![Vec::new(); choices.len()];
-        self.take_turns(programs, shape, effort, turn, |engine, candidate| {
+        self.run_rounds(on_engine, programs, shape, effort, progress, &mut |engine, candidate| {
             samples[candidate].extend(engine.gpu_seconds(candidate, 0));
         })?;
         Ok(samples.into_iter().map(median).collect())
     }
 
-    /// Compiles and records the programs of `target`, with the time of each dispatch or only of the whole.
-    fn record(&self, target: &TargetKernels, profile: bool) -> Result<RecordedPrograms, LoadError> {
-        let TuningResources { device, buffers, bound_seconds } = self.tuning_resources();
-        let pipelines = compile_each(device, self.kernels(), target, None, Capture::Nothing, Ok)?;
-        let context_tokens = self.context_tokens();
-        let barriers = profile || self.shared().has_barriers();
-        let prepared = programs::prepare(device, self.plan(), target, &pipelines, buffers, context_tokens, barriers)?;
+    /// Compiles and records the programs of `target`; with a `profile`, each dispatch is timed.
+    fn record(
+        &self,
+        resources: &TuningResources,
+        target: &TargetKernels,
+        profile: bool,
+    ) -> Result<RecordedPrograms, LoadError> {
+        let TuningResources { device, buffers, bound_seconds } = resources;
+        let pipelines = compile_each(device, self.kernels, target, None, Capture::Nothing, Ok)?;
+        let barriers = profile || self.barriers;
+        let prepared =
+            programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers)?;
         prepared.record(device, &prepared.estimated_costs(), *bound_seconds, profile.then_some(target))
     }
 
-    /// Runs steps of each of the programs, all of one shape, in turn. `look` is called after each step that counts.
-    fn take_turns(
+    /// Runs steps of each of the programs, all of one shape, in rounds. `inspect` is called after each step that counts.
+    fn run_rounds(
         &self,
+        on_engine: &mut OnIdleEngine<'_>,
         mut programs: RecordedPrograms,
         shape: StepShape,
         effort: Effort,
-        turn: &mut dyn FnMut(u32, u32),
-        look: impl FnMut(&mut Engine, usize),
+        progress: &mut dyn FnMut(u32, u32),
+        inspect: &mut dyn FnMut(&mut Engine, usize),
     ) -> Result<(), RunError> {
-        let depth_tokens = cached_tokens(self.untuned(), shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
-        let shared = self.shared();
-        let (sequences, _) = extent(shape, depth_tokens);
-        let mut slots = TakenSlots { shared, slots: Vec::new() };
-        for _ in 0..sequences {
-            slots.slots.push(shared.take_slot()?);
-        }
-        let slots = &slots.slots;
-        let mut slot = shared.lock_engine();
-        // The buffers are those of the first engine.
-        let engine = slot.engine().filter(|_| shared.generation() == 0);
-        let engine = engine.ok_or(RunError::DeviceLost { detail: "it was lost since loading".into() })?;
-        engine.settle(None)?;
-        let mut tables: Vec<Vec<BlockTable>> = slots.iter().map(|_| shared.empty_tables()).collect();
-        std::mem::swap(&mut engine.programs, &mut programs);
-        engine.profiles.clear();
-        let made_up = MadeUp { shape, depth_tokens, model: &self.meta().model };
-        let ran = made_up.run(engine, slots, &mut tables, effort, turn, look);
-        std::mem::swap(&mut engine.programs, &mut programs);
-        engine.profiles.clear();
-        for tables in &mut tables {
-            let mut pools = engine.pools.lock();
-            tables.iter_mut().zip(pools.iter_mut()).for_each(|(table, pool)| table.truncate(pool, 0));
-        }
-        Ok(ran?)
+        let depth_tokens = cached_tokens(self.target, shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
+        let steps = MadeUpSteps { shape, depth_tokens, model: self.model };
+        on_engine(extent(shape, depth_tokens).0, &mut |mut idle| {
+            std::mem::swap(&mut idle.engine.programs, &mut programs);
+            idle.engine.profiles.clear();
+            let ran = steps.run(&mut idle, effort, progress, inspect);
+            std::mem::swap(&mut idle.engine.programs, &mut programs);
+            idle.engine.profiles.clear();
+            ran
+        })
     }
 }
 
-/// Slots that no session has meanwhile.
-struct TakenSlots<'m> {
-    shared: &'m Shared,
-    slots: Vec<u32>,
-}
-
-impl Drop for TakenSlots<'_> {
-    fn drop(&mut self) {
-        self.slots.iter().for_each(|&slot| self.shared.give_back_slot(slot));
-    }
-}
-
-/// Steps of one shape on tokens that nobody wrote. What lies in the cache before them is whatever the buffer holds: no kernel's
-/// time depends on it.
-struct MadeUp<'m> {
+/// Steps of one shape on made-up tokens. The cache before them has arbitrary contents, on which no kernel's time depends.
+struct MadeUpSteps<'m> {
     shape: StepShape,
     depth_tokens: u32,
     model: &'m ModelMeta,
 }
 
-impl MadeUp<'_> {
+impl MadeUpSteps<'_> {
     fn run(
         &self,
-        engine: &mut Engine,
-        slots: &[u32],
-        tables: &mut [Vec<BlockTable>],
+        idle: &mut IdleEngine<'_>,
         effort: Effort,
-        turn: &mut dyn FnMut(u32, u32),
-        mut look: impl FnMut(&mut Engine, usize),
+        progress: &mut dyn FnMut(u32, u32),
+        inspect: &mut dyn FnMut(&mut Engine, usize),
     ) -> Result<(), Stop> {
+        let IdleEngine { engine, slots, tables } = idle;
         let rows_each = self.shape.rows / slots.len() as u32;
         let position = self.first_position();
-        for (&slot, tables) in slots.iter().zip(tables) {
+        for (&slot, tables) in slots.iter().zip(tables.iter_mut()) {
             for before in 0..position {
                 engine.advance(slot, before..before + 1, tables);
             }
@@ -242,25 +245,25 @@ impl MadeUp<'_> {
         let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let candidates = engine.programs.shapes.len();
-        let turns = effort.rounds * candidates as u32;
-        for number in 0..turns {
+        let total = effort.rounds * candidates as u32;
+        for number in 0..total {
             let program = number as usize % candidates;
             let samplers = if engine.programs.shapes[program].samples { &samplers[..] } else { &[] };
             let step = Step { program, rows: &rows, samplers };
             if number < candidates as u32 {
-                // The first step pays for what later ones find warm.
+                // The first step of each candidate warms caches up and does not count.
                 engine.run(&step)?;
                 engine.profiles.clear();
             }
             let begin = Instant::now();
             for _ in 0..effort.steps {
                 engine.run(&step)?;
-                look(engine, program);
-                if begin.elapsed() > TURN {
+                inspect(engine, program);
+                if begin.elapsed() > ROUND {
                     break;
                 }
             }
-            turn(number + 1, turns);
+            progress(number + 1, total);
         }
         Ok(())
     }
@@ -271,7 +274,7 @@ impl MadeUp<'_> {
     }
 }
 
-/// Rows of one sequence.
+/// Whether all rows belong to one sequence.
 fn is_prefill(shape: StepShape) -> bool {
     shape.rows > 1 && !shape.batch
 }
@@ -281,7 +284,7 @@ fn extent(shape: StepShape, depth_tokens: u32) -> (u32, u32) {
     if is_prefill(shape) { (1, shape.rows - 1) } else { (shape.rows, depth_tokens) }
 }
 
-/// The middle one; of no times at all, one that nothing beats.
+/// The median; 0 without any times, which no measured time is below.
 fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_unstable_by(f64::total_cmp);
     seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
