@@ -14,7 +14,7 @@ pub enum EmitError {
     Check {
         /// What was checked.
         what: String,
-        /// What the spec or the target asks for.
+        /// What the spec or the target requires.
         expected: String,
         /// What the module has.
         found: String,

@@ -6,16 +6,16 @@ use naga::valid::{Capabilities, SubgroupOperationSet, ValidationFlags, Validator
 use crate::error::EmitError;
 use crate::target::Target;
 
-/// SPIR-V 1.3 (Vulkan 1.1 and later) with entry point `main`. Bounds are the driver's business: the runtime turns
-/// robustBufferAccess on, and every index in our kernels is below a shape that the plan was checked against.
-/// Instructions that the target lacks are written as several that it has, where naga knows how.
+/// SPIR-V 1.3 (Vulkan 1.1 and later) with entry point `main`. The module has no bounds checks: the runtime enables
+/// robustBufferAccess, and every index in our kernels is below a shape that the plan was checked against.
+/// naga replaces instructions that the target lacks by several others where it can.
 pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
     let module = naga::front::wgsl::parse_str(source)
         .map_err(|error| EmitError::Wgsl { message: error.emit_to_string(source) })?;
-    // Uniform control flow is ours to keep: kernels return early on values read from the step buffer, the same in a
-    // whole workgroup, which naga cannot know.
+    // Kernels return early on values read from the step buffer, which are equal in a whole workgroup; naga takes them for
+    // non-uniform.
     let flags = ValidationFlags::all() - ValidationFlags::CONTROL_FLOW_UNIFORMITY;
-    // pack2x16float and unpack2x16float are plain Vulkan 1.0, whatever the name of their capability.
+    // pack2x16float and unpack2x16float need no capability in Vulkan, though naga has one for them.
     let mut capabilities = Capabilities::SUBGROUP
         | Capabilities::SUBGROUP_BARRIER
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32

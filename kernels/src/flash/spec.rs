@@ -11,7 +11,7 @@ use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
-/// Most dimensions of a slice, whose queries and sums a subgroup holds in registers. More than 80 spill on RDNA3, where RADV
+/// Maximum number of dimensions of a slice, whose queries and sums a subgroup holds in registers. More than 80 spill on RDNA3, where RADV
 /// of Mesa 25.0 keeps each f16 of a matrix that outlives a loop in a register of its own.
 const SLICE: usize = 80;
 /// f16 numbers in one vec4<u32>.
@@ -26,28 +26,32 @@ pub struct FlashSpec {
     pub gqa: usize,
     /// f16, of heads that [`FlashTile::takes`].
     pub cache: CacheLayout,
+    /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
-    /// A row sees this many tokens, its own included; `None`: all up to its own.
+    /// Tokens that a row attends to, its own included; `None`: all up to its own.
     pub window: Option<usize>,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Elements between rows of q, as `heads` leaves it, and of the result.
+    /// Elements between rows of q, as `heads` leaves it.
     pub input_stride: usize,
+    /// Elements between rows of the result.
     pub output_stride: usize,
-    /// Of the result.
+    /// Format of the result.
     pub output: ActivationFormat,
+    /// Soft cap of scores: `cap * tanh(score / cap)`.
     pub softcap: Option<Number>,
+    /// How a workgroup divides queries and dimensions.
     pub tile: FlashTile,
-    /// Lanes of a subgroup; never 0.
+    /// Invocations of a subgroup; not 0.
     pub subgroup_size: u32,
 }
 
-/// How many queries a workgroup carries; chosen per device.
+/// How many queries a workgroup takes; chosen per device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlashTile {
     /// Rows and columns of one cooperative matrix, 8 or 16.
     pub fragment: usize,
-    /// A multiple of the slices of a head.
+    /// Subgroups of a workgroup: a multiple of the slices of a head.
     pub subgroups: usize,
 }
 

@@ -25,7 +25,7 @@ impl Fragment {
         self.side / self.rows_apart()
     }
 
-    /// From one of them to the next.
+    /// Distance between two of them.
     pub(crate) fn rows_apart(&self) -> usize {
         self.subgroup_size as usize / ROW_LANES
     }
@@ -51,9 +51,10 @@ pub(crate) fn matrix(side: usize) -> String {
     format!("coop_mat{side}x{side}")
 }
 
-/// Parameters of the kernel that looks.
+/// Parameters of the kernel that checks the layout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FragmentsSpec {
+    /// The layout that is expected.
     pub fragment: Fragment,
 }
 

@@ -40,7 +40,7 @@ impl Product {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
-    /// What the pieces that finish a result, and those that unpack weights, want to know.
+    /// Values for the pieces that finish a result and that unpack weights.
     pub(crate) fn values(&self, input: ActivationFormat) -> Values {
         unpacking(&[self.layout.format], Values::default())
             .size("FACTOR_AT", input.factor_at(self.layout.cols))

@@ -19,36 +19,41 @@ pub(super) const WORD_ELEMENTS: usize = WORD_BYTES / 2;
 /// Codes of a row of the step in one vec4<u32>.
 const CODES_PER_WORD: usize = 16;
 
-/// What a module on matrix units names before anything else.
+/// The extensions that a module on matrix units enables, before anything else.
 pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// Parameters of one GEMM pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GemmSpec {
+    /// What is multiplied, and where the result goes.
     pub product: Product,
+    /// How a workgroup divides it.
     pub tile: GemmTile,
-    /// Lanes of a subgroup; never 0.
+    /// Invocations of a subgroup; not 0.
     pub subgroup_size: u32,
 }
 
 /// How a workgroup cuts the result; chosen per device and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GemmTile {
-    /// Matrix rows and rows of the step of a workgroup: each weight is unpacked once for all these rows of the step.
+    /// Matrix rows of a workgroup.
     pub matrix_rows: usize,
+    /// Rows of the step of a workgroup: each weight is unpacked once for all of them.
     pub step_rows: usize,
     /// Columns of a stage, 32 or 64: what lies in workgroup memory at a time.
     pub k: usize,
     /// Rows and columns of one cooperative matrix, 8 or 16.
     pub fragment: usize,
-    /// Subgroups side by side along the matrix rows, and along the rows of the step.
+    /// Subgroups side by side along the matrix rows.
     pub subgroups_across: usize,
+    /// Subgroups along the rows of the step.
     pub subgroups_down: usize,
     /// Two stages in workgroup memory: one barrier a stage instead of two.
     pub double_buffered: bool,
 }
 
 impl GemmTile {
+    /// Subgroups of a workgroup.
     pub fn subgroups(&self) -> usize {
         self.subgroups_across * self.subgroups_down
     }
@@ -159,6 +164,7 @@ impl Kernel for GemmSpec {
 }
 
 impl GemmSpec {
+    /// Invocations of a workgroup.
     pub fn lanes(&self) -> usize {
         self.tile.subgroups() * self.subgroup_size as usize
     }

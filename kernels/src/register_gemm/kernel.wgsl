@@ -39,7 +39,7 @@ fn scale_of(params: u32) -> vec2<f16> {
     return bitcast_half2((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
 }
 
-// 1024 + zero, as `weights_of` wants it.
+// 1024 + zero, the argument of `weights_of`.
 fn zero_of(params: u32) -> vec2<f16> {
     return bitcast_half2(((params >> ${INT4_ZERO_SHIFT}u) & 0x000f000fu) | 0x64006400u);
 }

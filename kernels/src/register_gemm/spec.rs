@@ -19,17 +19,19 @@ const LANE_COLUMNS: usize = STAGE / ROW_LANES;
 /// Parameters of one GEMM from registers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RegisterGemmSpec {
+    /// What is multiplied, and where the result goes.
     pub product: Product,
     /// Products of gate and up become `Halves`, whole blocks of them; else results are f32.
     pub halves_out: bool,
+    /// How a workgroup divides it.
     pub tile: RegisterTile,
-    /// Most rows of a step.
+    /// Maximum number of rows of a step.
     pub rows: usize,
     /// Workgroups that share the columns of a tile of the result.
     pub splits: usize,
-    /// Lanes of a subgroup: a multiple of 4.
+    /// Invocations of a subgroup: a multiple of 4.
     pub subgroup_size: u32,
-    /// The device's cooperative matrices lie in lanes as this kernel has them.
+    /// Whether the device's lanes hold the elements of matrices that `fragments` draws.
     pub lanes_hold_fragments: bool,
 }
 
@@ -44,6 +46,7 @@ pub struct RegisterTile {
     pub fragment: usize,
     /// Fragments of a subgroup, side by side along the matrix rows.
     pub fragments: usize,
+    /// Subgroups of a workgroup, side by side along the matrix rows.
     pub subgroups: usize,
 }
 
@@ -82,8 +85,8 @@ impl Kernel for RegisterGemmSpec {
         bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
     }
 
-    fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [rows, 1, 1]
+    fn workgroups(&self, _rows: usize) -> [usize; 3] {
+        RegisterGemmSpec::workgroups(self)
     }
 
     fn wgsl(&self) -> String {
@@ -163,6 +166,7 @@ impl RegisterGemmSpec {
         whole && product.act_mul.is_some()
     }
 
+    /// Invocations of a workgroup.
     pub fn lanes(&self) -> usize {
         self.tile.subgroups * self.subgroup_size as usize
     }

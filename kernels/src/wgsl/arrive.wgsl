@@ -1,8 +1,8 @@
-// Who is the last of several workgroups to leave its part of a result.
+// Finds the last of several workgroups that each write a part of a result.
 //#intrinsic device_fence
 //#intrinsic workgroup_and_storage_barrier
 
-// As wide as a cooperative matrix wants whatever lies behind it to be aligned.
+// 16 bytes, so that arrays behind it are aligned as cooperative matrices require.
 var<workgroup> arrived: vec4<u32>;
 
 // Whether this workgroup is the last of `splits` to leave its part; leaves the counter as it was before the first.

@@ -15,7 +15,7 @@ fn await_dispatch(lane: u32) {
         if (counted < link.waits_for) {
             atomicStore(&chain[SLOT_WORDS + 1u], 1u);
         }
-        // Whoever saw the count sees what was written before it.
+        // Makes visible what was written before the count.
         device_fence();
     }
     workgroup_and_storage_barrier();

@@ -18,7 +18,7 @@ fn bitcast_word(pair: vec2<f16>) -> u32 {
 
 // A fence of this invocation, for storage buffers and the whole device: orders its accesses before against those behind, and makes
 // writes available to other workgroups and theirs visible. It does not wait for other invocations.
-// OpMemoryBarrier, scope Device, AcquireRelease | UniformMemory
+// OpMemoryBarrier, AcquireRelease | UniformMemory, scope Device (at last QueueFamily, see `apply_vulkan_memory_model`)
 fn device_fence() {
 }
 

@@ -1,11 +1,11 @@
 //! Intrinsics: operations that naga's WGSL lacks, called by name.
 //!
-//! `kernels/src/wgsl/intrinsics.wgsl` declares each as a function and says what it means. naga writes such a function, and an
-//! OpFunctionCall for each call; here each call becomes the instructions that the name stands for, and the functions go. A function of that
+//! `kernels/src/wgsl/intrinsics.wgsl` declares each as a function, with its meaning. naga writes such a function, and an
+//! OpFunctionCall for each call; here each call becomes the instructions of that name, and the functions are dropped. A function of that
 //! file without a lowering is an error, and `check` refuses a module that still has one.
 //!
-//! Where naga 30 does not let a function take what the operation needs, the call is still explicit and the pass reads it as the
-//! declaration says:
+//! Where naga 30 does not let a function take what the operation needs, the call is still explicit, and the pass reads its argument as the
+//! declaration describes:
 //!
 //! - A pointer into workgroup memory is no parameter for naga. A load of a matrix takes the first element by value
 //!   (`coop_load_half_a(tile[i], stride)`), and the pass takes the pointer from the OpLoad of that argument.
@@ -24,7 +24,7 @@ use crate::error::EmitError;
 /// Replaces calls of intrinsics by instructions, and drops the intrinsics with the types and constants that they alone used.
 ///
 /// # Errors
-/// When an intrinsic has no lowering, or a call's argument is not what its declaration asks for.
+/// When an intrinsic has no lowering, or a call's argument is not of the kind that its declaration describes.
 pub(crate) fn lower_intrinsics(module: &mut Module) -> Result<(), EmitError> {
     let mut intrinsics: BTreeMap<Word, Lower> = BTreeMap::new();
     for (id, name) in intrinsic_functions(module) {
