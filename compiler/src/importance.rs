@@ -68,7 +68,7 @@ const ZIPF_OFFSET: f64 = 50.0;
 /// Tokens that attention takes its mean over, in effect.
 const ATTENDED_TOKENS: f64 = 4.0;
 /// Least mean square of a column, as a share of the mean: an estimate of nothing is an estimate.
-const LEAST_SHARE: f64 = 1e-3;
+const MIN_SHARE: f64 = 1e-3;
 /// Power that estimates are taken to, between 0 (all columns alike) and 1 (as if they were measured).
 const TRUST: f64 = 0.75;
 /// Rows that one task reads, and tasks between which pages are let go of.
@@ -243,7 +243,7 @@ impl Walk<'_> {
 
 fn column_importance(input: &[Moment]) -> Option<Vec<f32>> {
     let mean = input.iter().map(|moment| moment.mean_square()).sum::<f64>() / input.len() as f64;
-    let share = |moment: &Moment| (moment.mean_square() / mean).max(LEAST_SHARE).powf(TRUST) as f32;
+    let share = |moment: &Moment| (moment.mean_square() / mean).max(MIN_SHARE).powf(TRUST) as f32;
     (mean.is_finite() && mean > 0.0).then(|| input.iter().map(share).collect())
 }
 

@@ -4,9 +4,9 @@
 
 mod attention;
 mod chain;
+mod fused_tail;
 mod gemm;
 mod matmul;
-mod next;
 mod selection;
 mod tile;
 
@@ -37,7 +37,7 @@ pub const PAGE_TOKENS: usize = 32;
 pub struct ProgramKind {
     pub rows: usize,
     pub logits: LogitsRows,
-    /// Each row is the newest token of a sequence of its own, and a token is drawn for each.
+    /// Each row is the newest token of a sequence of its own, and a token is sampled for each.
     pub batch: bool,
     /// Cached tokens from which on it takes the place of the one that is otherwise the same.
     pub from_tokens: usize,
@@ -197,7 +197,7 @@ fn select(
     if kind.samples() {
         selector.sample();
         if kind.rows == 1 {
-            next::merge(&mut selector.dispatches, target);
+            fused_tail::merge(&mut selector.dispatches, target);
         }
         if target.chains {
             chain::chain(&mut selector.dispatches);

@@ -285,7 +285,7 @@ impl Selector<'_> {
     }
 }
 
-/// The most of `gqa` query heads, `most` at most, that share a KV head evenly.
-fn shared_heads(gqa: usize, most: usize) -> usize {
-    (1..=gqa.min(most)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1)
+/// The most of `gqa` query heads, at most `max`, that share a KV head evenly.
+fn shared_heads(gqa: usize, max: usize) -> usize {
+    (1..=gqa.min(max)).rev().find(|n| gqa.is_multiple_of(*n)).unwrap_or(1)
 }

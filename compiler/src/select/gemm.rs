@@ -97,7 +97,7 @@ impl Selector<'_> {
             lanes_hold_fragments: tuning.lanes_hold_fragments,
         };
         let candidates = tuning.tiles.iter().flat_map(|&timed| {
-            let splits = if whole { with(timed, 1).stages().min(MOST_SPLITS) } else { 1 };
+            let splits = if whole { with(timed, 1).stages().min(MAX_SPLITS) } else { 1 };
             (1..=splits).map(move |splits| (timed, splits))
         });
         let candidates = candidates.map(|(timed, splits)| (timed, with(timed, splits)));
@@ -108,7 +108,7 @@ impl Selector<'_> {
 }
 
 /// All parts of a sum are on their way at a time.
-const MOST_SPLITS: usize = 16;
+const MAX_SPLITS: usize = 16;
 
 /// Nanoseconds until the last of a GEMM's workgroups is done.
 fn estimate_ns(timed: TimedTile, spec: &RegisterGemmSpec, compute_units: usize) -> usize {

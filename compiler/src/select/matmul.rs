@@ -217,6 +217,6 @@ impl Selector<'_> {
 }
 
 /// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; 128 are promised everywhere.
-fn quantize_lanes(width: usize, most: usize) -> usize {
-    (width / 4).next_multiple_of(128).min(most)
+fn quantize_lanes(width: usize, max: usize) -> usize {
+    (width / 4).next_multiple_of(128).min(max)
 }

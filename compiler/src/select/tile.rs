@@ -18,13 +18,13 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
             let tiles_per_unit = spec.layout.tiles() / target.compute_units;
             let quads = (spec.layout.cols / 4).next_power_of_two();
             (
-                tuning.prologue_workgroup.min(quads.max(LEAST_PROLOGUE_LANES)),
+                tuning.prologue_workgroup.min(quads.max(MIN_PROLOGUE_LANES)),
                 tuning.prologue_tiles.min(1 << tiles_per_unit.max(1).ilog2()),
             )
         }
         None => (tuning.workgroup, 1),
     };
-    let least_tiles = match spec.output {
+    let min_tiles = match spec.output {
         ActivationFormat::F32 => shared_tiles.max(1),
         // 32 rows of gate and as many of up.
         _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
@@ -36,7 +36,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     };
     let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
-    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / least_tiles).max(1));
+    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / min_tiles).max(1));
     let group_tiles = (lane_groups / k_slices).max(1);
     let at_a_time = match spec.prologue {
         Some(_) => {
@@ -67,10 +67,10 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
 }
 
 /// However short the input of a prologue is: its workgroup also has rows to make, which fewer lanes would do one after another.
-const LEAST_PROLOGUE_LANES: usize = 128;
+const MIN_PROLOGUE_LANES: usize = 128;
 
-/// Runs of columns that a lane has under way, `most` at a time: no more than it takes to do all of its own in as few turns.
-fn unroll(most: usize, runs: usize, k_slices: usize) -> usize {
+/// Runs of columns that a lane has under way, `max` at a time: no more than it takes to do all of its own in as few rounds.
+fn unroll(max: usize, runs: usize, k_slices: usize) -> usize {
     let own = runs.div_ceil(k_slices);
-    own.div_ceil(own.div_ceil(most.max(1)))
+    own.div_ceil(own.div_ceil(max.max(1)))
 }

@@ -178,7 +178,8 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.fuse = !args.no_fuse;
     options.alternatives = !args.no_alternatives;
     options.kv = if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 };
-    options.emit = Form::ALL.into_iter().filter(|form| args.emit.iter().any(|name| name == form.name())).collect();
+    let form_named = |name: &String| Form::ALL.into_iter().find(|form| form.name() == name);
+    options.emit = args.emit.iter().filter_map(form_named).collect();
     options.machine = Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?;
     options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);
