@@ -1,33 +1,23 @@
-//! The runtime: makes an artifact resident on a Vulkan device and runs its steps. Small on purpose.
+//! The runtime: makes an artifact resident on a Vulkan device and runs its steps.
 //!
 //! ```text
-//!  artifact ─ ArtifactView ─┬─ device_plan  facts of each device → which device, which target   (pure)
-//!                           ├─ residency    what goes into which memory, how far the context reaches (pure)
-//!                           ├─ room         whether the device has what the plan asks, and what to do if not (pure)
-//!                           ├─ ways         how weights get there: what exists is tried, what is fastest measured
-//!                           ├─ route        in which pieces and in which order (pure)
-//!                           ├─ delivery     the way from end to end; loading: the same beside the first steps
-//!                           ├─ held         whether the driver and the kernel (sysfs) agree that they are there
-//!                           ├─ checksum     whether what is there is what the file holds, hashed on the device
-//!                           ├─ resident     follows both: buffers, weights, pipelines (or pipeline_cache), programs,
-//!                           │               cut by pace into submissions that stay short, a long dispatch into bands
-//!                           ├─ model        holds what was loaded, for sessions to share
-//!                           ├─ recovery     has a lost device back; each session's journal makes its cache anew
-//!                           ├─ engine       one step: what the host writes, the submission, what the host reads
-//!                           ├─ session      tokens in, tokens or logits out; chunks picks programs, pages keeps tables
-//!                           ├─ batch        a step of several sessions; generate: steps of one or several, ahead of the host,
-//!                           │               of which multistep says how many a submission has
-//!                           └─ scheduler    requests that come and go between steps, and which of them each step is for
-//!  looked at from outside: profile (the time of each dispatch), kernel_statistics (what the driver made of each kernel),
-//!                          tune (the time of each alternative, from which tuning makes the target that is loaded),
-//!                          bandwidth (of reads from its memory), transfers (to its memory)
-//!  vk (unsafe inside, safe outside): instance · facts · device · import · memory · cache · pipeline · stamps · record · submit ·
-//!                                    statistics
+//!  Model::load ─► device    facts of each device; which device, which target
+//!                 memory    what each tier needs and has, the context, buffers, KV pages
+//!                 load      weights: upload paths, order, verification, streaming while steps run
+//!                 program   dispatch lists compiled, bound, split into submissions and recorded
+//!                 tune      alternatives chosen by an earlier tuning; their measurement
+//!  Session ─────► session   one sequence, its journal and recovery; the scheduler of many
+//!                 step      one forward pass: what is written, submitted and read
+//!                 vk        Vulkan, wrapped; all unsafe code
+//!  also:          probe     bandwidth, transfers, kernel statistics
+//!                 machine   what the kernel reports about GPUs and limits
 //! ```
 //!
-//! In: an artifact and token ids. Out: token ids, or logits on request. This crate reads no tensor name, knows no
-//! model family and does not look inside a SPIR-V module: it runs the list of dispatches that the artifact holds. Text
-//! (tokenizer, chat template, command line, HTTP) belongs to the `unicorn-run` binary behind feature `cli`.
+//! In: an artifact and token ids. Out: token ids, or logits on request. Not known here: tensor names, model families, what a SPIR-V
+//! module contains, text (`unicorn-text`), HTTP (`unicorn-serve`), the command line (`unicorn-run`).
+//!
+//! Folders use only those before them in this order: `device`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
+//! `options`, `report`, `resident`, `session`, `model` (`tests/tests/rooms.rs`).
 
 mod device;
 pub mod error;
