@@ -1,22 +1,29 @@
-//! The kernels section: SPIR-V by content, and for each target the pipelines and the dispatch lists that use them.
+//! The kernels section: for each target its SPIR-V, the pipelines, and the dispatch lists that use them.
 
 use serde::{Deserialize, Serialize};
+
+use crate::modules::ModuleSet;
 
 /// What a workgroup of [`TargetKernels::reads`] reads at a time.
 pub const READ_BLOCK_BYTES: u64 = 16 << 10;
 
+/// All that runs on a device, for each kind of device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernels {
-    /// SPIR-V modules, each once, in words. Entry point `main`.
-    pub modules: Vec<Vec<u32>>,
+    /// The more particular first: the first that fits a device runs on it.
     pub targets: Vec<TargetKernels>,
 }
 
 /// Everything that runs on one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetKernels {
+    /// As `--target` takes it.
     pub name: String,
+    /// Which devices it is for.
     pub matches: TargetMatch,
+    /// SPIR-V, each content once. Entry point `main`.
+    pub modules: ModuleSet,
+    /// Kernels that programs name by their place here.
     pub pipelines: Vec<Pipeline>,
     pub programs: Vec<Program>,
     /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
@@ -57,7 +64,7 @@ pub struct TargetMatch {
 pub struct Pipeline {
     /// For people and profiles.
     pub name: String,
-    /// Index into [`Kernels::modules`].
+    /// Number of a module of the target.
     pub module: u32,
     /// Storage buffers 0..bindings of descriptor set 0.
     pub bindings: u32,
@@ -71,7 +78,7 @@ pub struct Pipeline {
 pub struct Alternative {
     /// For people and profiles.
     pub name: String,
-    /// Index into [`Kernels::modules`].
+    /// Number of a module of the target.
     pub module: u32,
 }
 

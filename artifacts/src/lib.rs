@@ -32,6 +32,7 @@ pub mod kernels;
 pub mod limits;
 pub mod map;
 pub mod meta;
+pub mod modules;
 #[cfg(feature = "write")]
 mod partial;
 pub mod plan;
@@ -53,6 +54,9 @@ pub use kernels::{
 };
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
+#[cfg(feature = "write")]
+pub use modules::Module;
+pub use modules::{MatrixElement, MatrixShape, ModuleNeeds, ModuleRecord, ModuleSet};
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };

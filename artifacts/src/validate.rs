@@ -21,8 +21,6 @@ const MAX_READ_BYTES: u64 = 1 << 40;
 const MAX_ACTIVATIONS: u64 = 16_384;
 /// A bound on what tuning can cost a reader.
 const MAX_ALTERNATIVES: u64 = 16;
-/// SPIR-V's first word.
-const SPIRV_MAGIC: u32 = 0x0723_0203;
 
 pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     let plan = &view.plan;
@@ -53,12 +51,8 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     in_range("logits stride", u64::from(plan.logits_stride), u64::from(view.meta.model.vocab_size), 1 << 24)?;
     in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
     in_range("context", u64::from(view.meta.model.max_positions), 1, 1 << 30)?;
-    for (index, module) in view.kernels.modules.iter().enumerate() {
-        if module.first() != Some(&SPIRV_MAGIC) {
-            return Err(ParseError::invalid(format!("first word of module {index}"), SPIRV_MAGIC, "another"));
-        }
-    }
     for target in &view.kernels.targets {
+        target.modules.validate()?;
         let of_runtime =
             [("checksum", target.checksum, 3), ("reads", target.reads, 2), ("fragments", target.fragments, 1)];
         for (what, pipeline, bindings) in of_runtime {
@@ -69,7 +63,7 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         for pipeline in &target.pipelines {
             in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
             for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {
-                below("module of a pipeline", module, view.kernels.modules.len())?;
+                below("module of a pipeline", module, target.modules.records.len())?;
             }
             in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
         }
