@@ -12,8 +12,6 @@
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-use crate::cores;
-
 /// What one subtree covers; the last one of a section may be shorter.
 pub const SUBTREE_BYTES: u64 = 64 << 10;
 pub const CHUNK_BYTES: u64 = 1 << 10;
@@ -45,7 +43,17 @@ pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
     if section.len() as u64 <= SUBTREE_BYTES {
         return vec![hash(section)];
     }
-    let parts = section.chunks(SUBTREE_BYTES as usize).zip((0..).step_by(SUBTREE_BYTES as usize));
+    subtrees_at(0, section)
+}
+
+/// Values of the subtrees in `piece`, which begins `offset_bytes` into a section of more than one subtree: pieces can be hashed on
+/// several threads.
+///
+/// # Panics
+/// If `offset_bytes` is no multiple of [`SUBTREE_BYTES`].
+pub fn subtrees_at(offset_bytes: u64, piece: &[u8]) -> Vec<ChainingValue> {
+    assert!(offset_bytes.is_multiple_of(SUBTREE_BYTES), "a piece of whole subtrees begins at {offset_bytes}");
+    let parts = piece.chunks(SUBTREE_BYTES as usize).zip((offset_bytes..).step_by(SUBTREE_BYTES as usize));
     let value = |(part, offset_bytes): (&[u8], u64)| {
         let mut hasher = blake3::Hasher::new();
         hasher.set_input_offset(offset_bytes);
@@ -72,12 +80,12 @@ pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
     }
 }
 
-/// Feeds `bytes` to `hasher` on all cores, or on this one where there are no threads for the others.
-pub fn update_on_all_cores(hasher: &mut blake3::Hasher, bytes: &[u8]) {
-    match cores::pool_threads() {
-        0 => hasher.update(bytes),
-        _ => hasher.update_rayon(bytes),
-    };
+/// Feeds bytes to a hasher: [`on_this_thread`], or what a caller with a pool of threads passes in, such as blake3's `update_rayon`.
+pub type Update = fn(&mut blake3::Hasher, &[u8]);
+
+/// [`Update`] on the calling thread.
+pub fn on_this_thread(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update(bytes);
 }
 
 /// BLAKE3 of `parts`, each with its length, so that no two lists of parts are hashed alike.
@@ -99,6 +107,10 @@ mod tests {
         let bytes: Vec<u8> = (0..700_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for len in [1, 64 << 10, (64 << 10) + 1, 128 << 10, 200_000, 5 * (64 << 10), 700_001] {
             assert_eq!(join(subtrees(&bytes[..len])), hash(&bytes[..len]), "{len} bytes");
+            let piece_bytes = 2 * SUBTREE_BYTES as usize;
+            let pieces = bytes[..len].chunks(piece_bytes).zip((0..).step_by(piece_bytes));
+            let values: Vec<ChainingValue> = pieces.flat_map(|(piece, at)| subtrees_at(at, piece)).collect();
+            assert!(len as u64 <= SUBTREE_BYTES || join(values) == hash(&bytes[..len]), "{len} bytes in pieces");
         }
     }
 

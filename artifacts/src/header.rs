@@ -10,7 +10,7 @@ use crate::error::ParseError;
 
 pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
-pub const VERSION_MAJOR: u16 = 6;
+pub const VERSION_MAJOR: u16 = 7;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
 pub const VERSION_MINOR: u16 = 0;
 pub const HEADER_BYTES: usize = 64;

@@ -7,7 +7,7 @@
 //!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
 //!     │ metadata      │   Meta: what the model is, who made the file, what quantising cost
 //!     │ plan          │   Plan: where every byte lives and why
-//!     │ kernels       │   Kernels: SPIR-V deduplicated by content, and the dispatch lists of each target
+//!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
 //!     └───────────────┘
 //! ```
@@ -15,21 +15,17 @@
 //! This crate knows bytes, sections, number formats and plan records. It does not know what a tensor means, model
 //! families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
 //!
-//! Both programs stand on it, so that what they share about the process itself is here as well: `cores`, `limits`.
-//!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
 pub mod account;
 pub mod amount;
 pub mod budget;
 pub mod codec;
-pub mod cores;
 pub mod error;
 pub mod hash;
 pub mod header;
 pub mod int4;
 pub mod kernels;
-pub mod limits;
 pub mod map;
 pub mod meta;
 pub mod modules;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::UncheckedAdvice;
 
-use crate::hash::update_on_all_cores;
+use crate::hash::Update;
 
 /// A read-only map of a whole file.
 pub struct MappedFile {
@@ -107,11 +107,11 @@ impl MappedFile {
             .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// Feeds the whole file to `hasher` on all cores, releasing what is behind.
-    pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
+    /// Feeds the whole file to `hasher` by `update`, releasing the pages that were read.
+    pub fn hash_into(&self, hasher: &mut blake3::Hasher, update: Update) {
         for start in (0..self.map.len()).step_by(HASHED_BYTES) {
             let end = self.map.len().min(start + HASHED_BYTES);
-            update_on_all_cores(hasher, &self.map[start..end]);
+            update(hasher, &self.map[start..end]);
             self.release(start..end);
         }
     }

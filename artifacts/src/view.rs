@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
-use crate::hash::{hash_parts, update_on_all_cores};
+use crate::hash::{SUBTREE_BYTES, hash, hash_parts, join, subtrees_at};
 use crate::header::{
     self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
 };
@@ -50,8 +50,8 @@ pub enum ReadError {
     Artifact(#[from] ParseError),
 }
 
-/// What is read and hashed at a time.
-const PIECE_BYTES: usize = 8 << 20;
+/// What is read and hashed at a time: whole subtrees.
+const PIECE_BYTES: u64 = 8 << 20;
 
 impl<'a> ArtifactView<'a> {
     /// Checks header, table, the structured sections' hashes and contents, and the plan against the sections. Weight
@@ -114,14 +114,12 @@ impl<'a> ArtifactView<'a> {
 }
 
 impl<'a> WeightSection<'a> {
-    /// Hashes the bytes on all cores and compares.
+    /// Hashes the bytes, on the calling thread, and compares.
     ///
     /// # Errors
     /// [`ParseError::Hash`] with both hashes if a bit changed since the file was written.
     pub fn verify(&self) -> Result<(), ParseError> {
-        let mut hasher = blake3::Hasher::new();
-        update_on_all_cores(&mut hasher, self.bytes);
-        self.compare(*hasher.finalize().as_bytes())
+        self.compare(hash(self.bytes))
     }
 
     /// Whether this is the hash of the bytes that were written.
@@ -137,16 +135,25 @@ impl<'a> WeightSection<'a> {
     /// # Errors
     /// As [`WeightSection::verify`], and when the file cannot be read.
     pub fn verify_in(&self, file: &File) -> Result<(), ReadError> {
-        let mut hasher = blake3::Hasher::new();
-        let mut piece = vec![0; PIECE_BYTES.min(self.len_bytes as usize)];
-        let mut at = 0;
-        while at < self.len_bytes {
-            let now = (self.len_bytes - at).min(PIECE_BYTES as u64) as usize;
-            file.read_exact_at(&mut piece[..now], self.offset_bytes + at)?;
-            update_on_all_cores(&mut hasher, &piece[..now]);
-            at += now as u64;
-        }
-        Ok(compare_hash("weights", self.offset_bytes, &self.hash, hasher.finalize().as_bytes())?)
+        let pieces = (0..self.pieces()).map(|piece| self.hash_piece(file, piece));
+        let values = pieces.collect::<io::Result<Vec<_>>>()?.concat();
+        Ok(self.compare(join(values))?)
+    }
+
+    /// Pieces in which the section is read and hashed, see [`WeightSection::hash_piece`].
+    pub fn pieces(&self) -> usize {
+        self.len_bytes.div_ceil(PIECE_BYTES) as usize
+    }
+
+    /// Reads a piece from `file` and returns the values of its subtrees. Pieces can be hashed on several threads; [`join`] makes the
+    /// section's hash of all values in order, for [`WeightSection::compare`].
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn hash_piece(&self, file: &File, piece: usize) -> io::Result<Vec<[u8; 32]>> {
+        let at = piece as u64 * PIECE_BYTES;
+        let bytes = read_at(file, self.offset_bytes + at, PIECE_BYTES.min(self.len_bytes - at))?;
+        Ok(if self.len_bytes <= SUBTREE_BYTES { vec![hash(&bytes)] } else { subtrees_at(at, &bytes) })
     }
 }
 

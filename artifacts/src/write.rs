@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::codec;
-use crate::hash::update_on_all_cores;
+use crate::hash::{self, Update};
 use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
@@ -29,6 +29,7 @@ pub struct ArtifactWriter {
     position_bytes: u64,
     weights: Vec<Section>,
     open_slice: Option<(u64, blake3::Hasher)>,
+    update: Update,
 }
 
 impl ArtifactWriter {
@@ -54,10 +55,17 @@ impl ArtifactWriter {
             position_bytes: 0,
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
+            update: hash::on_this_thread,
         };
         let n_sections = STRUCTURED_SECTIONS + n_slices;
         writer.zeros((HEADER_BYTES + n_sections * ENTRY_BYTES) as u64)?;
         Ok(writer)
+    }
+
+    /// Hashes weights by `update`, on the caller's threads, instead of on this one.
+    #[must_use]
+    pub fn hash_by(self, update: Update) -> ArtifactWriter {
+        ArtifactWriter { update, ..self }
     }
 
     /// The name that the artifact will have.
@@ -81,7 +89,7 @@ impl ArtifactWriter {
     /// Appends to the open weight section.
     pub fn weight_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (_, hasher) = self.open_slice.as_mut().expect("begin_slice comes first");
-        update_on_all_cores(hasher, bytes);
+        (self.update)(hasher, bytes);
         self.put(bytes)
     }
 

@@ -1,5 +1,5 @@
-//! Other ways to the same result: what `unicorn-run tune` chooses from on the user's device, where the target's own numbers
-//! are those of another.
+//! Other kernels with the same result, from which `unicorn-run tune` chooses on the user's device: of targets whose own numbers
+//! were not measured (`Target::is_measured`), so of kernels that such targets have.
 //!
 //! ```text
 //! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads under way
@@ -26,14 +26,8 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let others: Vec<KernelSpec> = match spec {
         KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),
         KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
-        KernelSpec::RegisterGemm(spec) => {
-            matrices::other_register_gemms(spec, target).into_iter().map(KernelSpec::RegisterGemm).collect()
-        }
         KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
         KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
-        KernelSpec::DecodeAttention(spec) => {
-            attention::other_decodes(spec, target).into_iter().map(KernelSpec::DecodeAttention).collect()
-        }
         KernelSpec::Combine(spec) => {
             attention::other_combines(spec, target).into_iter().map(KernelSpec::Combine).collect()
         }
@@ -76,10 +70,8 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
     let particular = match spec {
         KernelSpec::MatMul(spec) => matmul::particular(spec),
         KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
-        KernelSpec::RegisterGemm(spec) => matrices::register_gemm_particular(spec),
         KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
         KernelSpec::Attention(spec) => attention::particular(spec),
-        KernelSpec::DecodeAttention(spec) => attention::decode_particular(spec),
         KernelSpec::Combine(spec) => format!("{} lanes", spec.lanes),
         KernelSpec::Norm(spec) => format!("{} lanes", spec.lanes),
         _ => return name,

@@ -1,9 +1,10 @@
-//! SPIR-V of a selection: each distinct kernel is compiled once a target, each distinct module stored once.
+//! SPIR-V of a selection: each distinct kernel is compiled once for all targets that share its code, each distinct module
+//! stored once a target.
 
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
-use unicorn_artifact::{Alternative, Kernels, Pipeline, Program, TargetKernels};
+use unicorn_artifact::{Alternative, Kernels, Module, ModuleSet, Pipeline, Program, TargetKernels};
 use unicorn_kernels::fused_tail::NextSpec;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{KernelSpec, WeightLayout};
@@ -12,7 +13,7 @@ use unicorn_spirv::Target;
 use crate::Progress;
 use crate::alternatives;
 use crate::error::{CompileError, Result};
-use crate::select::{SelectedKernel, Selection};
+use crate::select::{SelectedKernel, Selection, TargetSelection};
 
 /// Compiles every kernel of `selection`. `programs` are those of each target as `place` bound them; they are stored as they are.
 ///
@@ -20,51 +21,87 @@ use crate::select::{SelectedKernel, Selection};
 /// When a kernel is more than a target can do.
 pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dyn Progress) -> Result<Kernels> {
     let mut targets = Vec::new();
-    let mut module_of_words: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+    let mut compiled: Vec<(&Target, BTreeMap<&KernelSpec, Module>)> = Vec::new();
     for (selected, programs) in selection.targets.iter().zip(programs) {
         let target = &selected.target;
-        let mut module_of = |words: Vec<u32>| {
-            let next = module_of_words.len() as u32;
-            *module_of_words.entry(words).or_insert(next)
-        };
-        let specs: Vec<&KernelSpec> = selected.kernels.iter().map(|kernel| &kernel.spec).collect();
-        let modules: Vec<u32> = compile(&specs, target)?.into_iter().map(&mut module_of).collect();
-        let others: Vec<&KernelSpec> = selected.kernels.iter().flat_map(|kernel| &kernel.alternatives).collect();
-        let mut other_modules = compile(&others, target)?.into_iter().map(&mut module_of);
-        let pipeline = |(SelectedKernel { spec, alternatives }, module): (&SelectedKernel, u32)| Pipeline {
-            name: pipeline_name(spec),
-            module,
-            bindings: spec.bindings().len() as u32,
-            alternatives: alternatives
-                .iter()
-                .zip(&mut other_modules)
-                .map(|(other, module)| Alternative { name: alternatives::alternative_name(other), module })
-                .collect(),
-        };
-        targets.push(TargetKernels {
-            name: target.name.into(),
-            matches: target.matches(),
-            pipelines: selected.kernels.iter().zip(modules).map(pipeline).collect(),
-            programs: programs.clone(),
-            checksum: Some(selected.checksum as u32),
-            reads: Some(selected.bandwidth_probe as u32),
-            fragments: selected.fragments.map(|index| index as u32),
+        // Targets that differ in their tiles alone have most kernels in common.
+        let alike = compiled.iter().position(|(other, _)| target.emits_like(other));
+        let alike = alike.unwrap_or_else(|| {
+            compiled.push((target, BTreeMap::new()));
+            compiled.len() - 1
         });
+        let modules = &mut compiled[alike].1;
+        let specs = selected.kernels.iter().flat_map(|kernel| [&kernel.spec].into_iter().chain(&kernel.alternatives));
+        let new: BTreeMap<&KernelSpec, ()> =
+            specs.filter(|spec| !modules.contains_key(spec)).map(|spec| (spec, ())).collect();
+        let new: Vec<&KernelSpec> = new.into_keys().collect();
+        modules.extend(compile(&new, target)?);
+        targets.push(store(selected, programs, modules));
         crate::progress::check(progress.advance(1))?;
     }
-    let mut modules: Vec<(Vec<u32>, u32)> = module_of_words.into_iter().collect();
-    modules.sort_by_key(|(_, index)| *index);
-    Ok(Kernels { modules: modules.into_iter().map(|(words, _)| words).collect(), targets })
+    Ok(Kernels { targets })
 }
 
-/// SPIR-V of each spec, on all cores, in order.
-fn compile(specs: &[&KernelSpec], target: &Target) -> Result<Vec<Vec<u32>>> {
-    let one = |spec: &&KernelSpec| {
-        unicorn_spirv::emit(spec, target).map(|binary| binary.words).map_err(|error| CompileError::Kernel {
+/// A target's kernels with their modules: the compiler's choices first, in a frame by themselves.
+fn store(selected: &TargetSelection, programs: &[Program], modules: &BTreeMap<&KernelSpec, Module>) -> TargetKernels {
+    let mut stored = Stored::default();
+    let own: Vec<u32> = selected.kernels.iter().map(|kernel| stored.number(&modules[&kernel.spec])).collect();
+    let own_modules = stored.modules.len();
+    let pipeline = |(kernel, module): (&SelectedKernel, u32)| Pipeline {
+        name: pipeline_name(&kernel.spec),
+        module,
+        bindings: kernel.spec.bindings().len() as u32,
+        alternatives: kernel
+            .alternatives
+            .iter()
+            .map(|other| Alternative {
+                name: alternatives::alternative_name(other),
+                module: stored.number(&modules[other]),
+            })
+            .collect(),
+    };
+    let pipelines = selected.kernels.iter().zip(own).map(pipeline).collect();
+    let (own, others) = stored.modules.split_at(own_modules);
+    TargetKernels {
+        name: selected.target.name.into(),
+        matches: selected.target.matches(),
+        modules: ModuleSet::pack([own, others]),
+        pipelines,
+        programs: programs.to_vec(),
+        checksum: Some(selected.checksum as u32),
+        reads: Some(selected.bandwidth_probe as u32),
+        fragments: selected.fragments.map(|index| index as u32),
+    }
+}
+
+/// Modules of a target in the order of their numbers, each content once.
+#[derive(Default)]
+struct Stored {
+    modules: Vec<Module>,
+    numbers: BTreeMap<Module, u32>,
+}
+
+impl Stored {
+    fn number(&mut self, module: &Module) -> u32 {
+        if let Some(&number) = self.numbers.get(module) {
+            return number;
+        }
+        let number = self.modules.len() as u32;
+        self.modules.push(module.clone());
+        self.numbers.insert(module.clone(), number);
+        number
+    }
+}
+
+/// The module of each spec, on all cores.
+fn compile<'s>(specs: &[&'s KernelSpec], target: &Target) -> Result<Vec<(&'s KernelSpec, Module)>> {
+    let one = |&spec: &&'s KernelSpec| match unicorn_spirv::emit(spec, target) {
+        Ok(binary) => Ok((spec, Module { words: binary.words, needs: binary.needs })),
+        Err(error) => Err(CompileError::Kernel {
             kernel: pipeline_name(spec),
             target: target.name.into(),
             what: error.to_string(),
-        })
+        }),
     };
     specs.par_iter().map(one).collect()
 }

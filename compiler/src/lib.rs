@@ -257,6 +257,7 @@ impl<'a> Stages<'a> {
         self.begin(Stage::Weights, placement.plan.weights.iter().map(|weight| weight.len_bytes).sum())?;
         let mut writer =
             ArtifactWriter::create(output, placement.plan.slices.len()).map_err(CompileError::io(output))?;
+        writer = writer.hash_by(hash_on_all_cores);
         self.progress.partial(Some(writer.partial_path()));
         let mut errors = pack::Errors::new();
         let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
@@ -301,6 +302,11 @@ fn planned_context(asked_tokens: Option<u32>, model: usize) -> Result<u32> {
         Some(asked) => Ok(asked),
         None => Ok(model.min(PLANNED_CONTEXT_TOKENS)),
     }
+}
+
+/// Hashes on rayon's pool.
+fn hash_on_all_cores(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update_rayon(bytes);
 }
 
 /// Writes every weight to its planned place; `fill` hands over the bytes of one.

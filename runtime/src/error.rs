@@ -20,6 +20,8 @@ pub enum LoadError {
     File { path: PathBuf, source: io::Error },
     /// The artifact's bytes are not what they should be.
     Artifact { path: PathBuf, source: ParseError },
+    /// A target's modules do not unpack.
+    Modules { target: String, source: ParseError },
     /// No Vulkan loader on this machine.
     NoLoader { detail: String },
     /// There is a loader and no driver that it could use.
@@ -139,6 +141,7 @@ impl fmt::Display for LoadError {
             }
             LoadError::File { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             LoadError::Artifact { path, source } => write!(f, "{}: {source}", path.display()),
+            LoadError::Modules { target, source } => write!(f, "modules of target {target}: {source}"),
             LoadError::NoLoader { detail } => write!(
                 f,
                 "no Vulkan loader on this machine ({detail}); install libvulkan1 and a driver, for example \
@@ -250,7 +253,7 @@ impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             LoadError::File { source, .. } | LoadError::NoThread { source } => Some(source),
-            LoadError::Artifact { source, .. } => Some(source),
+            LoadError::Artifact { source, .. } | LoadError::Modules { source, .. } => Some(source),
             LoadError::Pipeline { source, .. } => Some(source),
             LoadError::Loading { source } => source.source(),
             _ => None,

@@ -268,7 +268,6 @@ impl Model {
         let (artifact, decided) = (&self.shared.artifact, &self.shared.decided);
         Tuner {
             target: artifact.target(decided.target),
-            kernels: artifact.kernels(),
             plan: artifact.plan(),
             model: self.shared.model(),
             context_tokens: decided.context_tokens,

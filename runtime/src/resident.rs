@@ -104,8 +104,7 @@ pub fn make_resident(
         allocated: buffers.bytes_by_heap(facts.heaps.len()),
         begun,
     };
-    let compile =
-        || timed(|| pipeline_cache::compile(&device, artifact.kernels(), target, options.cache_folder.as_deref()));
+    let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref()));
     let verify_method = |pipelines: &[Arc<Pipeline>]| match target.checksum {
         _ if !options.verify_weights => VerifyMethod::No,
         None => VerifyMethod::InFile,

@@ -17,14 +17,14 @@ pub(crate) fn parse(words: &[u32]) -> Result<Module, EmitError> {
 }
 
 /// Checks intrinsics, capabilities, workgroup size, grid and bindings, and drops debug names.
-pub(crate) fn check_and_strip(mut module: Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
-    check_intrinsics(&module)?;
+pub(crate) fn check_and_strip(module: &mut Module, spec: &KernelSpec, target: &Target) -> Result<Vec<u32>, EmitError> {
+    check_intrinsics(module)?;
     module.debug_string_source.clear();
     module.debug_names.clear();
-    check_capabilities(&module, target)?;
-    check_workgroup(&module, target)?;
-    check_grid(&module)?;
-    check_bindings(&module, spec)?;
+    check_capabilities(module, target)?;
+    check_workgroup(module, target)?;
+    check_grid(module)?;
+    check_bindings(module, spec)?;
     Ok(module.assemble())
 }
 
@@ -56,8 +56,9 @@ fn check_capabilities(module: &Module, target: &Target) -> Result<(), EmitError>
     }
 }
 
-fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
-    let size = module.execution_modes.iter().find_map(|mode| match mode.operands[..] {
+/// Invocations of a workgroup, as the module declares it.
+pub fn workgroup_invocations(module: &Module) -> Option<u64> {
+    module.execution_modes.iter().find_map(|mode| match mode.operands[..] {
         [
             _,
             Operand::ExecutionMode(ExecutionMode::LocalSize),
@@ -66,8 +67,11 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
             Operand::LiteralBit32(z),
         ] => Some(u64::from(x) * u64::from(y) * u64::from(z)),
         _ => None,
-    });
-    match size {
+    })
+}
+
+fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
+    match workgroup_invocations(module) {
         Some(size) if size <= target.workgroup_invocations as u64 => Ok(()),
         found => Err(mismatch(
             "workgroup size",

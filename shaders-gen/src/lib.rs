@@ -11,6 +11,7 @@
 
 pub mod check;
 mod error;
+mod needs;
 mod passes;
 pub mod target;
 mod wgsl;
@@ -18,6 +19,7 @@ mod wgsl;
 pub use error::EmitError;
 pub use target::Target;
 
+use unicorn_artifact::ModuleNeeds;
 use unicorn_kernels::KernelSpec;
 
 /// One compiled kernel.
@@ -27,6 +29,8 @@ pub struct KernelBinary {
     pub words: Vec<u32>,
     /// Storage buffers of descriptor set 0.
     pub bindings: u32,
+    /// What the module needs of a device.
+    pub needs: ModuleNeeds,
 }
 
 /// SPIR-V for `spec` on `target`.
@@ -44,6 +48,7 @@ pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitErro
     if target.keeps_loops {
         passes::keep_loops(&mut module);
     }
-    let words = check::check_and_strip(module, spec, target)?;
-    Ok(KernelBinary { words, bindings: spec.bindings().len() as u32 })
+    let words = check::check_and_strip(&mut module, spec, target)?;
+    let needs = needs::needs(&module, target)?;
+    Ok(KernelBinary { words, bindings: spec.bindings().len() as u32, needs })
 }

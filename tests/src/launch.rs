@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::{
     ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
-    Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+    Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
 };
 use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
@@ -223,13 +223,13 @@ impl Launch {
             let buffer = BufferRef::Weights { slice: 0 };
             Binding { buffer, offset_bytes, len_bytes: bytes.len() as u64, writes: false }
         };
-        let mut kernels = Kernels::default();
+        let mut modules: Vec<Module> = Vec::new();
         let mut pipelines = Vec::new();
         let mut dispatches = Vec::new();
         let mut is_chained = false;
         let mut add = |spec: &KernelSpec, operands: &[Operand], bindings: Vec<Binding>| {
             let binary = unicorn_spirv::emit(spec, &self.target).expect("the kernel compiles");
-            kernels.modules.push(binary.words);
+            modules.push(Module { words: binary.words, needs: binary.needs });
             let number = pipelines.len() as u32;
             let alternatives = Vec::new();
             pipelines.push(Pipeline {
@@ -290,8 +290,8 @@ impl Launch {
             add(spec, operands, bindings);
         }
         let checksum = unicorn_spirv::emit(&KernelSpec::Checksum(ChecksumSpec {}), &self.target).expect("it compiles");
-        let (module, number) = (kernels.modules.len() as u32, pipelines.len() as u32);
-        kernels.modules.push(checksum.words);
+        let (module, number) = (modules.len() as u32, pipelines.len() as u32);
+        modules.push(Module { words: checksum.words, needs: checksum.needs });
         pipelines.push(Pipeline {
             name: "checksum".into(),
             module,
@@ -300,15 +300,17 @@ impl Launch {
         });
         let samples = logits == LogitsRows::One;
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, from_tokens: 0, dispatches }];
-        kernels.targets.push(TargetKernels {
+        let target = TargetKernels {
             name: self.target.name.into(),
+            modules: ModuleSet::pack([&modules[..]]),
             matches: unicorn_artifact::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
             pipelines,
             programs,
             checksum: Some(number),
             reads: None,
             fragments: None,
-        });
+        };
+        let kernels = Kernels { targets: vec![target] };
         let plan = Plan {
             machine: MachinePlan::default(),
             slices: vec![SlicePlan { bytes: slice.len() as u64, tier: Tier::Vram }],

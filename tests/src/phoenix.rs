@@ -59,12 +59,13 @@ impl CompiledModel {
         let selected = &planned.selection.targets[0];
         let set = planned.kernels(&mut Silent)?;
         let compiled = &set.targets[0];
-        let executables = kernel_statistics(facts, &set, compiled, true)?;
+        let modules = compiled.modules.unpack_all().expect("the compiler packed them");
+        let executables = kernel_statistics(facts, compiled, true)?;
         let kernel = |pipeline: &Pipeline, spec: &KernelSpec, rows, mut executables: Vec<Executable>| Kernel {
             name: pipeline.name.clone(),
             spec: spec.clone(),
             rows,
-            words: Words::of(&set.modules[pipeline.module as usize]),
+            words: Words::of(&modules[pipeline.module as usize]),
             executable: executables.pop().expect("a compute pipeline is one executable"),
         };
         let own = || compiled.pipelines.iter().zip(&selected.kernels).zip(rows_of_pipelines(compiled));
@@ -86,7 +87,7 @@ impl CompiledModel {
             reads: None,
             ..compiled.clone()
         };
-        let executables = kernel_statistics(facts, &set, &only_others, true)?;
+        let executables = kernel_statistics(facts, &only_others, true)?;
         let alternatives = others
             .iter()
             .zip(executables)

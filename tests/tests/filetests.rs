@@ -36,13 +36,17 @@ fn every_module_is_valid_for_vulkan_1_2() {
         let artifact = Compiled::of(&model, &options(target::presets(), Vec::new())).artifact();
         let view = ArtifactView::parse(&artifact).unwrap();
         assert_eq!(view.kernels.targets.len(), target::presets().len());
-        for (index, module) in view.kernels.modules.iter().enumerate() {
+        let modules = view.kernels.targets.iter().flat_map(|target| {
+            let modules = target.modules.unpack_all().unwrap();
+            modules.into_iter().zip(0u32..).map(move |(module, number)| (target, number, module))
+        });
+        for (target, number, module) in modules {
             let used_by = || {
-                let targets = view.kernels.targets.iter();
-                let pipelines = targets.flat_map(|target| target.pipelines.iter().map(|one| (&target.name, one)));
-                let names = pipelines.filter(|(_, one)| one.module as usize == index);
-                names.map(|(target, one)| format!("{} for {target}", one.name)).collect::<Vec<_>>().join(", ")
+                let pipelines = target.pipelines.iter().filter(|one| one.module == number);
+                let names = pipelines.map(|one| format!("{} for {}", one.name, target.name));
+                names.collect::<Vec<_>>().join(", ")
             };
+            let module = &module[..];
             if uses_matrices(module) && !validates_matrices() {
                 skip("matrix validation", format_args!("{family:?}, {}", used_by()));
             } else {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use tests::compiled::{Compiled, options};
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
-use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LogitsRows, ParseError, Pipeline, TargetKernels};
+use unicorn_artifact::{
+    ArtifactView, ArtifactWriter, Kernels, LogitsRows, Module, ModuleSet, ParseError, Pipeline, TargetKernels,
+};
 use unicorn_spirv::target;
 
 /// Its INT4 words held their codes in another order, and its kernels came without batches.
@@ -48,21 +50,31 @@ fn version_5_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 5, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
+/// Its modules lay beside each other for all targets, uncompressed, and said nothing of what they need.
+#[test]
+fn version_6_is_refused_by_name() {
+    let bytes = std::fs::read(golden("v6-tiny.unicorn")).unwrap();
+    let error = ArtifactView::parse(&bytes).err().expect("another major version");
+    assert!(matches!(error, ParseError::Version { found_major: 6, supported_major: VERSION_MAJOR, .. }), "{error}");
+}
+
 /// What a version's artifact must still say, as long as its major version is ours.
 #[test]
-fn version_6_keeps_loading() {
-    let bytes = std::fs::read(golden("v6-tiny.unicorn")).unwrap();
+fn version_7_keeps_loading() {
+    let bytes = std::fs::read(golden("v7-tiny.unicorn")).unwrap();
     // Five sections on multiples of 64 KiB: most of it is zeros.
     assert!(bytes.len() < 400_000, "a golden artifact is small, found {} bytes", bytes.len());
     let view = match ArtifactView::parse(&bytes) {
         Ok(view) => view,
-        Err(ParseError::Version { found_major: 6, .. }) if VERSION_MAJOR != 6 => return,
-        Err(error) => panic!("version 6 is neither read nor refused by name: {error}"),
+        Err(ParseError::Version { found_major: 7, .. }) if VERSION_MAJOR != 7 => return,
+        Err(error) => panic!("version 7 is neither read nor refused by name: {error}"),
     };
     assert_eq!(view.meta.model.architecture, "LlamaForCausalLM");
     assert_eq!((view.meta.model.vocab_size, view.meta.model.hidden_size, view.meta.model.n_layers), (259, 32, 1));
     let [generic] = &view.kernels.targets[..] else { panic!("one target") };
     assert_eq!(generic.name, "generic");
+    let modules = generic.modules.unpack_all().unwrap();
+    assert!(generic.pipelines.iter().all(|pipeline| modules[pipeline.module as usize].len() > 5));
     assert!(generic.programs.iter().any(|program| program.rows == 1 && program.logits == LogitsRows::One));
     view.weights().iter().for_each(|section| section.verify().unwrap());
 }
@@ -74,8 +86,8 @@ fn every_version_has_its_artifact() {
         std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| name.ends_with(".unicorn"));
     names.sort();
-    assert_eq!(names, [1, 2, 3, 4, 5, 6].map(|version| format!("v{version}-tiny.unicorn")));
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (6, 0), "a new version needs an artifact in artifacts/golden");
+    assert_eq!(names, [1, 2, 3, 4, 5, 6, 7].map(|version| format!("v{version}-tiny.unicorn")));
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (7, 0), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -106,9 +118,10 @@ fn write_the_artifact_of_this_version() {
 
 /// The program that decodes one token, with the pipelines and modules that it needs: most of a small artifact is kernels.
 fn decode_only(kernels: &Kernels) -> Kernels {
-    let mut modules = Vec::new();
     let decode = |target: &TargetKernels| {
         let mut target = target.clone();
+        let words = target.modules.unpack_all().expect("the compiler wrote them");
+        let mut modules = Vec::new();
         target.programs.retain(|program| program.rows == 1 && program.logits == LogitsRows::One);
         (target.checksum, target.reads, target.fragments) = (None, None, None);
         let all = std::mem::take(&mut target.pipelines);
@@ -124,14 +137,15 @@ fn decode_only(kernels: &Kernels) -> Kernels {
         }
         for pipeline in kept {
             let Pipeline { name, module, bindings, .. } = all[pipeline as usize].clone();
-            modules.push(kernels.modules[module as usize].clone());
+            let needs = target.modules.records[module as usize].needs.clone();
+            modules.push(Module { words: words[module as usize].clone(), needs });
             let module = modules.len() as u32 - 1;
             target.pipelines.push(Pipeline { name, module, bindings, alternatives: Vec::new() });
         }
+        target.modules = ModuleSet::pack([&modules[..]]);
         target
     };
-    let targets = kernels.targets.iter().map(decode).collect();
-    Kernels { modules, targets }
+    Kernels { targets: kernels.targets.iter().map(decode).collect() }
 }
 
 fn golden(name: &str) -> PathBuf {

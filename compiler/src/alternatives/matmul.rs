@@ -7,17 +7,15 @@ use unicorn_spirv::Target;
 
 use super::has_lanes;
 
-/// Other tiles; of a kernel of one row that waits, also the same with its first loads on the other side of the wait.
+/// Other tiles that the target has lanes and memory for.
 pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tile = spec.tile;
-    let mut tiles = match (tile.sharing, tile.columns) {
+    let tiles = match (tile.sharing, tile.columns) {
         (Sharing::Own, 1) => of_one_row(tile),
         (Sharing::Own, _) => of_rows(tile),
-        _ => of_neighbours(tile),
+        // Only the software device, which was measured, has lanes that share.
+        _ => Vec::new(),
     };
-    if spec.chained && tile.columns == 1 {
-        tiles.push(MatMulTile { early: !tile.early, ..tile });
-    }
     let specs = tiles.into_iter().map(|tile| MatMulSpec { tile, ..spec.clone() });
     let fits = |other: &MatMulSpec| {
         has_lanes(target, other.tile.workgroup_size())
@@ -29,12 +27,11 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
 }
 
 pub fn particular(spec: &MatMulSpec) -> String {
-    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, early, .. } = spec.tile;
+    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, .. } = spec.tile;
     let lanes = spec.tile.workgroup_size();
     let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
     let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
-    let early = if early { ", early" } else { "" };
-    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}{early}")
+    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
 }
 
 /// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
@@ -62,20 +59,6 @@ fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
     ]
 }
 
-/// Where lanes share what they load: fewer and more rows a lane, columns and lanes, and other ways to share.
-fn of_neighbours(tile: MatMulTile) -> Vec<MatMulTile> {
-    vec![
-        MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, ..tile },
-        MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, group_tiles: tile.group_tiles / 2, ..tile },
-        MatMulTile { columns: tile.columns / 2, ..tile },
-        MatMulTile { group_tiles: tile.group_tiles / 4, ..tile },
-        MatMulTile { group_tiles: 2 * tile.group_tiles, ..tile },
-        MatMulTile { sharing: Sharing::Own, ..tile },
-        MatMulTile { sharing: Sharing::Broadcast, ..tile },
-        MatMulTile { sharing: Sharing::Across, ..tile },
-    ]
-}
-
 /// Lanes, rows, gate and up come out whole, and integers that a kernel makes in whole groups.
 fn is_sound(spec: &MatMulSpec) -> bool {
     let tile = &spec.tile;
@@ -86,6 +69,5 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
     let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.k_slices <= groups);
-    let shared = tile.sharing != Sharing::Across || tile.columns == 1;
-    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && shared && passes
+    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && passes
 }

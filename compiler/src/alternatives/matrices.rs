@@ -1,9 +1,7 @@
 //! Other tiles of the kernels on matrix units.
 
-use unicorn_kernels::arrive::ARRIVALS;
 use unicorn_kernels::flash::{FlashSpec, FlashTile};
 use unicorn_kernels::gemm::{GemmSpec, GemmTile};
-use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_spirv::Target;
 
 use super::has_lanes;
@@ -31,37 +29,6 @@ pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
     };
     let specs = tiles.into_iter().filter(fits).map(|tile| GemmSpec { tile, ..spec.clone() });
     specs.filter(|spec| has_lanes(target, spec.lanes()) && spec.shares_out()).collect()
-}
-
-/// Such as find room for their sums where those of `spec` lie.
-pub fn other_register_gemms(spec: &RegisterGemmSpec, target: &Target) -> Vec<RegisterGemmSpec> {
-    let tile = spec.tile;
-    let with = |tile| RegisterGemmSpec { tile, ..spec.clone() };
-    let others = [
-        with(RegisterTile { panel: 192 - tile.panel, ..tile }),
-        with(RegisterTile { step_rows: tile.step_rows / 2, ..tile }),
-        with(RegisterTile { subgroups: tile.subgroups / 2, fragments: 2 * tile.fragments, ..tile }),
-        with(RegisterTile { subgroups: tile.subgroups / 2, ..tile }),
-        RegisterGemmSpec { splits: spec.splits / 2, ..spec.clone() },
-    ];
-    let fits = |other: &RegisterGemmSpec| {
-        let tile = other.tile;
-        let sums = tile.step_rows * tile.matrix_rows();
-        tile.is_whole()
-            && tile.shared_bytes() <= target.shared_memory_bytes
-            && sums <= 32 * SUMS_PER_LANE * tile.subgroups
-            && has_lanes(target, other.lanes())
-            && other.splits > 0
-            && (other.splits > 1) == (spec.splits > 1)
-            && other.partials_len() <= spec.partials_len()
-            && other.arrivals_len() <= ARRIVALS
-    };
-    others.into_iter().filter(fits).collect()
-}
-
-pub fn register_gemm_particular(spec: &RegisterGemmSpec) -> String {
-    let RegisterTile { step_rows, panel, subgroups, .. } = spec.tile;
-    format!("{} × {step_rows}, panels of {panel}, {subgroups} subgroups", spec.tile.matrix_rows())
 }
 
 pub fn gemm_particular(spec: &GemmSpec) -> String {

@@ -74,7 +74,7 @@ impl SourcePart {
             SourcePart::Read(bytes) => {
                 hasher.update(bytes);
             }
-            SourcePart::Mapped(map) => map.hash_into(hasher),
+            SourcePart::Mapped(map) => map.hash_into(hasher, crate::hash_on_all_cores),
         }
     }
 }

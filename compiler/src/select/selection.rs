@@ -85,6 +85,8 @@ impl TargetSelection {
         target: &Target,
         options: SelectOptions,
     ) -> TargetSelection {
+        // Those whose numbers were measured have none to tune.
+        let options = SelectOptions { alternatives: options.alternatives && !target.is_measured, ..options };
         let mut found = TargetSelection {
             target: target.clone(),
             programs: Vec::new(),

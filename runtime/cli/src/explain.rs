@@ -1,17 +1,36 @@
 //! Adds to the runtime's errors what the command line has for them: options and commands that help, and the limit on address space
 //! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
+use std::env;
 use std::io;
-
-use unicorn_artifact::limits;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use unicorn_artifact::account::size;
 use unicorn_runtime::crash;
+use unicorn_runtime::machine::address_space_bytes;
 use unicorn_runtime::{LoadError, Replan, RunError};
+
+/// Under a limit on address space, runs this program anew in its place, with one heap for all of its threads: glibc reserves 64 MiB
+/// of address space for each heap. Returns if there is no limit, or if the program cannot be run anew.
+pub fn keep_to_one_heap() {
+    /// Read by glibc when a program begins.
+    const HEAPS: &str = "MALLOC_ARENA_MAX";
+    if address_space_bytes().is_none() || env::var_os(HEAPS).is_some() {
+        return;
+    }
+    let Ok(program) = env::current_exe() else { return };
+    let mut arguments = env::args_os();
+    let mut again = Command::new(program);
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    let _ = again.args(arguments).env(HEAPS, "1").exec();
+}
 
 /// Under a limit, a crash prints a line that names it, and the program ends with status 1.
 pub fn crashes() {
-    if let Some(limit) = limits::address_space_bytes() {
+    if let Some(limit) = address_space_bytes() {
         crash::exit_on_crash(format!(
             "error: address space is limited to {} (ulimit -v), and the program or a driver crashed, most likely because \
              that is too little; expected a higher limit, or none\n",
@@ -86,7 +105,7 @@ fn lacks_memory(error: &LoadError) -> bool {
 }
 
 fn with_limit(error: String, lacks_memory: bool) -> String {
-    match limits::address_space_bytes().filter(|_| lacks_memory) {
+    match address_space_bytes().filter(|_| lacks_memory) {
         Some(limit) => format!("{error}; address space of this process is limited to {} (ulimit -v)", size(limit)),
         None => error,
     }

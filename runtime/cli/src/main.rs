@@ -26,20 +26,18 @@ mod explain;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use unicorn_artifact::limits;
-
 use crate::args::{Args, Command};
 use crate::commands::{
     bench, devices, doctor, generate, inspect, logits, perplexity, profile, replan, serve, top, tune,
 };
 use crate::error::CliError;
 use crate::terminal::output::note;
+use clap::Parser;
 
 /// Exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it rejects. A closed stdout (`| head`) is
 /// no error.
 fn main() -> ExitCode {
-    limits::keep_to_one_heap();
+    explain::keep_to_one_heap();
     explain::crashes();
     match run(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,

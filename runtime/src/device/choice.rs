@@ -170,6 +170,7 @@ mod tests {
         TargetKernels {
             name: name.into(),
             matches,
+            modules: Default::default(),
             pipelines: vec![],
             programs: vec![],
             checksum: None,

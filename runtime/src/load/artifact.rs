@@ -1,8 +1,10 @@
 //! The open artifact file.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
     ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection,
@@ -11,6 +13,7 @@ use unicorn_artifact::{
 use crate::device::facts::DeviceFeatures;
 use crate::error::LoadError;
 use crate::load::slices::WeightExtent;
+use crate::parallel;
 use crate::program::alternatives;
 
 /// An open artifact. Everything but the weights was copied into memory of this process; weights are only read, so that a file
@@ -86,7 +89,12 @@ impl ArtifactFile {
     /// # Errors
     /// [`LoadError::Artifact`] for a hash that differs, [`LoadError::File`] when the file cannot be read.
     pub fn verify(&self) -> Result<(), LoadError> {
-        let verified = self.view.weights().iter().try_for_each(|section| section.verify_in(self.file.file()));
+        let of_section = |section: &WeightSection<'_>| -> Result<(), ReadError> {
+            let values = parallel::map(section.pieces(), |piece| section.hash_piece(self.file.file(), piece));
+            let values = values.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
+            Ok(section.compare(hash::join(values))?)
+        };
+        let verified = self.view.weights().iter().try_for_each(of_section);
         verified.map_err(|error| load_error(self.file.path(), error))
     }
 }

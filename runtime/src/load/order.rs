@@ -138,6 +138,7 @@ mod tests {
         TargetKernels {
             name: "made up".into(),
             matches: TargetMatch::default(),
+            modules: Default::default(),
             pipelines: vec![],
             programs: programs.into_iter().map(program).collect(),
             checksum: None,

@@ -1,7 +1,7 @@
 //! What a driver makes of kernels: registers, spills, cost, machine code. Nothing runs, so that a driver without its hardware is
 //! enough.
 
-use unicorn_artifact::{Kernels, TargetKernels};
+use unicorn_artifact::TargetKernels;
 
 use crate::device::facts::DeviceFacts;
 use crate::error::LoadError;
@@ -11,14 +11,13 @@ use crate::vk::instance::Instance;
 use crate::vk::pipeline::Capture;
 pub use crate::vk::pipeline_statistics::{Executable, Representation};
 
-/// Compiles every pipeline of `target` (one of `kernels`) as loading a model does, and returns the executables of each, in the
+/// Compiles every pipeline of `target` as loading a model does, and returns the executables of each, in the
 /// pipelines' order. `representations`: include the kernels' text forms. Blocks until all are compiled.
 ///
 /// # Errors
 /// [`LoadError::Unsupported`] when the driver reports no statistics, [`LoadError::Pipeline`] when it rejects a kernel.
 pub fn kernel_statistics(
     facts: &DeviceFacts,
-    kernels: &Kernels,
     target: &TargetKernels,
     representations: bool,
 ) -> Result<Vec<Vec<Executable>>, LoadError> {
@@ -29,5 +28,5 @@ pub fn kernel_statistics(
     }
     let device = Device::open(Instance::create()?, facts, true)?;
     let capture = if representations { Capture::Representations } else { Capture::Statistics };
-    compile_each(&device, kernels, target, None, capture, |pipeline| Ok(pipeline.executables()?))
+    compile_each(&device, target, None, capture, |pipeline| Ok(pipeline.executables()?))
 }

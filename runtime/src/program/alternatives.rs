@@ -1,23 +1,18 @@
-//! Alternatives that the device cannot run, taken out before anybody counts them: a target says what all of its own kernels
-//! need, and an alternative on matrices of int8 says the rest by its words.
+//! Alternatives that the device cannot run, removed before any is counted: a target states what all of its own kernels need, and
+//! each module's record states what that module needs besides.
 
-use std::collections::BTreeMap;
-
-use unicorn_artifact::Kernels;
+use unicorn_artifact::{Kernels, MatrixElement, MatrixShape, ModuleNeeds, Pipeline};
 
 use crate::device::facts::DeviceFeatures;
 
-/// Keeps the alternatives whose matrices the device multiplies.
+/// Keeps the alternatives whose needs the device meets.
 pub fn keep_runnable(kernels: &mut Kernels, features: &DeviceFeatures) {
-    let runs = |module: u32| {
-        let matrices = int8_matrices(&kernels.modules[module as usize]);
-        matrices.is_none_or(|(rows, depth)| features.multiplies_int8_matrices(rows, depth))
-    };
     for target in &mut kernels.targets {
-        let alternatives = |pipeline: &unicorn_artifact::Pipeline| -> Vec<bool> {
-            pipeline.alternatives.iter().map(|other| runs(other.module)).collect()
-        };
-        let kept: Vec<Vec<bool>> = target.pipelines.iter().map(alternatives).collect();
+        let records = &target.modules.records;
+        let runs = |module: u32| meets(features, &records[module as usize].needs);
+        let runnable =
+            |pipeline: &Pipeline| pipeline.alternatives.iter().map(|other| runs(other.module)).collect::<Vec<bool>>();
+        let kept: Vec<Vec<bool>> = target.pipelines.iter().map(runnable).collect();
         for (pipeline, kept) in target.pipelines.iter_mut().zip(&kept) {
             keep(&mut pipeline.alternatives, kept);
         }
@@ -32,61 +27,47 @@ fn keep<T>(items: &mut Vec<T>, kept: &[bool]) {
     items.retain(|_| *kept.next().expect("alternatives were counted when the artifact was read"));
 }
 
-/// Words before the first instruction of a SPIR-V module.
-const HEADER_WORDS: usize = 5;
-const OP_TYPE_INT: u32 = 21;
-const OP_CONSTANT: u32 = 43;
-const OP_TYPE_COOPERATIVE_MATRIX: u32 = 4456;
-/// The use of a matrix on the left of a product.
-const MATRIX_A: u32 = 0;
+/// Whether the device has every feature that a module needs. Sizes (subgroup, workgroup) are the target's and were compared when it
+/// was chosen.
+fn meets(features: &DeviceFeatures, needs: &ModuleNeeds) -> bool {
+    let pairs = [
+        (needs.float16, features.float16),
+        (needs.int8, features.int8),
+        (needs.int16, features.int16),
+        (needs.int64, features.int64),
+        (needs.int64_atomics, features.int64_atomics),
+        (needs.integer_dot_product, features.integer_dot_product),
+        (needs.memory_model, features.memory_model),
+    ];
+    let multiplies = |shape: &MatrixShape| features.cooperative_matrix.contains(&matrix_name(shape));
+    pairs.iter().all(|(needed, there)| *there || !needed) && needs.matrices.iter().all(multiplies)
+}
 
-/// Rows and depth of the int8 matrices that a module multiplies, if it does.
-fn int8_matrices(words: &[u32]) -> Option<(u32, u32)> {
-    let mut int8 = None;
-    let mut constants: BTreeMap<u32, u32> = BTreeMap::new();
-    let mut rest = words.get(HEADER_WORDS..)?;
-    while let Some(&first) = rest.first() {
-        let (len, opcode) = ((first >> 16) as usize, first & 0xffff);
-        let operands = rest.get(1..len)?;
-        match (opcode, operands) {
-            (OP_TYPE_INT, &[id, 8, _]) => int8 = Some(id),
-            (OP_CONSTANT, &[_, id, value]) => {
-                constants.insert(id, value);
-            }
-            (OP_TYPE_COOPERATIVE_MATRIX, &[_, element, _, rows, columns, usage])
-                if Some(element) == int8 && constants.get(&usage) == Some(&MATRIX_A) =>
-            {
-                return Some((*constants.get(&rows)?, *constants.get(&columns)?));
-            }
-            _ => {}
-        }
-        rest = &rest[len..];
-    }
-    None
+/// A product of matrices as [`DeviceFeatures::cooperative_matrix`] names it.
+fn matrix_name(shape: &MatrixShape) -> String {
+    let name = |element| match element {
+        MatrixElement::F16 => "f16",
+        MatrixElement::F32 => "f32",
+        MatrixElement::I8 => "i8",
+        MatrixElement::I32 => "i32",
+    };
+    let MatrixShape { rows, columns, depth, operands, sums } = *shape;
+    format!("{rows}x{columns}x{depth} {} -> {}", name(operands), name(sums))
 }
 
 #[cfg(test)]
 mod tests {
-    use unicorn_artifact::{Alternative, Dispatch, LogitsRows, Order, Pipeline, Program, TargetKernels, TargetMatch};
+    use unicorn_artifact::{
+        Alternative, Dispatch, LogitsRows, ModuleRecord, ModuleSet, Order, Program, TargetKernels, TargetMatch,
+    };
 
     use super::*;
 
-    /// A module with one matrix: 16 rows, `depth` columns.
-    fn on_integers(depth: u32) -> Vec<u32> {
-        let instruction = |opcode: u32, operands: &[u32]| {
-            let first = (operands.len() as u32 + 1) << 16 | opcode;
-            [&[first], operands].concat()
-        };
-        [
-            vec![0; HEADER_WORDS],
-            instruction(OP_TYPE_INT, &[1, 32, 0]),
-            instruction(OP_TYPE_INT, &[2, 8, 1]),
-            instruction(OP_CONSTANT, &[1, 3, 16]),
-            instruction(OP_CONSTANT, &[1, 4, depth]),
-            instruction(OP_CONSTANT, &[1, 5, MATRIX_A]),
-            instruction(OP_TYPE_COOPERATIVE_MATRIX, &[6, 2, 5, 3, 4, 5]),
-        ]
-        .concat()
+    /// Needs of a module that multiplies int8 matrices of 16 rows.
+    fn on_int8_matrices(depth: u32) -> ModuleNeeds {
+        let (operands, sums) = (MatrixElement::I8, MatrixElement::I32);
+        let matrices = vec![MatrixShape { rows: 16, columns: 16, depth, operands, sums }];
+        ModuleNeeds { int8: true, memory_model: true, matrices, ..ModuleNeeds::default() }
     }
 
     #[test]
@@ -111,17 +92,19 @@ mod tests {
             from_tokens: 0,
             dispatches: vec![dispatch],
         };
+        let needs = [ModuleNeeds::default(), on_int8_matrices(16), on_int8_matrices(32)];
+        let records = needs.map(|needs| ModuleRecord { words: 5, needs });
         let target = TargetKernels {
             name: "one".into(),
             matches: TargetMatch::default(),
+            modules: ModuleSet { records: records.into(), frames: Vec::new() },
             pipelines: vec![pipeline],
             programs: vec![program],
             checksum: None,
             reads: None,
             fragments: None,
         };
-        let mut kernels =
-            Kernels { modules: vec![vec![0; HEADER_WORDS], on_integers(16), on_integers(32)], targets: vec![target] };
+        let mut kernels = Kernels { targets: vec![target] };
         let features = DeviceFeatures {
             int8: true,
             memory_model: true,
@@ -136,11 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn words_that_end_too_soon_ask_for_nothing() {
-        let words = on_integers(16);
-        for len in 0..words.len() {
-            assert_eq!(int8_matrices(&words[..len]), None);
-        }
-        assert_eq!(int8_matrices(&words), Some((16, 16)));
+    fn every_feature_that_is_needed_has_to_be_there() {
+        let needs = ModuleNeeds { float16: true, int64: true, ..ModuleNeeds::default() };
+        let with = |float16, int64| DeviceFeatures { float16, int64, ..DeviceFeatures::default() };
+        assert!(meets(&with(true, true), &needs));
+        assert!(!meets(&with(true, false), &needs) && !meets(&with(false, true), &needs));
+        assert!(meets(&with(false, false), &ModuleNeeds::default()));
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use unicorn_artifact::TargetKernels;
 use unicorn_artifact::hash::hash_parts;
-use unicorn_artifact::{Kernels, TargetKernels};
 
 use crate::device::facts::DeviceFacts;
 use crate::error::LoadError;
@@ -38,20 +38,15 @@ pub struct PipelineReport {
 ///
 /// # Errors
 /// When the driver rejects a kernel. A cache that cannot be used is not an error.
-pub fn compile(
-    device: &Arc<Device>,
-    kernels: &Kernels,
-    target: &TargetKernels,
-    folder: Option<&Path>,
-) -> Result<Compiled, LoadError> {
-    let opened = folder.map(|folder| OpenCache::below(folder, device, kernels, target));
+pub fn compile(device: &Arc<Device>, target: &TargetKernels, folder: Option<&Path>) -> Result<Compiled, LoadError> {
+    let opened = folder.map(|folder| OpenCache::below(folder, device, target));
     let (cache, unopened) = match opened {
         None => (None, None),
         Some(Ok(cache)) => (Some(cache), None),
         Some(Err(problem)) => (None, Some(problem)),
     };
     let in_driver = cache.as_ref().map(|cache| &cache.in_driver);
-    let pipelines = compile_each(device, kernels, target, in_driver, Capture::Nothing, Ok)?;
+    let pipelines = compile_each(device, target, in_driver, Capture::Nothing, Ok)?;
     let mut report = PipelineReport { pipelines: pipelines.len() as u32, from_cache: None, note: unopened };
     if let Some(cache) = cache {
         let cached = count_cached(&pipelines);
@@ -62,19 +57,18 @@ pub fn compile(
     Ok(Compiled { pipelines, report })
 }
 
-/// Compiles every pipeline of `target` (one of `kernels`) as loading a model does, and stores them in the cache below `folder`, so
+/// Compiles every pipeline of `target` as loading a model does, and stores them in the cache below `folder`, so
 /// that the first start finds them. Blocks until all are compiled.
 ///
 /// # Errors
 /// When the device cannot be opened or the driver rejects a kernel.
 pub fn warm_pipeline_cache(
     facts: &DeviceFacts,
-    kernels: &Kernels,
     target: &TargetKernels,
     folder: &Path,
 ) -> Result<PipelineReport, LoadError> {
     let device = Device::open(Instance::create()?, facts, true)?;
-    Ok(compile(&device, kernels, target, Some(folder))?.report)
+    Ok(compile(&device, target, Some(folder))?.report)
 }
 
 /// A driver without support for caches writes only Vulkan's own header.
@@ -98,14 +92,9 @@ enum Stored {
 }
 
 impl OpenCache {
-    fn below(
-        folder: &Path,
-        device: &Arc<Device>,
-        kernels: &Kernels,
-        target: &TargetKernels,
-    ) -> Result<OpenCache, String> {
+    fn below(folder: &Path, device: &Arc<Device>, target: &TargetKernels) -> Result<OpenCache, String> {
         let identity = device.identity().map_err(in_words)?;
-        let file = file_for(&identity, kernels, target, folder);
+        let file = file_for(&identity, target, folder);
         let (found, unread) = match file.read() {
             Ok(found) => (found.unwrap_or_default(), None),
             Err(problem) => (Vec::new(), Some(problem)),
@@ -138,13 +127,10 @@ fn count_cached(pipelines: &[Arc<Pipeline>]) -> Option<u32> {
 }
 
 /// The file is named by device and kernels; its key also has the driver's version, so that a new driver overwrites the file.
-fn file_for(identity: &DeviceIdentity, kernels: &Kernels, target: &TargetKernels, folder: &Path) -> CacheFile {
-    let modules = target.pipelines.iter().map(|pipeline| {
-        let words = kernels.modules[pipeline.module as usize].iter().flat_map(|word| word.to_le_bytes());
-        words.collect::<Vec<u8>>()
-    });
-    let modules: Vec<Vec<u8>> = modules.collect();
-    let kernels = hash_parts(modules.iter().map(Vec::as_slice));
+fn file_for(identity: &DeviceIdentity, target: &TargetKernels, folder: &Path) -> CacheFile {
+    let numbers: Vec<u8> = target.pipelines.iter().flat_map(|pipeline| pipeline.module.to_le_bytes()).collect();
+    let frames = target.modules.frames.iter().map(|frame| &frame.zstd[..]);
+    let kernels = hash_parts([&numbers[..]].into_iter().chain(frames));
     let owner = hash_parts([identity.device.as_slice(), &kernels]);
     let name: String = owner[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let key = hash_parts([owner.as_slice(), &identity.driver]);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use unicorn_artifact::{Kernels, TargetKernels};
+use unicorn_artifact::TargetKernels;
 
 use crate::error::LoadError;
 use crate::parallel;
@@ -11,14 +11,13 @@ use crate::vk::device::Device;
 use crate::vk::pipeline::{Capture, Pipeline, PipelineRequest, SetLayout};
 use crate::vk::pipeline_cache::PipelineCache;
 
-/// Compiles every pipeline of `target`, one of `kernels`; results of `inspect` for each, in order. `cache`: where the driver looks
+/// Compiles every pipeline of `target`; results of `inspect` for each, in order. `cache`: where the driver looks
 /// for compiled pipelines and stores them.
 ///
 /// # Errors
 /// [`LoadError::Pipeline`] names the first kernel that the driver rejects.
 pub fn compile_each<T: Send>(
     device: &Arc<Device>,
-    kernels: &Kernels,
     target: &TargetKernels,
     cache: Option<&PipelineCache>,
     capture: Capture,
@@ -30,10 +29,12 @@ pub fn compile_each<T: Send>(
     let bindings: BTreeSet<u32> = target.pipelines.iter().map(|pipeline| pipeline.bindings).collect();
     let layouts = bindings.into_iter().map(|bindings| Ok((bindings, SetLayout::create(device, bindings)?)));
     let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
+    let modules = target.modules.unpack(target.pipelines.iter().map(|pipeline| pipeline.module));
+    let modules = modules.map_err(|source| LoadError::Modules { target: target.name.clone(), source })?;
     let one = |index: usize| {
         let pipeline = &target.pipelines[index];
         let request = PipelineRequest {
-            spirv: &kernels.modules[pipeline.module as usize],
+            spirv: &modules[pipeline.module as usize],
             layout: &layouts[&pipeline.bindings],
             subgroup_size,
             cache,

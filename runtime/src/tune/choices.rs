@@ -202,6 +202,7 @@ mod tests {
         TargetKernels {
             name: "one".into(),
             matches: TargetMatch::default(),
+            modules: Default::default(),
             pipelines: vec![
                 pipeline("norm", vec![]),
                 pipeline("matmul", vec![alternative("a", 5), alternative("b", 6)]),

@@ -73,7 +73,6 @@ pub enum TuneError {
 pub struct Tuner<'m> {
     /// The target as the artifact has it, with alternatives.
     pub target: &'m TargetKernels,
-    pub kernels: &'m Kernels,
     pub plan: &'m Plan,
     pub model: &'m ModelMeta,
     pub context_tokens: u32,
@@ -184,7 +183,7 @@ impl Tuner<'_> {
         profile: bool,
     ) -> Result<RecordedPrograms, LoadError> {
         let TuningResources { device, buffers, bound_seconds } = resources;
-        let pipelines = compile_each(device, self.kernels, target, None, Capture::Nothing, Ok)?;
+        let pipelines = compile_each(device, target, None, Capture::Nothing, Ok)?;
         let barriers = profile || self.barriers;
         let prepared =
             programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers)?;

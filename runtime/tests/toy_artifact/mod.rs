@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use unicorn_artifact::{
     ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
-    ModelMeta, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier,
-    TokenizerSection, WeightPlan, step,
+    ModelMeta, Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch,
+    Tier, TokenizerSection, WeightPlan, step,
 };
 use unicorn_runtime::{DeviceChoice, LoadOptions};
 
@@ -150,6 +150,7 @@ fn kernels() -> Kernels {
         spirv(LOGITS, &[("ROWS", LOGITS_ROWS)]),
         spirv(SAMPLE, &[("KEPT_DRAWS", step::KEPT_DRAWS as u32)]),
     ];
+    let modules: Vec<Module> = modules.into_iter().map(|words| Module { words, ..Module::default() }).collect();
     let bindings = [3, 3, 3, 3, 5, 5, 3];
     let pipelines = names
         .iter()
@@ -170,10 +171,10 @@ fn kernels() -> Kernels {
     let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
     let matches = TargetMatch::default();
     Kernels {
-        modules,
         targets: vec![TargetKernels {
             name: "toy".into(),
             matches,
+            modules: ModuleSet::pack([&modules[..]]),
             pipelines,
             programs,
             checksum: None,

@@ -21,6 +21,8 @@ pub struct Target {
     pub name: &'static str,
     /// Which devices it is for, in a few words.
     pub about: &'static str,
+    /// Whether its numbers were chosen by measurements on such a device: then an artifact holds no alternatives to them.
+    pub is_measured: bool,
     /// Invocations of a subgroup, which reductions use; 0: unknown, reductions go through workgroup memory.
     pub subgroup_size: u32,
     /// Workgroup memory, as Vulkan's maxComputeSharedMemorySize.
@@ -87,6 +89,14 @@ impl Target {
     /// Whether kernels declare the Vulkan memory model: those with matrices, and those whose workgroups exchange data.
     fn has_memory_model(&self) -> bool {
         self.matrix.is_some() || self.chains || self.decode_attention.is_some()
+    }
+
+    /// Whether a kernel's SPIR-V is the same for both.
+    pub fn emits_like(&self, other: &Target) -> bool {
+        let facts = |target: &Target| {
+            (target.capabilities(), target.keeps_loops, target.subgroup_size, target.workgroup_invocations)
+        };
+        facts(self) == facts(other)
     }
 
     /// The cooperative matrices whose elements its kernels expect in the lanes that `unicorn_kernels::fragments` draws.

@@ -16,6 +16,7 @@ pub(super) const PRESETS: &[Target] = &[PHOENIX, NVIDIA, LLVMPIPE_MESA26, LLVMPI
 const PHOENIX: Target = Target {
     name: "phoenix",
     about: "Radeon 780M and its RDNA3 siblings (gfx1103)",
+    is_measured: false,
     subgroup_size: 32,
     shared_memory_bytes: 32 << 10,
     workgroup_invocations: 256,
@@ -77,6 +78,7 @@ const PHOENIX: Target = Target {
 const NVIDIA: Target = Target {
     name: "nvidia",
     about: "NVIDIA GPUs with 32-lane subgroups",
+    is_measured: true,
     subgroup_size: 32,
     shared_memory_bytes: 48 << 10,
     workgroup_invocations: 1024,
@@ -135,6 +137,7 @@ const LLVMPIPE_MESA26: Target = Target {
 const LLVMPIPE: Target = Target {
     name: "llvmpipe",
     about: "Mesa's software Vulkan device",
+    is_measured: true,
     subgroup_size: 8,
     shared_memory_bytes: 32 << 10,
     workgroup_invocations: 128,
@@ -172,6 +175,7 @@ const LLVMPIPE: Target = Target {
 const GENERIC: Target = Target {
     name: "generic",
     about: "any Vulkan 1.2 device, within the limits that the specification guarantees",
+    is_measured: false,
     subgroup_size: 0,
     shared_memory_bytes: 16 << 10,
     workgroup_invocations: 128,

@@ -13,7 +13,7 @@ use super::CompiledModel;
 pub fn broken(model: &CompiledModel, facts: &DeviceFacts) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let target = &model.set.targets[0];
-    let start = || warm_pipeline_cache(facts, &model.set, target, folder.path()).expect("the kernels compiled before");
+    let start = || warm_pipeline_cache(facts, target, folder.path()).expect("the kernels compiled before");
     let finds_all = |report: &PipelineReport| report.from_cache == Some(report.pipelines) && report.note.is_none();
     let begins_anew = |report: &PipelineReport| report.from_cache == Some(0) && report.note.is_some();
 

@@ -3,8 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tests::compiled::{Silent, options, with};
-use tests::launch::{CONTEXT, device, device_matrices, device_register_matrices, without_what_the_device_lacks};
-use tests::skip;
+use tests::launch::{CONTEXT, device, device_matrices, without_what_the_device_lacks};
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_compiler::alternatives::alternatives;
 use unicorn_compiler::{Source, plan};
@@ -12,28 +11,17 @@ use unicorn_kernels::KernelSpec;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::heads::HeadsSpec;
-use unicorn_kernels::matmul::Sharing;
 use unicorn_kernels::split::Split;
-use unicorn_spirv::target::{GemmTuning, MatrixTuning};
+use unicorn_spirv::target::MatrixTuning;
 use unicorn_spirv::{Target, target};
 
 use crate::attention::Case;
-use crate::gemm::{check_gemm, check_register_gemm};
+use crate::gemm::check_gemm;
 use crate::{check_matmul, check_norm};
 
 #[test]
 fn of_phoenix() {
     check_all("phoenix");
-}
-
-#[test]
-fn of_nvidia() {
-    check_all("nvidia");
-}
-
-#[test]
-fn of_llvmpipe() {
-    check_all("llvmpipe");
 }
 
 #[test]
@@ -44,9 +32,6 @@ fn of_generic() {
 /// The target's kernels, made for the subgroups and matrices of the device at hand.
 fn check_all(name: &str) {
     let mut target = target::by_name(name).expect("a preset");
-    if target.matmul.sharing_many != Sharing::Own && target.subgroup_size != device().subgroup_size {
-        return skip("subgroup exchange", format_args!("{name} exchanges in subgroups of {}", target.subgroup_size));
-    }
     let own_lanes = target.subgroup_size == device().subgroup_size;
     if target.subgroup_size > 0 {
         target = target.for_any_device(device().subgroup_size);
@@ -64,29 +49,16 @@ fn check_all(name: &str) {
             }
         }
     }
-    let gemm = target.matrix.map(|matrix| match matrix.gemm {
-        GemmTuning::Workgroup { .. } => "gemm",
-        GemmTuning::Registers(_) => "register gemm",
-    });
-    let attention = if target.decode_attention.is_some() { "decode attention" } else { "attention" };
-    for family in ["norm", "matmul", attention].into_iter().chain(gemm) {
+    let gemm = target.matrix.map(|_| "gemm");
+    for family in ["norm", "matmul", "attention"].into_iter().chain(gemm) {
         assert!(checked.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
     }
 }
 
 /// The target's own tiles, where the device is like it.
 fn matrices(own: MatrixTuning, own_lanes: bool) -> Option<MatrixTuning> {
-    let alike = |small: &MatrixTuning| own_lanes && own.fragment == small.fragment;
-    match own.gemm {
-        GemmTuning::Workgroup { .. } => {
-            let small = device_matrices()?;
-            Some(if alike(&small) { own } else { small })
-        }
-        GemmTuning::Registers(_) => {
-            let small = device_register_matrices()?;
-            Some(if alike(&small) { own } else { small })
-        }
-    }
+    let small = device_matrices()?;
+    Some(if own_lanes && own.fragment == small.fragment { own } else { small })
 }
 
 /// Kernels of a model with as many heads and columns as it takes for alternatives of all families.
@@ -117,15 +89,8 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
             check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
         }
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
-        KernelSpec::RegisterGemm(spec) => check_register_gemm(target, spec, rng.random_range(1..=spec.rows), rng),
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),
-        KernelSpec::DecodeAttention(spec) => {
-            // One context each: every token before it is a step, and there are many alternatives.
-            let n_before = if rng.random_bool(0.5) { rng.random_range(1..60) } else { rng.random_range(500..900) };
-            let case = case(specs, spec.as_attention());
-            Case { decode: Some(spec.clone()), n_before, ..case }.check(target, rng);
-        }
         KernelSpec::Flash(spec) => {
             let rows = rng.random_range(9..150);
             let attention = attention_of(spec);

@@ -2,6 +2,7 @@
 
 mod interrupt;
 mod progress;
+mod threads;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -12,7 +13,6 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use progress::Bars;
 use serde::Serialize;
-use unicorn_artifact::{cores, limits};
 use unicorn_compiler::{
     Budget, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, Remedy, ReplanOptions,
     Source, WeightsOption, check_export, check_replaced, compile, export, is_artifact, plan, replan, targets,
@@ -117,10 +117,10 @@ fn form_names() -> PossibleValuesParser {
 }
 
 fn main() -> ExitCode {
-    limits::keep_to_one_heap();
+    threads::keep_to_one_heap();
     let args = Args::parse();
     interrupt::fail_when_memory_runs_out();
-    cores::start_pool_here();
+    threads::start_pool_here();
     let result = match &args.command {
         Some(Command::Replan(args)) => run_replan(args),
         None => run(&args),

@@ -1,31 +1,42 @@
-//! Threads: one a core, or as many as the system gives. A limit on processes (`ulimit -u`) or on address space (`ulimit -v`)
-//! leaves fewer, and while one thread can do the work that is no reason to stop.
+//! This process's threads and heap. A limit on processes (`ulimit -u`) or on address space (`ulimit -v`) allows fewer threads than
+//! cores, and while one thread can do the work that is no reason to stop.
 
 use std::env;
+use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::mpsc;
-use std::thread::{self, Scope, ScopedJoinHandle};
+use std::thread;
 
 use rayon_core::{ThreadBuilder, ThreadPoolBuilder};
 
-/// Cores that this process may use.
-pub fn count() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// Under a limit on address space, runs this program anew in its place, with one heap for all of its threads: glibc reserves 64 MiB
+/// of address space for each heap. Returns if there is no limit, or if the program cannot be run anew.
+pub fn keep_to_one_heap() {
+    /// Read by glibc when a program begins.
+    const HEAPS: &str = "MALLOC_ARENA_MAX";
+    if !is_address_space_limited() || env::var_os(HEAPS).is_some() {
+        return;
+    }
+    let Ok(program) = env::current_exe() else { return };
+    let mut arguments = env::args_os();
+    let mut again = Command::new(program);
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    let _ = again.args(arguments).env(HEAPS, "1").exec();
 }
 
-/// Starts `work` on `count` further threads of `scope`, or on as many of them as there can be. Whoever calls has to be able
-/// to do without.
-pub fn start<'scope, T, F>(scope: &'scope Scope<'scope, '_>, count: usize, work: F) -> Vec<ScopedJoinHandle<'scope, T>>
-where
-    T: Send + 'scope,
-    F: FnOnce() -> T + Clone + Send + 'scope,
-{
-    (0..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, work.clone()).ok()).collect()
+fn is_address_space_limited() -> bool {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max address space")?.split_whitespace().next());
+    soft.is_some_and(|soft| soft != "unlimited")
 }
 
 /// Threads of the pool that rayon works on, which the first call starts; 0: there can be none, and rayon must not be called.
-pub fn pool_threads() -> usize {
+fn pool_threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(start_pool)
 }
@@ -69,19 +80,12 @@ fn waiting_thread() -> io::Result<mpsc::Sender<ThreadBuilder>> {
 /// As many as rayon would start by itself.
 fn wanted_threads() -> usize {
     let asked = env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
-    asked.filter(|&count| count > 0).unwrap_or_else(count)
+    asked.filter(|&count| count > 0).unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn threads_that_cannot_be_had_are_done_without() {
-        let started = thread::scope(|scope| start(scope, 3, || 7).into_iter().map(|one| one.join().unwrap()).sum());
-        assert_eq!(21, started);
-        thread::scope(|scope| assert!(start(scope, 0, || ()).is_empty()));
-    }
 
     #[test]
     fn the_pool_is_there_when_it_has_threads() {
