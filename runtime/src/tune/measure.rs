@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{Kernels, ModelMeta, Pipeline, Plan, TargetKernels};
+use unicorn_artifact::{ModelMeta, Pipeline, Plan, TargetKernels};
 
 use crate::error::{LoadError, RunError};
 use crate::memory::buffers::Buffers;
