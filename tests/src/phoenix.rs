@@ -21,7 +21,7 @@ use std::path::Path;
 use unicorn_artifact::{Alternative, Kernels, Pipeline, Program, TargetKernels};
 use unicorn_compiler::{CompileError, Source, plan};
 use unicorn_kernels::KernelSpec;
-use unicorn_runtime::probe::kernel_statistics::Executable;
+use unicorn_runtime::Executable;
 use unicorn_runtime::{DeviceFacts, LoadError, kernel_statistics};
 use unicorn_spirv::Target;
 

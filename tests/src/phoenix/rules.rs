@@ -72,7 +72,7 @@ mod tests {
 
     use unicorn_kernels::KernelSpec;
     use unicorn_kernels::sample::SampleSpec;
-    use unicorn_runtime::probe::kernel_statistics::{Executable, Representation};
+    use unicorn_runtime::{Executable, Representation};
 
     use super::*;
     use crate::phoenix::instructions::Words;
