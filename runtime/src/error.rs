@@ -165,8 +165,8 @@ impl fmt::Display for LoadError {
             }
             LoadError::NoDevice { wanted, found } => write!(
                 f,
-                "no Vulkan device fits: expected {wanted}, found {}; a software device is used only when asked for by \
-                 --device or UNICORN_DEVICE",
+                "no Vulkan device fits: expected {wanted}, found {}; a software device is used only when it is \
+                 selected by name or number",
                 found.join(", ")
             ),
             LoadError::NoTarget { device, reasons } => {
@@ -207,8 +207,8 @@ impl fmt::Display for LoadError {
             LoadError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
             LoadError::NoThread { source } => write!(
                 f,
-                "thread that loads weights beside the first steps cannot be started: {source}; expected room for one more \
-                 in the limits on processes (ulimit -u) and memory, or a load without --lazy"
+                "thread that loads weights beside the first steps cannot be started: {source}; expected one more \
+                 thread within the limits on processes (ulimit -u) and memory, or a load that is not lazy"
             ),
             LoadError::Loading { source } => source.fmt(f),
             LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),

@@ -77,7 +77,9 @@ fn a_stop_string_and_a_cancelled_token_end_an_answer() {
 
     let cancel = CancelToken::new();
     chat.set_cancel(cancel.clone());
-    let mut answer = chat.ask("And then?").unwrap();
+    chat.clear();
+    chat.options_mut().stop_strings.clear();
+    let mut answer = chat.ask("Tell me of the sea.").unwrap();
     answer.next().unwrap().unwrap();
     cancel.cancel();
     let _rest: Vec<String> = answer.by_ref().map(Result::unwrap).collect();

@@ -62,6 +62,8 @@ fn commands(error: &LoadError) -> String {
             }
             commands
         }
+        LoadError::NoDevice { found, .. } if !found.is_empty() => ": --device NAME, or UNICORN_DEVICE".into(),
+        LoadError::NoThread { .. } => ": leave out --lazy".into(),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
         _ => String::new(),
     }

@@ -57,7 +57,7 @@ pub fn load_candidates(
     }
 }
 
-/// The same for `slots` sequences that come and go, of `context_tokens` at most (`None`: the library's choice).
+/// The same for a server of `slots` sequences, of `context_tokens` at most (`None`: the library's choice).
 pub fn load_to_serve(
     artifact: &Path,
     args: &LoadArgs,

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_left_out() {
+    fn tests_that_are_not_selected_are_left_out() {
         let Cases { groups, .. } = Cases::new(&args("-p 0 -s 4"), 8192);
         assert_eq!(groups.iter().map(|group| &group.cases[..]).collect::<Vec<_>>(), [[Case::Batch { sequences: 4 }]]);
     }

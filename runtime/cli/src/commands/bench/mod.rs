@@ -1,4 +1,4 @@
-//! `bench`: prefill, decode at some depths and decode of several sequences, timed apart on made-up tokens, as llama-bench
+//! `bench`: prefill, decode at some depths and decode of several sequences, measured separately with random tokens, as llama-bench
 //! does (its `pp`, `tg`, `-d`).
 //!
 //! ```text
