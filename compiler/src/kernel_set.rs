@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use unicorn_artifact::{Alternative, Kernels, Module, ModuleSet, Pipeline, Program, TargetKernels};
-use unicorn_kernels::fused_tail::NextSpec;
+use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{KernelSpec, WeightLayout};
 use unicorn_spirv::Target;
@@ -114,8 +114,8 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let layout = &spec.layout;
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
-            let next = next_name(spec.next.as_ref());
-            format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.columns)
+            let next = next_name(spec.fused_tail.as_ref());
+            format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
         }
         KernelSpec::Gemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;
@@ -131,7 +131,7 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
         }
         KernelSpec::DecodeAttention(spec) => {
-            let next = next_name(spec.next.as_ref());
+            let next = next_name(spec.fused_tail.as_ref());
             format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
         }
         KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
@@ -140,7 +140,8 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
 }
 
 /// Of the matmul that a kernel does besides.
-fn next_name(next: Option<&NextSpec>) -> String {
-    let name = |next: &NextSpec| format!(" +{}×{} {}", next.layout.rows, next.layout.cols, next.layout.format.name());
+fn next_name(next: Option<&FusedTailSpec>) -> String {
+    let name =
+        |next: &FusedTailSpec| format!(" +{}×{} {}", next.layout.rows, next.layout.cols, next.layout.format.name());
     next.map_or(String::new(), name)
 }

@@ -13,9 +13,9 @@ use unicorn_artifact::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program,
     SlicePlan, Tier, WeightPlan,
 };
-use unicorn_kernels::arrive::ARRIVALS;
-use unicorn_kernels::sums::WORDS_PER_ELEMENT;
-use unicorn_kernels::{KvFormat, chain};
+use unicorn_kernels::completion::COMPLETION_COUNTERS;
+use unicorn_kernels::fixed_sums::WORDS_PER_ELEMENT;
+use unicorn_kernels::{KvFormat, counter_sync};
 
 use crate::error::Result;
 use crate::fuse::FusedGraph;
@@ -236,7 +236,7 @@ fn place_programs(request: &PlaceRequest, weights: &WeightPlacement, arenas: &[V
 
 /// Counters at the beginning of the arena, in words: of splits, then the slots of chains. No activation of any
 /// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
-const COUNTERS: usize = ARRIVALS + chain::SLOTS * chain::SLOT_WORDS;
+const COUNTERS: usize = COMPLETION_COUNTERS + counter_sync::SLOTS * counter_sync::SLOT_WORDS;
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
 fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: usize) -> Arena {
@@ -351,14 +351,14 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         len_bytes: 4 * count as u64,
         writes,
     };
-    let slot = |number| ARRIVALS + chain::SLOT_WORDS * number;
+    let slot = |number| COMPLETION_COUNTERS + counter_sync::SLOT_WORDS * number;
     match operand {
         Operand::StepBuffer => whole(BufferRef::Step),
         Operand::Logits => whole(BufferRef::Logits),
         Operand::Drawn => whole(BufferRef::Output),
-        Operand::Arrivals => words(0, ARRIVALS),
-        Operand::Chain { dispatch } => words(slot(dispatch - 1), 2 * chain::SLOT_WORDS),
-        Operand::ChainSlots => words(slot(0), chain::SLOTS * chain::SLOT_WORDS),
+        Operand::Arrivals => words(0, COMPLETION_COUNTERS),
+        Operand::Chain { dispatch } => words(slot(dispatch - 1), 2 * counter_sync::SLOT_WORDS),
+        Operand::ChainSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {

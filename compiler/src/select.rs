@@ -92,7 +92,7 @@ pub struct KernelDispatch {
     pub weight_bytes: u64,
     /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
     pub is_next_part: bool,
-    /// Its workgroups wait by themselves for those of the step before, see `unicorn_kernels::chain`.
+    /// Its workgroups wait by themselves for those of the step before, see `unicorn_kernels::counter_sync`.
     pub is_counted: bool,
 }
 
@@ -107,7 +107,7 @@ pub enum Operand {
     Sums(ValueId),
     /// Counters of those who leave a result in parts, 0 between dispatches.
     Arrivals,
-    /// The slots of the dispatch before this one and its own, see `unicorn_kernels::chain`.
+    /// The slots of the dispatch before this one and its own, see `unicorn_kernels::counter_sync`.
     Chain {
         dispatch: usize,
     },
@@ -293,7 +293,7 @@ impl Selector<'_> {
             logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(1024),
             subgroup_size: self.target.subgroup_size,
-            chained: false,
+            counter_sync: false,
         });
         self.dispatches.push(KernelDispatch {
             workgroups: spec.workgroups(self.logits_rows()),

@@ -46,9 +46,9 @@ pub enum Precision {
 pub enum ActivationFormat {
     F32,
     /// For packed integer dot products.
-    Codes(Precision),
+    Quantized(Precision),
     /// For matrix units: codes, and what brings their values into the range of f16.
-    Factored(Precision),
+    RowScaled(Precision),
     /// For matrix units that take their weights from registers: the values of those codes as f16.
     Halves(Precision),
 }
@@ -100,8 +100,8 @@ impl ActivationFormat {
     pub fn precision(self) -> Option<Precision> {
         match self {
             ActivationFormat::F32 => None,
-            ActivationFormat::Codes(precision)
-            | ActivationFormat::Factored(precision)
+            ActivationFormat::Quantized(precision)
+            | ActivationFormat::RowScaled(precision)
             | ActivationFormat::Halves(precision) => Some(precision),
         }
     }
@@ -110,8 +110,8 @@ impl ActivationFormat {
     pub fn name(self) -> &'static str {
         match self {
             ActivationFormat::F32 => "f32",
-            ActivationFormat::Codes(precision)
-            | ActivationFormat::Factored(precision)
+            ActivationFormat::Quantized(precision)
+            | ActivationFormat::RowScaled(precision)
             | ActivationFormat::Halves(precision) => precision.name(),
         }
     }
@@ -143,14 +143,14 @@ impl ActivationFormat {
     pub(crate) fn stored_quads(self, cols: usize) -> usize {
         let whole = match self {
             ActivationFormat::F32 => 4,
-            ActivationFormat::Codes(_) | ActivationFormat::Factored(_) => ACTIVATION_GROUP,
+            ActivationFormat::Quantized(_) | ActivationFormat::RowScaled(_) => ACTIVATION_GROUP,
             ActivationFormat::Halves(_) => HALVES_BLOCK,
         };
         cols.next_multiple_of(whole) / 4
     }
 
     pub(crate) fn has_factor(self) -> bool {
-        matches!(self, ActivationFormat::Factored(_) | ActivationFormat::Halves(_))
+        matches!(self, ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_))
     }
 
     /// Word of a `Factored` row, or of one of `Halves`, that holds the row's factor: its last.
@@ -217,7 +217,7 @@ pub(crate) fn encode_divided_row(format: ActivationFormat, row: &[f32], factor: 
 pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f32> {
     match format {
         ActivationFormat::F32 => words[..cols].iter().map(|&word| f32::from_bits(word)).collect(),
-        ActivationFormat::Codes(precision) | ActivationFormat::Factored(precision) => {
+        ActivationFormat::Quantized(precision) | ActivationFormat::RowScaled(precision) => {
             let of_group = &words[group_words_at(cols, precision)..];
             let byte = |word: u32, i: usize| i32::from((word >> (8 * (i % 4))) as u8 as i8);
             let code = |i: usize| {
@@ -310,7 +310,7 @@ mod tests {
             row in prop::collection::vec(-1e4f32..1e4, 1..200),
         ) {
             for precision in [Precision::Int8, Precision::Int11] {
-                let format = ActivationFormat::Codes(precision);
+                let format = ActivationFormat::Quantized(precision);
                 let decoded = decode_row(format, &encode_row(format, &row), row.len());
                 let loose = if precision == Precision::Int8 { 1.125 } else { 2.0 };
                 for (group, values) in row.chunks(32).zip(decoded.chunks(32)) {
@@ -328,7 +328,7 @@ mod tests {
         ) {
             let row: Vec<f32> = row.iter().map(|x| x * 2f32.powi(small)).collect();
             for precision in [Precision::Int8, Precision::Int11] {
-                let format = ActivationFormat::Factored(precision);
+                let format = ActivationFormat::RowScaled(precision);
                 let words = encode_row(format, &row);
                 let factor = f32::from_bits(words[factor_at(row.len(), precision)]);
                 let values = decode_row(format, &words, row.len());
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn zeros_stay_zeros() {
-        for format in [ActivationFormat::Codes(Precision::Int11), ActivationFormat::Factored(Precision::Int8)] {
+        for format in [ActivationFormat::Quantized(Precision::Int11), ActivationFormat::RowScaled(Precision::Int8)] {
             assert_eq!(decode_row(format, &encode_row(format, &[0.0; 40]), 40), [0.0; 40]);
         }
     }

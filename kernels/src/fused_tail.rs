@@ -1,5 +1,5 @@
 //! The matmul behind a kernel, done by the workgroups that made its input: each multiplies what it made by the columns of the next
-//! matrix that want it, and adds that part to [`sums`](crate::sums). One dispatch less, and one hand-over between dispatches.
+//! matrix that want it, and adds that part to [`sums`](crate::fixed_sums). One dispatch less, and one hand-over between dispatches.
 //!
 //! ```text
 //!              x ──▶ gate, up ──▶ product ──▶ down                x ──▶ gate, up ──▶ 32 elements ──▶ 32 columns of down ─┐
@@ -11,25 +11,25 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, decode_row};
+use crate::fixed_sums::{self, WORDS_PER_ELEMENT, fixed, words_of};
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
 use crate::role::Role;
-use crate::sums::{self, WORDS_PER_ELEMENT, fixed, words_of};
 use crate::template::Values;
 
 /// The next matrix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NextSpec {
+pub struct FusedTailSpec {
     pub layout: WeightLayout,
 }
 
-impl NextSpec {
+impl FusedTailSpec {
     /// Whether a matrix can be the next one.
     pub fn takes(layout: &WeightLayout) -> bool {
         layout.format != WeightFormat::F16
     }
 
     pub(crate) fn roles() -> [Role; 2] {
-        [Role::NextWeights, Role::Sums]
+        [Role::TailWeights, Role::FixedSums]
     }
 
     /// Bytes of workgroup memory for so many groups.
@@ -49,7 +49,7 @@ impl NextSpec {
 
     /// The sums, (rows, 2) words, that a row of such codes comes to. The device cuts off each workgroup's part, the twin the whole.
     pub fn twin(&self, packed: &[u8], codes: &[u32], sums: &mut [u32]) {
-        let x = decode_row(ActivationFormat::Codes(Precision::Int8), codes, self.layout.cols);
+        let x = decode_row(ActivationFormat::Quantized(Precision::Int8), codes, self.layout.cols);
         let mut weights = vec![0f32; self.layout.cols];
         for (row, words) in sums.chunks_exact_mut(WORDS_PER_ELEMENT).enumerate().take(self.layout.rows) {
             self.layout.decode_row(packed, row, &mut weights);
@@ -60,7 +60,7 @@ impl NextSpec {
 
 /// Values of the piece `fused_tail`, of a kernel that may have one: of so many lanes, and so many groups of 32 elements that a workgroup
 /// makes.
-pub(crate) fn values(next: Option<&NextSpec>, lanes: usize, groups: usize, values: Values) -> Values {
+pub(crate) fn values(next: Option<&FusedTailSpec>, lanes: usize, groups: usize, values: Values) -> Values {
     let values = values.flag("FUSED_TAIL", next.is_some()).size("TAIL_GROUPS", groups);
     let Some(next) = next else { return values };
     let layout = &next.layout;
@@ -72,5 +72,5 @@ pub(crate) fn values(next: Option<&NextSpec>, lanes: usize, groups: usize, value
         .count("FUSED_LAST_TILE", layout.tiles() - 1)
         .count("FUSED_TILE_WORDS", layout.blocks_per_tile() * layout.format.block_words())
         .count("FUSED_ROWS", layout.rows)
-        .text("SUM_UNIT", sums::unit_wgsl())
+        .text("SUM_UNIT", fixed_sums::unit_wgsl())
 }

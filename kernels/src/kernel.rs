@@ -1,6 +1,6 @@
 //! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) hands each question on to the family's spec.
 
-use crate::fused_tail::NextSpec;
+use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;
 
 /// One family's spec. What a family cannot do, it leaves at its default.
@@ -25,7 +25,7 @@ pub(crate) trait Kernel {
     }
 
     /// Whether it waits for the dispatch before it without a barrier.
-    fn chained(&mut self) -> Option<&mut bool> {
+    fn counter_sync(&mut self) -> Option<&mut bool> {
         None
     }
 
@@ -35,12 +35,12 @@ pub(crate) trait Kernel {
     }
 
     /// The matmul behind it that it does, too.
-    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
+    fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
         None
     }
 
     /// Whether the norm with which it begins reads sums instead of f32.
-    fn reads_sums(&mut self) -> Option<&mut bool> {
+    fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
         None
     }
 }

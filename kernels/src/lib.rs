@@ -18,11 +18,11 @@ pub mod role;
 pub mod split;
 mod template;
 // What kernels of several families do alike.
-pub mod arrive;
-pub mod chain;
+pub mod completion;
+pub mod counter_sync;
+pub mod fixed_sums;
 pub mod fused_tail;
 mod kernel;
-pub mod sums;
 // Families.
 pub mod attention;
 pub mod bandwidth_probe;

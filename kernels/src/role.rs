@@ -20,7 +20,7 @@ pub enum Role {
     /// The same, read four elements at a time.
     InputQuads,
     /// The same as integers (rows of `activations`), sixteen codes at a time.
-    Codes,
+    QuantizedInput,
     /// The other operand.
     Second,
     /// The residual stream before the sum.
@@ -37,19 +37,19 @@ pub enum Role {
     /// Sums of cooperative matrices, written and read likewise.
     ExchangedSums,
     /// The packed matrix behind, see `next`.
-    NextWeights,
+    TailWeights,
     /// What workgroups add their parts to, see `sums`.
-    Sums,
+    FixedSums,
     /// Others, which the next dispatch adds to: they are zeroed.
-    ClearedSums,
+    ClearedFixedSums,
     /// The activation that is read, made so.
-    InputSums,
+    InputFixedSums,
     /// Counters of what has been left there; 0 between dispatches.
-    Arrivals,
-    /// The slots of the dispatch before and of this one, see `chain`.
-    Chain,
+    CompletionCounters,
+    /// The slots of the dispatch before and of this one, see `counter_sync`.
+    SyncCounters,
     /// The slots of the whole program.
-    ChainSlots,
+    AllSyncCounters,
     /// The residual stream after the sum.
     Sum,
     Bias,
@@ -65,7 +65,7 @@ pub enum Role {
     Keys,
     Values,
     /// `unicorn_artifact::step::Output`s.
-    Drawn,
+    Sampled,
     /// `unicorn_artifact::hash::HashedRange`, of the bytes that are bound as weights.
     HashedRange,
     /// Eight words a subtree of that range.
@@ -81,15 +81,15 @@ impl Role {
             self,
             Role::Input
                 | Role::InputQuads
-                | Role::InputSums
-                | Role::Codes
+                | Role::InputFixedSums
+                | Role::QuantizedInput
                 | Role::Residual
                 | Role::Output
                 | Role::OutputQuads
                 | Role::Encoded
                 | Role::Sum
-                | Role::Sums
-                | Role::ClearedSums
+                | Role::FixedSums
+                | Role::ClearedFixedSums
         )
     }
 
@@ -103,14 +103,14 @@ impl Role {
                 | Role::Partials
                 | Role::Exchange
                 | Role::ExchangedSums
-                | Role::Sums
-                | Role::ClearedSums
-                | Role::Arrivals
-                | Role::Chain
+                | Role::FixedSums
+                | Role::ClearedFixedSums
+                | Role::CompletionCounters
+                | Role::SyncCounters
                 | Role::Sum
                 | Role::Keys
                 | Role::Values
-                | Role::Drawn
+                | Role::Sampled
                 | Role::Hashes
                 | Role::Folded
         )
@@ -127,13 +127,13 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
     declare(bindings, |_| false, &[])
 }
 
-/// The same for a kernel that may be `chained`, and that loads from the buffers of `held` before it waits.
+/// The same for a kernel that may have `counter_sync`, and that loads from the buffers of `held` before it waits.
 ///
-/// What dispatches of a chain tell each other is `@coherent`: no barrier makes one see it. Buffers of `held` are declared as if the
+/// What dispatches that synchronise by counters write for each other is `@coherent`: no barrier makes one see it. Buffers of `held` are declared as if the
 /// kernel wrote them: NVIDIA's compiler moves loads of what nobody writes to where they are used, behind the wait, and there they take
 /// the time of a read of memory.
-pub(crate) fn declarations_of_chain(bindings: &[BindingSpec], chained: bool, held: &[Role]) -> String {
-    declare(bindings, |role| chained && role.is_of_the_step(), if chained { held } else { &[] })
+pub(crate) fn declarations_with_sync(bindings: &[BindingSpec], counter_sync: bool, held: &[Role]) -> String {
+    declare(bindings, |role| counter_sync && role.is_of_the_step(), if counter_sync { held } else { &[] })
 }
 
 fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Role]) -> String {
@@ -143,7 +143,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::Weights => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),
-            Role::Codes => ("codes", "array<vec4<u32>>"),
+            Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
@@ -151,13 +151,13 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
             Role::ExchangedSums => ("partials", "array<f32>"),
-            Role::NextWeights => ("fused_weights", "array<vec4<u32>>"),
-            Role::Sums => ("sums", "array<atomic<i64>>"),
-            Role::ClearedSums => ("cleared_sums", "array<vec4<i64>>"),
-            Role::InputSums => ("input", "array<vec4<i64>>"),
-            Role::Arrivals => ("arrivals", "array<atomic<u32>>"),
-            Role::Chain => ("chain", "array<atomic<u32>>"),
-            Role::ChainSlots => ("chain_slots", "array<u32>"),
+            Role::TailWeights => ("tail_weights", "array<vec4<u32>>"),
+            Role::FixedSums => ("fixed_sums", "array<atomic<i64>>"),
+            Role::ClearedFixedSums => ("cleared_fixed_sums", "array<vec4<i64>>"),
+            Role::InputFixedSums => ("input", "array<vec4<i64>>"),
+            Role::CompletionCounters => ("completion_counters", "array<atomic<u32>>"),
+            Role::SyncCounters => ("sync_counters", "array<atomic<u32>>"),
+            Role::AllSyncCounters => ("all_sync_counters", "array<u32>"),
             Role::Sum => ("sum", "array<vec4<f32>>"),
             Role::Bias => ("bias", "array<f32>"),
             Role::ProductFactor => ("product_factor", "array<f32>"),
@@ -168,7 +168,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),
-            Role::Drawn => ("drawn", "array<Output>"),
+            Role::Sampled => ("sampled", "array<Output>"),
             Role::HashedRange => ("hashed_range", "vec4<u32>"),
             Role::Hashes => ("hashes", "array<vec4<u32>>"),
             Role::Folded => ("folded", "array<u32>"),

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::fused_tail::NextSpec;
+use crate::fused_tail::FusedTailSpec;
 use crate::kernel::Kernel;
 use crate::role::BindingSpec;
 
@@ -103,8 +103,8 @@ impl KernelSpec {
     }
 
     /// The flag by which the kernel waits for the dispatch before it, and counts itself for the next, without barriers; `None`: it cannot.
-    pub fn chained(&mut self) -> Option<&mut bool> {
-        self.kernel_mut().chained()
+    pub fn counter_sync(&mut self) -> Option<&mut bool> {
+        self.kernel_mut().counter_sync()
     }
 
     /// The kernel that zeroes so many elements of the next dispatch's sums besides; `None`: it cannot, or zeroes others.
@@ -115,16 +115,16 @@ impl KernelSpec {
     }
 
     /// The kernel that does the matmul behind it besides; `None`: it cannot.
-    pub fn with_next(&self, next: NextSpec) -> Option<KernelSpec> {
+    pub fn with_fused_tail(&self, next: FusedTailSpec) -> Option<KernelSpec> {
         let mut spec = self.clone();
         *spec.kernel_mut().fused_tail()? = Some(next);
         Some(spec)
     }
 
     /// The kernel whose first norm reads sums instead of f32; `None`: it does not begin with a norm.
-    pub fn reading_sums(&self) -> Option<KernelSpec> {
+    pub fn reading_fixed_sums(&self) -> Option<KernelSpec> {
         let mut spec = self.clone();
-        *spec.kernel_mut().reads_sums()? = true;
+        *spec.kernel_mut().reads_fixed_sums()? = true;
         Some(spec)
     }
 }

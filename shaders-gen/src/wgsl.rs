@@ -21,7 +21,7 @@ pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32
         | Capabilities::MEMORY_DECORATION_COHERENT
         | Capabilities::IMMEDIATES;
-    if target.next.is_some() {
+    if target.fused_tail.is_some() {
         capabilities |= Capabilities::SHADER_INT64 | Capabilities::SHADER_INT64_ATOMIC_ALL_OPS;
     }
     if target.matrix.is_some() {

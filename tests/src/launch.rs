@@ -13,7 +13,7 @@ use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::register_gemm::RegisterTile;
-use unicorn_kernels::{KernelSpec, chain};
+use unicorn_kernels::{KernelSpec, counter_sync};
 use unicorn_runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
 use unicorn_spirv::Target;
 use unicorn_spirv::target::{GemmTuning, LeastRows, MatrixTuning, RegisterTuning, TimedTile};
@@ -70,7 +70,7 @@ pub fn device() -> DeviceFacts {
 /// Takes from a target what kernels tell each other by, where the device lacks it.
 pub fn without_what_the_device_lacks(target: &mut Target) {
     let features = device().features;
-    target.next = target.next.filter(|_| features.int64 && features.int64_atomics);
+    target.fused_tail = target.fused_tail.filter(|_| features.int64 && features.int64_atomics);
     target.chains &= features.memory_model_chains;
 }
 
@@ -282,7 +282,7 @@ impl Launch {
                     Binding { offset_bytes, len_bytes: 2 * SLOT_BYTES, ..whole(BufferRef::Arena, true) }
                 }
                 Operand::ChainSlots => {
-                    let (offset_bytes, len_bytes) = (COUNTERS_BYTES, SLOT_BYTES * chain::SLOTS as u64);
+                    let (offset_bytes, len_bytes) = (COUNTERS_BYTES, SLOT_BYTES * counter_sync::SLOTS as u64);
                     Binding { offset_bytes, len_bytes, ..whole(BufferRef::Arena, false) }
                 }
             };
@@ -317,7 +317,7 @@ impl Launch {
             weights: Vec::new(),
             kv_groups: self.kv.iter().cloned().collect(),
             activations: Vec::new(),
-            arena_bytes: COUNTERS_BYTES + SLOT_BYTES * chain::SLOTS as u64,
+            arena_bytes: COUNTERS_BYTES + SLOT_BYTES * counter_sync::SLOTS as u64,
             arena_tier: Tier::Vram,
             logits_rows: rows as u32,
             logits_stride: stride as u32,
@@ -335,7 +335,7 @@ impl Launch {
 
 /// Of attention's splits, in front of the slots of chains.
 const COUNTERS_BYTES: u64 = 16 << 10;
-const SLOT_BYTES: u64 = 4 * chain::SLOT_WORDS as u64;
+const SLOT_BYTES: u64 = 4 * counter_sync::SLOT_WORDS as u64;
 
 /// Longest sequence of a launch, in tokens.
 pub const CONTEXT: u32 = 1024;

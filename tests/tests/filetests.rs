@@ -137,7 +137,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
         let formats = [
             ActivationFormat::Halves(Precision::Int8),
             ActivationFormat::F32,
-            ActivationFormat::Factored(Precision::Int8),
+            ActivationFormat::RowScaled(Precision::Int8),
         ];
         for ((head_dim, window), output) in [(64, None), (80, Some(100)), (256, None)].into_iter().zip(formats) {
             let spec = FlashSpec {

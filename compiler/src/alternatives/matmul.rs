@@ -10,7 +10,7 @@ use super::has_lanes;
 /// Other tiles that the target has lanes and memory for.
 pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tile = spec.tile;
-    let tiles = match (tile.sharing, tile.columns) {
+    let tiles = match (tile.sharing, tile.tokens_per_lane) {
         (Sharing::Own, 1) => of_one_row(tile),
         (Sharing::Own, _) => of_rows(tile),
         // Only the software device, which was measured, has lanes that share.
@@ -20,27 +20,27 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let fits = |other: &MatMulSpec| {
         has_lanes(target, other.tile.workgroup_size())
             && other.shared_bytes() <= target.shared_memory_bytes
-            && target.next.is_none_or(|tuning| other.next_groups_per_lane() <= tuning.most_groups)
+            && target.fused_tail.is_none_or(|tuning| other.tail_groups_per_lane() <= tuning.most_groups)
             && is_sound(other)
     };
     specs.filter(fits).collect()
 }
 
 pub fn particular(spec: &MatMulSpec) -> String {
-    let MatMulTile { columns, tiles_per_lane, k_slices, unroll, passes, .. } = spec.tile;
+    let MatMulTile { tokens_per_lane: columns, tiles_per_lane, split_k, unroll, passes, .. } = spec.tile;
     let lanes = spec.tile.workgroup_size();
     let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
     let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
-    format!("{lanes} lanes, {k_slices} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
+    format!("{lanes} lanes, {split_k} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
 }
 
 /// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
 fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
         MatMulTile { unroll: 2 * tile.unroll, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, group_tiles: 2 * tile.group_tiles, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 4, group_tiles: 4 * tile.group_tiles, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, ..tile },
+        MatMulTile { split_k: tile.split_k / 2, group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { split_k: tile.split_k / 4, group_tiles: 4 * tile.group_tiles, ..tile },
+        MatMulTile { split_k: tile.split_k / 2, ..tile },
         MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, ..tile },
         MatMulTile { passes: tile.passes / 2, ..tile },
         MatMulTile { passes: 2 * tile.passes, ..tile },
@@ -53,21 +53,21 @@ fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
         MatMulTile { unroll: if tile.unroll > 1 { tile.unroll / 2 } else { 2 }, ..tile },
         MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, group_tiles: 2 * tile.group_tiles, ..tile },
         MatMulTile { tiles_per_lane: tile.tiles_per_lane / 2, ..tile },
-        MatMulTile { columns: tile.columns / 2, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, ..tile },
-        MatMulTile { k_slices: tile.k_slices / 2, group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { tokens_per_lane: tile.tokens_per_lane / 2, ..tile },
+        MatMulTile { split_k: tile.split_k / 2, ..tile },
+        MatMulTile { split_k: tile.split_k / 2, group_tiles: 2 * tile.group_tiles, ..tile },
     ]
 }
 
 /// Lanes, rows, gate and up come out whole, and integers that a kernel makes in whole groups.
 fn is_sound(spec: &MatMulSpec) -> bool {
     let tile = &spec.tile;
-    let counted = [tile.columns, tile.tiles_per_lane, tile.k_slices, tile.group_tiles, tile.unroll, tile.passes];
-    let passes = tile.passes == 1 || (spec.prologue.is_some() && spec.next.is_none());
+    let counted = [tile.tokens_per_lane, tile.tiles_per_lane, tile.split_k, tile.group_tiles, tile.unroll, tile.passes];
+    let passes = tile.passes == 1 || (spec.prologue.is_some() && spec.fused_tail.is_none());
     let pairs = spec.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2);
     let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
-    let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.k_slices <= groups);
+    let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.split_k <= groups);
     counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && passes
 }

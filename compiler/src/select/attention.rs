@@ -2,9 +2,9 @@
 //! sequence, and on how many workgroups fill the device.
 
 use unicorn_kernels::Number;
-use unicorn_kernels::arrive::ARRIVALS;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::combine::{CombineSpec, partials_len};
+use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::heads::{HeadsSpec, rope_coarse};
@@ -158,11 +158,12 @@ impl Selector<'_> {
             output_stride: self.stride_of(out),
             output: self.attention_format(out),
             subgroup_size: self.target.subgroup_size,
-            next: None,
+            fused_tail: None,
             clears: 0,
-            chained: false,
+            counter_sync: false,
         };
-        let fits = spec.shared_bytes() <= self.target.shared_memory_bytes && spec.arrivals_len(rows) <= ARRIVALS;
+        let fits = spec.shared_bytes() <= self.target.shared_memory_bytes
+            && spec.completion_counters(rows) <= COMPLETION_COUNTERS;
         fits.then_some(spec)
     }
 
@@ -174,7 +175,7 @@ impl Selector<'_> {
             Role::Output => Operand::Value(out),
             Role::Encoded => Operand::Encoded(out),
             Role::Exchange => Operand::Partials { of: out, len },
-            Role::Arrivals => Operand::Arrivals,
+            Role::CompletionCounters => Operand::Arrivals,
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
             role => self.heads_operand(node, step, role),
@@ -193,7 +194,7 @@ impl Selector<'_> {
         let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
         let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
         let output = self.attention_format(out);
-        if !(many && fits && !matches!(output, ActivationFormat::Codes(_))) {
+        if !(many && fits && !matches!(output, ActivationFormat::Quantized(_))) {
             return None;
         }
         let (group, _) = self.cache_of(node);
@@ -264,8 +265,8 @@ impl Selector<'_> {
     fn attention_format(&self, out: ValueId) -> ActivationFormat {
         let wanted = self.stored_format(out);
         let known = match wanted {
-            ActivationFormat::F32 | ActivationFormat::Codes(_) => true,
-            ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => self.options.kv == KvFormat::F16,
+            ActivationFormat::F32 | ActivationFormat::Quantized(_) => true,
+            ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => self.options.kv == KvFormat::F16,
         };
         let whole = wanted.lies_in_heads(self.config.n_heads, self.config.head_dim);
         if whole && known { wanted } else { ActivationFormat::F32 }

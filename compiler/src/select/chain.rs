@@ -1,6 +1,6 @@
-//! Which dispatches of a step follow one another without a barrier (`unicorn_kernels::chain`).
+//! Which dispatches of a step follow one another without a barrier (`unicorn_kernels::counter_sync`).
 
-use unicorn_kernels::{KernelSpec, chain};
+use unicorn_kernels::{KernelSpec, counter_sync};
 
 use super::{KernelDispatch, Operand};
 
@@ -8,11 +8,13 @@ use super::{KernelDispatch, Operand};
 /// for one that gave up.
 pub fn chain(dispatches: &mut [KernelDispatch]) {
     // The first step's slot has one in front of it, as all have.
-    if dispatches.len() >= chain::SLOTS {
+    if dispatches.len() >= counter_sync::SLOTS {
         return;
     }
-    let mut can_wait: Vec<bool> =
-        dispatches.iter_mut().map(|dispatch| !dispatch.is_next_part && dispatch.spec.chained().is_some()).collect();
+    let mut can_wait: Vec<bool> = dispatches
+        .iter_mut()
+        .map(|dispatch| !dispatch.is_next_part && dispatch.spec.counter_sync().is_some())
+        .collect();
     can_wait.push(false);
     let mut is_any_chained = false;
     for (index, dispatch) in dispatches.iter_mut().enumerate() {
@@ -20,8 +22,8 @@ pub fn chain(dispatches: &mut [KernelDispatch]) {
         if !can_wait[index] || !(follows || can_wait[index + 1]) {
             continue;
         }
-        let Some(chained) = dispatch.spec.chained() else { continue };
-        *chained = true;
+        let Some(counter_sync) = dispatch.spec.counter_sync() else { continue };
+        *counter_sync = true;
         dispatch.operands.push(Operand::Chain { dispatch: index + 1 });
         dispatch.is_counted = follows;
         is_any_chained = true;
@@ -29,7 +31,7 @@ pub fn chain(dispatches: &mut [KernelDispatch]) {
     if let (Some(KernelDispatch { spec: KernelSpec::Sample(sample), operands, .. }), true) =
         (dispatches.last_mut(), is_any_chained)
     {
-        sample.chained = true;
+        sample.counter_sync = true;
         operands.push(Operand::ChainSlots);
     }
 }

@@ -1,4 +1,4 @@
-//! Which kernels of a decode step do the matmul behind them, too (`unicorn_kernels::next`).
+//! Which kernels of a decode step do the matmul behind them, too (`unicorn_kernels::fused_tail`).
 //!
 //! ```text
 //! before: zeroes the sums     maker + its next matmul: add to them     …     reader: a norm that begins with them
@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use unicorn_kernels::fused_tail::NextSpec;
+use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use unicorn_spirv::Target;
 use unicorn_spirv::target::NextTuning;
@@ -17,11 +17,11 @@ use super::{KernelDispatch, Operand};
 use crate::graph::ValueId;
 
 /// What a matmul reads whose maker can do it.
-const CODES: ActivationFormat = ActivationFormat::Codes(Precision::Int8);
+const CODES: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
 
 /// Takes every matmul out of the programs of one row that the dispatch before it can do, on targets whose kernels do.
 pub fn merge(dispatches: &mut Vec<KernelDispatch>, target: &Target) {
-    let Some(tuning) = target.next else { return };
+    let Some(tuning) = target.fused_tail else { return };
     let mut maker = 1;
     while maker + 1 < dispatches.len() {
         if let Some(merger) = Merger::of(dispatches, maker, tuning, target.shared_memory_bytes) {
@@ -58,8 +58,8 @@ impl Merger {
         let is_between_them = users(dispatches, made) == [maker, maker + 1] && readers == [maker + 1, reader];
         let is_normed = by_role(&dispatches[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
         let clearing = dispatches[maker - 1].spec.clearing(next.layout.rows.next_multiple_of(4))?;
-        let reading = dispatches[reader].spec.reading_sums()?;
-        let mut merged = dispatches[maker].spec.with_next(next)?;
+        let reading = dispatches[reader].spec.reading_fixed_sums()?;
+        let mut merged = dispatches[maker].spec.with_fused_tail(next)?;
         if let KernelSpec::DecodeAttention(spec) = &mut merged {
             spec.words_ahead = tuning.words_ahead;
         }
@@ -76,9 +76,9 @@ impl Merger {
     fn apply(self, dispatches: &mut Vec<KernelDispatch>) {
         let sums = Operand::Sums(self.sums);
         let [clearing, merged, reading] = self.specs;
-        rebind(&mut dispatches[self.maker - 1], clearing, &[(Role::ClearedSums, sums)]);
-        rebind(&mut dispatches[self.maker], merged, &[(Role::NextWeights, self.weights), (Role::Sums, sums)]);
-        rebind(&mut dispatches[self.reader], reading, &[(Role::InputSums, sums)]);
+        rebind(&mut dispatches[self.maker - 1], clearing, &[(Role::ClearedFixedSums, sums)]);
+        rebind(&mut dispatches[self.maker], merged, &[(Role::TailWeights, self.weights), (Role::FixedSums, sums)]);
+        rebind(&mut dispatches[self.reader], reading, &[(Role::InputFixedSums, sums)]);
         let matmul = dispatches.remove(self.maker + 1);
         let maker = &mut dispatches[self.maker];
         maker.weight_bytes += matmul.weight_bytes;
@@ -88,23 +88,24 @@ impl Merger {
 }
 
 /// The dispatch's matmul as a next one, if it can be.
-fn next_spec(dispatch: &KernelDispatch) -> Option<NextSpec> {
+fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
     let KernelSpec::MatMul(spec) = &dispatch.spec else { return None };
     let is_plain = spec.prologue.is_none() && spec.act_mul.is_none() && spec.softcap.is_none() && !spec.bias;
     let is_of_the_row = spec.output_first == 0 && !spec.row_from_step;
     let formats = (spec.input, spec.output) == (CODES, ActivationFormat::F32);
-    (is_plain && is_of_the_row && formats && NextSpec::takes(&spec.layout)).then_some(NextSpec { layout: spec.layout })
+    (is_plain && is_of_the_row && formats && FusedTailSpec::takes(&spec.layout))
+        .then_some(FusedTailSpec { layout: spec.layout })
 }
 
 /// Whether a kernel with its next matmul, in so many workgroups, has lanes and room for it, and adds few parts. All splits of an
 /// attention read the weights, one of each head adds.
 fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: NextTuning, shared_memory_bytes: usize) -> bool {
     let (next, held, shared_bytes, adding) = match merged {
-        KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.columns * spec.tile.passes == 1 => {
-            (&spec.next, spec.next_groups_per_lane(), spec.shared_bytes(), workgroups[1])
+        KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.tokens_per_lane * spec.tile.passes == 1 => {
+            (&spec.fused_tail, spec.tail_groups_per_lane(), spec.shared_bytes(), workgroups[1])
         }
         KernelSpec::DecodeAttention(spec) if spec.output == CODES => {
-            (&spec.next, spec.next_groups_per_lane(), spec.shared_bytes(), workgroups[0])
+            (&spec.fused_tail, spec.tail_groups_per_lane(), spec.shared_bytes(), workgroups[0])
         }
         _ => return false,
     };

@@ -1,6 +1,6 @@
 //! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
 
-use unicorn_kernels::arrive::ARRIVALS;
+use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::gemm::{GemmSpec, Product};
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
@@ -15,8 +15,8 @@ impl Selector<'_> {
     /// The precision of a value that matrix units read; `None`: they do not.
     pub(super) fn on_matrices(&self, input: ValueId) -> Option<Precision> {
         match self.stored_format(input) {
-            ActivationFormat::Factored(precision) | ActivationFormat::Halves(precision) => Some(precision),
-            ActivationFormat::F32 | ActivationFormat::Codes(_) => None,
+            ActivationFormat::RowScaled(precision) | ActivationFormat::Halves(precision) => Some(precision),
+            ActivationFormat::F32 | ActivationFormat::Quantized(_) => None,
         }
     }
 
@@ -43,12 +43,12 @@ impl Selector<'_> {
         let result = self.value(out);
         self.push(node, spec, rows, bytes, |role| match role {
             Role::Weights => Operand::Weight(id),
-            Role::Codes => Operand::Encoded(input),
+            Role::QuantizedInput => Operand::Encoded(input),
             Role::Bias => bias.expect("biased"),
             Role::ProductFactor => factor.expect("halves have one"),
             Role::Encoded => Operand::Encoded(out),
             Role::ExchangedSums => Operand::Partials { of: out, len: partials },
-            Role::Arrivals => Operand::Arrivals,
+            Role::CompletionCounters => Operand::Arrivals,
             _ => result,
         });
     }
@@ -101,7 +101,7 @@ impl Selector<'_> {
             (1..=splits).map(move |splits| (timed, splits))
         });
         let candidates = candidates.map(|(timed, splits)| (timed, with(timed, splits)));
-        let fits = candidates.filter(|(_, spec)| spec.arrivals_len() <= ARRIVALS);
+        let fits = candidates.filter(|(_, spec)| spec.completion_counters() <= COMPLETION_COUNTERS);
         let first = fits.min_by_key(|(timed, spec)| estimate_ns(*timed, spec, self.target.compute_units));
         first.expect("a tile without splits").1
     }

@@ -24,11 +24,11 @@ impl Selector<'_> {
             eps: Number::new(self.config.rms_norm_eps),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
-            sums: false,
+            fixed_sums: false,
             format: self.stored_format(step.out),
             lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
-            chained: false,
+            counter_sync: false,
         }
     }
 
@@ -98,7 +98,7 @@ impl Selector<'_> {
             let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
             let operands = operands(&spec, |role| match role {
                 Role::Weights => Operand::Weight(id),
-                Role::Codes => Operand::Encoded(input),
+                Role::QuantizedInput => Operand::Encoded(input),
                 Role::Bias => bias.expect("biased"),
                 Role::Output => result,
                 Role::Encoded => Operand::Encoded(out),
@@ -138,13 +138,13 @@ impl Selector<'_> {
         let least_rows = |tuning: &MatrixTuning| tuning.least_rows.of(weights.sum());
         let tuning = self.target.matrix.filter(|tuning| softcap.is_none() && rows >= least_rows(tuning));
         let format = tuning.map(|tuning| match tuning.gemm {
-            GemmTuning::Workgroup { .. } => ActivationFormat::Factored(precision),
+            GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(precision),
             GemmTuning::Registers(_) => ActivationFormat::Halves(precision),
         });
         // A short row of halves, whole blocks of them, may be longer than the row in f32 whose place it takes.
         let width = self.graph.values[input.0].width;
         let fits = |format: &ActivationFormat| format.factor_at(width) < stride(width);
-        Some(format.filter(fits).unwrap_or(ActivationFormat::Codes(precision)))
+        Some(format.filter(fits).unwrap_or(ActivationFormat::Quantized(precision)))
     }
 
     /// Whether a value is q, k or v.
@@ -160,7 +160,7 @@ impl Selector<'_> {
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
         let whole = self.weights.matrix(matrix).len() == 1 && self.on_matrices(input).is_none();
-        let codes = matches!(self.stored_format(out), ActivationFormat::Codes(Precision::Int8));
+        let codes = matches!(self.stored_format(out), ActivationFormat::Quantized(Precision::Int8));
         act_mul.is_some() && whole && codes
     }
 
@@ -203,13 +203,13 @@ impl Selector<'_> {
             prologue: norm.map(|step| self.norm_spec(step)),
             bias: bias.is_some(),
             act_mul,
-            next: None,
+            fused_tail: None,
             clears: 0,
             softcap: softcap.map(Number::new),
             row_from_step,
             tile: MatMulTile::default(),
             subgroup_size: self.target.subgroup_size,
-            chained: false,
+            counter_sync: false,
         };
         spec.tile = tile(self.target, &spec, head_rows);
         spec

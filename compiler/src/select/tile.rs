@@ -9,7 +9,7 @@ use unicorn_spirv::Target;
 /// The tile of a matmul in a program of `rows` rows.
 pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     let tuning = target.matmul;
-    let columns = tuning.columns.min(rows.next_power_of_two());
+    let columns = tuning.tokens_per_lane.min(rows.next_power_of_two());
     let one = columns == 1;
     let tiles_per_lane = if one { tuning.tiles_per_lane_one } else { tuning.tiles_per_lane_many };
     let tiles_per_lane = if spec.act_mul.is_some() { tiles_per_lane.next_multiple_of(2) } else { tiles_per_lane };
@@ -34,10 +34,10 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         ActivationFormat::F32 => spec.layout.blocks_per_tile(),
         _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
     };
-    let k_slices = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
+    let split_k = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
-    let k_slices = tuning.k_slices.min(k_slices).min((lane_groups * tiles_per_lane / min_tiles).max(1));
-    let group_tiles = (lane_groups / k_slices).max(1);
+    let split_k = tuning.split_k.min(split_k).min((lane_groups * tiles_per_lane / min_tiles).max(1));
+    let group_tiles = (lane_groups / split_k).max(1);
     let at_a_time = match spec.prologue {
         Some(_) => {
             let lanes_per_unit = tuning.prologue_groups_per_unit * tuning.prologue_workgroup;
@@ -47,7 +47,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     };
     let passes = if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 };
     let workgroups = spec.layout.tiles().div_ceil(group_tiles * tiles_per_lane * passes);
-    let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * k_slices * group_tiles;
+    let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * split_k * group_tiles;
     let at_once = match (&spec.prologue, one) {
         (Some(_), _) => tuning.unroll_prologue,
         (None, true) => tuning.unroll_one.min(tuning.loads_per_unit / lanes_of_one_unit),
@@ -55,11 +55,11 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     };
     let is_integer = spec.input != ActivationFormat::F32;
     MatMulTile {
-        columns,
+        tokens_per_lane: columns,
         tiles_per_lane,
-        k_slices,
+        split_k,
         sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
-        unroll: unroll(at_once, runs, k_slices),
+        unroll: unroll(at_once, runs, split_k),
         group_tiles,
         passes,
         early: one && is_integer && passes == 1 && lanes_of_one_unit <= tuning.early_lanes_per_unit,
@@ -70,7 +70,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
 const MIN_PROLOGUE_LANES: usize = 128;
 
 /// Runs of columns that a lane has under way, `max` at a time: no more than it takes to do all of its own in as few rounds.
-fn unroll(max: usize, runs: usize, k_slices: usize) -> usize {
-    let own = runs.div_ceil(k_slices);
+fn unroll(max: usize, runs: usize, split_k: usize) -> usize {
+    let own = runs.div_ceil(split_k);
     own.div_ceil(own.div_ceil(max.max(1)))
 }

@@ -7,7 +7,7 @@ ${DECLARATIONS}
 //#include reduce
 //#if FOLD
 //#include vectors
-//#include put_newest
+//#include store_newest
 //#endif
 //#if SOFTCAP
 //#include tanh
@@ -17,7 +17,7 @@ ${DECLARATIONS}
 //#endif
 
 var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
-// exp(score - greatest) of the tile's tokens; without subgroups, the scores before.
+// exp(score - max_score) of the tile's tokens; without subgroups, the scores before.
 var<workgroup> weights: array<f32, QUERIES * TILE>;
 // Greatest scores of PARTS runs of the tile.
 var<workgroup> parts: array<f32, QUERIES * PARTS>;
@@ -52,7 +52,7 @@ fn sees(position: u32, token: u32) -> bool {
 // Puts away what query `query` found in one of `splits` splits. Lanes have left their sums in `mixed`.
 fn finish(
     query: u32,
-    greatest: f32,
+    max_score: f32,
     lane_total: f32,
     first_row: u32,
     first_head: u32,
@@ -78,13 +78,13 @@ fn finish(
                 partials[((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + quad] = sum;
             }
 //#else
-            put_result(row, head, quad, sum / total, lane);
+            store_result(row, head, quad, sum / total, lane);
 //#endif
         }
 //#if PARTIAL
         if (lane == 0u) {
             let at = ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + HEAD_QUADS;
-            partials[at] = vec4<f32>(greatest, total, f32(splits), 0.0);
+            partials[at] = vec4<f32>(max_score, total, f32(splits), 0.0);
         }
 //#endif
     }
@@ -107,7 +107,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let table = table_of(first_row);
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
     let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
-    // While mixing, a lane has a chunk of dimensions and every so-many-th token.
+    // While adding up V, a lane has a chunk of dimensions and every so-many-th token.
     let share = min(lane / CHUNKS, SHARES - 1u);
     let chunk = lane % CHUNKS;
 //#if ROWS > 1
@@ -116,10 +116,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#endif
 //#for q in 0..QUERIES
-    var greatest_${q} = MASKED;
+    var max_${q} = MASKED;
     var total_${q} = 0.0;
 //#for j in 0..CHUNK_QUADS
-    var mix_${j}_${q} = vec4<f32>(0.0);
+    var acc_${j}_${q} = vec4<f32>(0.0);
 //#end
 //#end
 //#if FOLD
@@ -133,7 +133,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         fetch_vectors(HEADS + 1u, 1u, at + (N_HEADS + KV_HEADS + kv_head) * HEAD_DIM, lane);
     }
 //#if ROPE
-    fetch_turns(first_row, lane);
+    fetch_rotations(first_row, lane);
 //#endif
     workgroupBarrier();
 //#if QUERY_NORM
@@ -158,9 +158,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
         if (first_head % GQA == 0u) {
-            put_newest(key, value, table, position, kv_head, lane);
+            store_newest(key, value, table, position, kv_head, lane);
         }
-        // The newest token is the first: its score is the greatest so far, and its weight 1.
+        // The newest token is the first: its score is the max_score so far, and its weight 1.
 //#for j in 0..CHUNK_QUADS
 //#expand unpack_cached("key_${j}", "", "key.words", j)
 //#expand unpack_cached("value_${j}", "value.scale * ", "value.words", j)
@@ -171,10 +171,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             dot(key_${j}, queries[${q}u * QUADS + chunk * CHUNK_QUADS + ${j}u])
 //#end
         ), lane < CHUNKS);
-        greatest_${q} = capped(workgroup_sum(part_${q}, lane));
+        max_${q} = capped(workgroup_sum(part_${q}, lane));
         total_${q} = select(0.0, 1.0, lane == 0u);
 //#for j in 0..CHUNK_QUADS
-        mix_${j}_${q} = select(vec4<f32>(0.0), value_${j}, lane < CHUNKS);
+        acc_${j}_${q} = select(vec4<f32>(0.0), value_${j}, lane < CHUNKS);
 //#end
 //#end
     }
@@ -228,7 +228,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key_scale = bitcast<f32>(keys[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
         let value_scale = bitcast<f32>(values[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
 //#endif
-        // Scores of what a query sees, and the greatest of each part of the tile.
+        // Scores of what a query sees, and the max_score of each part of the tile.
 //#for q in 0..QUERIES
 //#if KV_INT8
         let scaled_${q} = score_${q} * key_scale;
@@ -241,9 +241,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let seen_${q} = select(MASKED, capped(scaled_${q}), inside);
 //#endif
 //#if SUBGROUPS
-        let most_${q} = subgroupMax(seen_${q});
+        let part_max_${q} = subgroupMax(seen_${q});
         if (lane % SUBGROUP == 0u) {
-            parts[${q}u * PARTS + lane / SUBGROUP] = most_${q};
+            parts[${q}u * PARTS + lane / SUBGROUP] = part_max_${q};
         }
 //#else
         weights[${q}u * TILE + lane] = seen_${q};
@@ -252,22 +252,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if !SUBGROUPS
         workgroupBarrier();
         for (var i = lane; i < QUERIES * PARTS; i += TILE) {
-            var most = MASKED;
+            var max_here = MASKED;
             for (var t = 0u; t < TILE / PARTS; t++) {
-                most = max(most, weights[i * (TILE / PARTS) + t]);
+                max_here = max(max_here, weights[i * (TILE / PARTS) + t]);
             }
-            parts[i] = most;
+            parts[i] = max_here;
         }
 //#endif
         workgroupBarrier();
         // The new maximum, what it makes of the sums so far, and the weight of this lane's token.
 //#for q in 0..QUERIES
-        var next_${q} = greatest_${q};
+        var next_${q} = max_${q};
 //#for i in 0..PARTS
         next_${q} = max(next_${q}, parts[${q}u * PARTS + ${i}u]);
 //#end
-        let rescale_${q} = exp(greatest_${q} - next_${q});
-        greatest_${q} = next_${q};
+        let rescale_${q} = exp(max_${q} - next_${q});
+        max_${q} = next_${q};
         // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
         let weight_${q} = select(exp(seen_${q} - next_${q}), 0.0, seen_${q} == MASKED);
         total_${q} = total_${q} * rescale_${q} + weight_${q};
@@ -277,7 +277,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         weights[${q}u * TILE + lane] = weight_${q};
 //#endif
 //#for j in 0..CHUNK_QUADS
-        mix_${j}_${q} *= rescale_${q};
+        acc_${j}_${q} *= rescale_${q};
 //#end
 //#end
         workgroupBarrier();
@@ -295,7 +295,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for q in 0..QUERIES
             let weight_${u}_${q} = weights[${q}u * TILE + token_${u}];
 //#for j in 0..CHUNK_QUADS
-            mix_${j}_${q} += weight_${u}_${q} * value_${u}_${j};
+            acc_${j}_${q} += weight_${u}_${q} * value_${u}_${j};
 //#end
 //#end
 //#end
@@ -307,22 +307,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var q = 0u; q < QUERIES; q++) {
         // What query q has found, picked by its number: one copy of what follows serves all.
 //#for j in 0..CHUNK_QUADS
-        var mix_${j}_found = mix_${j}_0;
+        var acc_${j}_found = acc_${j}_0;
 //#end
-        var greatest = greatest_0;
+        var max_score = max_0;
         var total = total_0;
 //#for other in 1..QUERIES
         if (q == ${other}u) {
 //#for j in 0..CHUNK_QUADS
-            mix_${j}_found = mix_${j}_${other};
+            acc_${j}_found = acc_${j}_${other};
 //#end
-            greatest = greatest_${other};
+            max_score = max_${other};
             total = total_${other};
         }
 //#end
 //#for j in 0..CHUNK_QUADS
-        mixed[lane * CHUNK_QUADS + ${j}u] = mix_${j}_found;
+        mixed[lane * CHUNK_QUADS + ${j}u] = acc_${j}_found;
 //#end
-        finish(q, greatest, total, first_row, first_head, split, span.splits, lane);
+        finish(q, max_score, total, first_row, first_head, split, span.splits, lane);
     }
 }

@@ -16,15 +16,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first = (row * N_HEADS + head) * ROOM * PARTIAL_QUADS;
     // Behind a split's mix lie its maximum, its sum and how many splits there are.
     let splits = min(u32(partials[first + HEAD_QUADS].z), ROOM);
-    var greatest = MASKED;
+    var max_score = MASKED;
     for (var i = lane; i < splits; i += WORKGROUP) {
-        greatest = max(greatest, partials[first + i * PARTIAL_QUADS + HEAD_QUADS].x);
+        max_score = max(max_score, partials[first + i * PARTIAL_QUADS + HEAD_QUADS].x);
     }
-    greatest = workgroup_max(greatest, lane);
+    max_score = workgroup_max(max_score, lane);
     var total = 0.0;
     for (var i = lane; i < splits; i += WORKGROUP) {
         let found = partials[first + i * PARTIAL_QUADS + HEAD_QUADS];
-        let weight = exp(found.x - greatest);
+        let weight = exp(found.x - max_score);
         weights[i] = weight;
         total += weight * found.y;
     }
@@ -46,5 +46,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             sum += mixed[i * HEAD_QUADS + lane];
         }
     }
-    put_result(row, head, lane, sum / total, lane);
+    store_result(row, head, lane, sum / total, lane);
 }

@@ -1,23 +1,23 @@
 // One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
-// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while mixing, a chunk of dimensions and every
+// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while adding up V, a chunk of dimensions and every
 // so-many-th token. They meet twice: once the queries are ready, and when all have done. Names that end in
 // `_q` belong to query q; `key_u` and `value_u` are words of the cache, of CHUNK_QUADS vectors of four dimensions, numbered j.
 ${DECLARATIONS}
 //#include cache
 //#include split
 //#include pairs
-//#include put_newest
+//#include store_newest
 //#if FUSED_TAIL
 //#include weights
 //#include fused_tail
 //#else
 //#include result
 //#endif
-//#if CHAINED
-//#include chain
+//#if COUNTER_SYNC
+//#include counter_sync
 //#endif
 //#if CLEARS
-//#include clear_sums
+//#include clear_fixed_sums
 //#endif
 //#if SOFTCAP
 //#include tanh
@@ -49,7 +49,7 @@ fn capped(score: f32) -> f32 {
 //#endif
 //#end
 
-// Word u of V that the lane mixes: of the u-th of its tokens.
+// Word u of V that the lane adds up: of the u-th of its tokens.
 //#macro load_value(declare, u)
 ${declare}value_${u} = values[value_at(page, clamp(piece + ${u}u * SHARES + share, span.begin, end - 1u) % PAGE_TOKENS, chunk)];
 //#end
@@ -113,7 +113,7 @@ fn packed(vector: u32, lane: u32) -> Packed {
 
 //#if FUSED_TAIL
 // Four elements of a head's result, for the matmul behind.
-fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
+fn store_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
     keep_for_tail(head % HEADS * HEAD_QUADS + quad, value, lane);
 }
 //#endif
@@ -121,20 +121,20 @@ fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
 // What the subgroups' sums of this query make together.
 struct Sum {
     quad: vec4<f32>,
-    greatest: f32,
+    max_score: f32,
     total: f32,
 }
 
 fn sum_of(query: u32, quad: u32) -> Sum {
-    var greatest = MASKED;
+    var max_score = MASKED;
     for (var subgroup = 0u; subgroup < SUBGROUPS; subgroup++) {
-        greatest = max(greatest, reports[query * SUBGROUPS + subgroup].x);
+        max_score = max(max_score, reports[query * SUBGROUPS + subgroup].x);
     }
-    var sum = Sum(vec4<f32>(0.0), greatest, 0.0);
+    var sum = Sum(vec4<f32>(0.0), max_score, 0.0);
     let first = (query * CHUNK_QUADS + quad % CHUNK_QUADS) * TILE + quad / CHUNK_QUADS;
     for (var subgroup = 0u; subgroup < SUBGROUPS; subgroup++) {
         let report = reports[query * SUBGROUPS + subgroup];
-        let weight = exp(report.x - greatest);
+        let weight = exp(report.x - max_score);
         sum.total += weight * report.y;
         for (var share = 0u; share < SHARES; share++) {
             sum.quad += weight * mixed[first + subgroup * SUBGROUP + share * CHUNKS];
@@ -144,7 +144,7 @@ fn sum_of(query: u32, quad: u32) -> Sum {
 }
 
 //#if PARTIAL
-//#include arrive
+//#include completion
 
 fn partial_at(row: u32, head: u32, split: u32) -> u32 {
     return ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS;
@@ -163,14 +163,14 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
         let query = item / HEAD_QUADS;
         let quad = item % HEAD_QUADS;
         let at = partial_at(row, first_head + query, 0u) + quad;
-        var greatest = MASKED;
+        var max_score = MASKED;
         for (var i = 0u; i < splits; i++) {
-            greatest = max(greatest, reports[query * splits + i].x);
+            max_score = max(max_score, reports[query * splits + i].x);
         }
         var total = 0.0;
         for (var i = 0u; i < splits; i++) {
             let report = reports[query * splits + i];
-            total += exp(report.x - greatest) * report.y;
+            total += exp(report.x - max_score) * report.y;
         }
         var sum = vec4<f32>(0.0);
         if (share < PASS_SHARES) {
@@ -182,7 +182,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
                 let part_${u} = partials[at + place_${u} * PARTIAL_QUADS];
 //#end
 //#for u in 0..GATHERED
-                sum += select(0.0, exp(reports[query * splits + place_${u}].x - greatest), split_${u} < splits) * part_${u};
+                sum += select(0.0, exp(reports[query * splits + place_${u}].x - max_score), split_${u} < splits) * part_${u};
 //#end
             }
         }
@@ -192,7 +192,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
             for (var other = 1u; other < PASS_SHARES; other++) {
                 sum += mixed[other * PASS + index];
             }
-            put_result(row, first_head + query, quad, sum / total, index);
+            store_result(row, first_head + query, quad, sum / total, index);
         }
         workgroupBarrier();
     }
@@ -203,7 +203,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     let row = group.y;
     if (row >= step.header.n_rows) {
-//#if CHAINED
+//#if COUNTER_SYNC
         count_workgroup(index);
 //#endif
         return;
@@ -211,7 +211,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let split = group.z;
     let span = span_of(row);
     if (split >= span.splits) {
-//#if CHAINED
+//#if COUNTER_SYNC
         count_workgroup(index);
 //#endif
         return;
@@ -223,7 +223,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let position = step.rows[row].position;
     let table = table_of(row);
     let is_first = split == 0u;
-    // While mixing, a lane has a chunk of dimensions and every so-many-th token.
+    // While adding up V, a lane has a chunk of dimensions and every so-many-th token.
     let share = min(lane / CHUNKS, SHARES - 1u);
     let chunk = lane % CHUNKS;
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
@@ -247,11 +247,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand load_tail("index", "group.x * ${TAIL_GROUPS}u")
 //#endif
     // Everything is on its way before anything is waited for.
-//#if !CHAINED
+//#if !COUNTER_SYNC
     var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
 //#endif
 //#if ROPE
-    let turns = turns_of(row, lane);
+    let rotations = rotations_of(row, lane);
 //#endif
 //#if QUERY_NORM
     let query_factors = pairs_of_query_norm(lane);
@@ -265,7 +265,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand load_keys()
 //#expand load_values()
     }
-//#if CHAINED
+//#if COUNTER_SYNC
     await_dispatch(index);
     var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
 //#endif
@@ -285,7 +285,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#if ROPE
         if (vector <= HEADS) {
-            pairs = turned(pairs, turns);
+            pairs = rotated(pairs, rotations);
         }
 //#endif
         if (vector < HEADS) {
@@ -297,10 +297,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 //#for q in 0..HEADS
-    var greatest_${q} = MASKED;
+    var max_${q} = MASKED;
     var total_${q} = 0.0;
 //#for j in 0..CHUNK_QUADS
-    var mix_${j}_${q} = vec4<f32>(0.0);
+    var acc_${j}_${q} = vec4<f32>(0.0);
 //#end
 //#end
     // The last subgroup has the fewest tokens.
@@ -308,9 +308,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
         if (first_head % GQA == 0u) {
-            put_newest(key, value, table, position, kv_head, lane);
+            store_newest(key, value, table, position, kv_head, lane);
         }
-        // The newest token is the first: its score is the greatest so far, and its weight 1.
+        // The newest token is the first: its score is the max_score so far, and its weight 1.
 //#for j in 0..CHUNK_QUADS
 //#expand unpack_cached("newest_key_${j}", "", "key.words", j)
 //#expand unpack_cached("newest_value_${j}", "value.scale * ", "value.words", j)
@@ -321,10 +321,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             dot(newest_key_${j}, vectors[${q}u * QUADS + chunk * CHUNK_QUADS + ${j}u])
 //#end
         ), lane < CHUNKS);
-        greatest_${q} = capped(subgroupAdd(part_${q}));
+        max_${q} = capped(subgroupAdd(part_${q}));
         total_${q} = select(0.0, 1.0, lane == 0u);
 //#for j in 0..CHUNK_QUADS
-        mix_${j}_${q} = select(vec4<f32>(0.0), newest_value_${j}, lane < CHUNKS);
+        acc_${j}_${q} = select(vec4<f32>(0.0), newest_value_${j}, lane < CHUNKS);
 //#end
 //#end
     }
@@ -368,9 +368,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         // The new maximum, what it makes of the sums so far, and the weight of this lane's token.
 //#for q in 0..HEADS
         let seen_${q} = select(MASKED, capped(score_${q}), inside);
-        let next_${q} = max(greatest_${q}, subgroupMax(seen_${q}));
-        let rescale_${q} = exp(greatest_${q} - next_${q});
-        greatest_${q} = next_${q};
+        let next_${q} = max(max_${q}, subgroupMax(seen_${q}));
+        let rescale_${q} = exp(max_${q} - next_${q});
+        max_${q} = next_${q};
         let weight_${q} = select(0.0, exp(seen_${q} - next_${q}), inside);
         total_${q} = total_${q} * rescale_${q} + weight_${q};
 //#if KV_INT8
@@ -379,7 +379,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let factor_${q} = weight_${q};
 //#endif
 //#for j in 0..CHUNK_QUADS
-        mix_${j}_${q} *= rescale_${q};
+        acc_${j}_${q} *= rescale_${q};
 //#end
 //#end
 //#for u in VALUES_AHEAD..STEPS
@@ -390,14 +390,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand unpack_cached("value_${u}_${j}", "", "value_${u}", j)
 //#end
 //#for q in 0..HEADS
-        // The weight of the u-th token that this lane mixes, from the lane that scored it.
+        // The weight of the u-th token that this lane adds up, from the lane that scored it.
 //#if (u + 1) * SHARES <= SUBGROUP
         let factor_${u}_${q} = subgroupShuffle(factor_${q}, ${u}u * SHARES + share);
 //#else
         let factor_${u}_${q} = select(0.0, subgroupShuffle(factor_${q}, min(${u}u * SHARES + share, SUBGROUP - 1u)), ${u}u * SHARES + share < SUBGROUP);
 //#endif
 //#for j in 0..CHUNK_QUADS
-        mix_${j}_${q} += factor_${u}_${q} * value_${u}_${j};
+        acc_${j}_${q} += factor_${u}_${q} * value_${u}_${j};
 //#end
 //#end
 //#end
@@ -411,10 +411,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for q in 0..HEADS
     let sum_${q} = subgroupAdd(total_${q});
     if (lane == 0u) {
-        reports[${q}u * SUBGROUPS + subgroup] = vec2<f32>(greatest_${q}, sum_${q});
+        reports[${q}u * SUBGROUPS + subgroup] = vec2<f32>(max_${q}, sum_${q});
     }
 //#for j in 0..CHUNK_QUADS
-    mixed[(${q}u * CHUNK_QUADS + ${j}u) * TILE + index] = mix_${j}_${q};
+    mixed[(${q}u * CHUNK_QUADS + ${j}u) * TILE + index] = acc_${j}_${q};
 //#end
 //#end
     workgroupBarrier();
@@ -427,13 +427,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let at = partial_at(row, first_head + query, split);
             partials[at + quad] = sum.quad;
             if (quad == 0u) {
-                partials[at + HEAD_QUADS] = vec4<f32>(sum.greatest, sum.total, f32(span.splits), 0.0);
+                partials[at + HEAD_QUADS] = vec4<f32>(sum.max_score, sum.total, f32(span.splits), 0.0);
             }
         } else {
-            put_result(row, first_head + query, quad, sum.quad / sum.total, index);
+            store_result(row, first_head + query, quad, sum.quad / sum.total, index);
         }
 //#else
-        put_result(row, first_head + query, quad, sum.quad / sum.total, index);
+        store_result(row, first_head + query, quad, sum.quad / sum.total, index);
 //#endif
     }
 //#if PARTIAL
@@ -453,10 +453,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#if CLEARS
     if (group.x + group.y + group.z == 0u) {
-        clear_sums(index);
+        clear_fixed_sums(index);
     }
 //#endif
-//#if CHAINED
+//#if COUNTER_SYNC
     count_workgroup(index);
 //#endif
 }

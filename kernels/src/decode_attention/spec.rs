@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::cache::CacheLayout;
-use crate::chain;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
-use crate::fused_tail::{self, NextSpec};
+use crate::counter_sync;
+use crate::fixed_sums;
+use crate::fused_tail::{self, FusedTailSpec};
 use crate::heads::HeadsSpec;
 use crate::kernel::Kernel;
 use crate::layout::{WeightFormat, unpacking};
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::split::Split;
-use crate::sums;
 use crate::template::{Values, render};
 
 /// Parameters of one pipeline.
@@ -36,13 +36,13 @@ pub struct DecodeAttentionSpec {
     pub output_stride: usize,
     pub output: ActivationFormat,
     /// The matmul that the result of one row is for: each split has its weights, and the last of a head to arrive does it.
-    pub next: Option<NextSpec>,
+    pub fused_tail: Option<FusedTailSpec>,
     /// As `MatMulSpec::clears`.
     pub clears: usize,
     /// Divides a page's tokens.
     pub subgroup_size: u32,
-    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
-    pub chained: bool,
+    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`.
+    pub counter_sync: bool,
 }
 
 /// Parts that a lane has under way while it puts them together.
@@ -50,17 +50,17 @@ const GATHERED: usize = 8;
 
 impl Kernel for DecodeAttentionSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let parts = self.split.is_partial().then_some([Role::Exchange, Role::Arrivals]);
+        let parts = self.split.is_partial().then_some([Role::Exchange, Role::CompletionCounters]);
         let mut roles = vec![Role::Step, Role::Input];
-        match self.next {
-            Some(_) => roles.extend(NextSpec::roles()),
+        match self.fused_tail {
+            Some(_) => roles.extend(FusedTailSpec::roles()),
             None => roles.push(result_role(self.output)),
         }
         roles.extend([Role::Keys, Role::Values]);
         roles.extend(self.heads.factors());
         roles.extend(parts.into_iter().flatten());
-        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
-        roles.extend(self.chained.then_some(Role::Chain));
+        roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
+        roles.extend(self.counter_sync.then_some(Role::SyncCounters));
         bindings(roles)
     }
 
@@ -76,17 +76,17 @@ impl Kernel for DecodeAttentionSpec {
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
         assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
         assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
-        if let Some(next) = &self.next {
-            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
-            assert!(NextSpec::takes(&next.layout), "the next matrix is of integers");
+        if let Some(next) = &self.fused_tail {
+            assert_eq!(self.output, ActivationFormat::Quantized(Precision::Int8), "the next matmul reads codes");
+            assert!(FusedTailSpec::takes(&next.layout), "the next matrix is of integers");
             assert_eq!(next.layout.cols, self.n_heads() * self.cache.head_dim, "the next matrix takes the result");
         }
         let (pass, pass_shares) = self.pass();
         let pairs = self.cache.head_dim / 2;
-        let groups = if self.next.is_some() { self.result_groups() } else { 0 };
-        let formats: Vec<WeightFormat> = self.next.iter().map(|next| next.layout.format).collect();
-        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
-        let values = fused_tail::values(self.next.as_ref(), self.lanes(), groups, unpacking(&formats, values))
+        let groups = if self.fused_tail.is_some() { self.result_groups() } else { 0 };
+        let formats: Vec<WeightFormat> = self.fused_tail.iter().map(|next| next.layout.format).collect();
+        let values = counter_sync::values(self.counter_sync, fixed_sums::clearing(self.clears, Values::default()));
+        let values = fused_tail::values(self.fused_tail.as_ref(), self.lanes(), groups, unpacking(&formats, values))
             .size("N_HEADS", self.n_heads())
             .size("GQA", self.gqa)
             .size("HEADS", self.heads_per_group)
@@ -115,22 +115,22 @@ impl Kernel for DecodeAttentionSpec {
             .flag("SUBGROUPS", true)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
-            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[Role::NextWeights]));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::TailWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
         render(include_str!("kernel.wgsl"), &values)
     }
 
-    fn chained(&mut self) -> Option<&mut bool> {
-        Some(&mut self.chained)
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 
     fn clears(&mut self) -> Option<&mut usize> {
         Some(&mut self.clears)
     }
 
-    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
-        Some(&mut self.next)
+    fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
+        Some(&mut self.fused_tail)
     }
 }
 
@@ -150,8 +150,8 @@ impl DecodeAttentionSpec {
     }
 
     /// Groups of the next matrix' weights that a lane holds; 0: it does none.
-    pub fn next_groups_per_lane(&self) -> usize {
-        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
+    pub fn tail_groups_per_lane(&self) -> usize {
+        self.fused_tail.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
     }
 
     fn n_heads(&self) -> usize {
@@ -199,13 +199,13 @@ impl DecodeAttentionSpec {
 
     /// Workgroup memory.
     pub fn shared_bytes(&self) -> usize {
-        let next = if self.next.is_some() { NextSpec::shared_bytes(self.result_groups()) } else { 0 };
+        let next = if self.fused_tail.is_some() { FusedTailSpec::shared_bytes(self.result_groups()) } else { 0 };
         let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
         16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
     }
 
     /// Counters that a program of so many rows needs.
-    pub fn arrivals_len(&self, rows: usize) -> usize {
+    pub fn completion_counters(&self, rows: usize) -> usize {
         rows * self.n_heads() / self.heads_per_group
     }
 }

@@ -102,7 +102,7 @@ impl Share {
 
 impl Kernel for GemmSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let roles = [Role::Step, Role::Weights, Role::Output, Role::Codes];
+        let roles = [Role::Step, Role::Weights, Role::Output, Role::QuantizedInput];
         bindings(roles.into_iter().chain(self.product.bias.then_some(Role::Bias)))
     }
 
@@ -123,7 +123,7 @@ impl Kernel for GemmSpec {
             panic!("words of a stage divide evenly among {} lanes: {tile:?}", self.lanes())
         };
         let values = product
-            .values(ActivationFormat::Factored(input))
+            .values(ActivationFormat::RowScaled(input))
             .size("K", tile.k)
             .size("GROUP_WORDS_AT", group_words_at(layout.cols, input))
             .size("ROW_WORDS", tile.row_words())

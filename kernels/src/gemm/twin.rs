@@ -6,5 +6,5 @@ use crate::activations::ActivationFormat;
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride).
 pub fn twin(spec: &GemmSpec, inputs: &GemmInputs, output: &mut [f32]) {
-    spec.product.twin(ActivationFormat::Factored(spec.product.input), true, inputs, output);
+    spec.product.twin(ActivationFormat::RowScaled(spec.product.input), true, inputs, output);
 }

@@ -16,7 +16,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let position = step.rows[row].position;
     fetch_vectors(0u, 1u, row * INPUT_STRIDE + head * HEAD_DIM, lane);
 //#if ROPE
-    fetch_turns(row, lane);
+    fetch_rotations(row, lane);
 //#endif
     workgroupBarrier();
     // One branch a part; a workgroup handles one head and takes one of them.
@@ -35,9 +35,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         rope_vectors(0u, 1u, lane);
 //#endif
 //#if PART_${p}_KEYS
-        put_key(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
+        store_key(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
 //#else if PART_${p}_VALUES
-        put_value(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
+        store_value(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
 //#else
         for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
             output[row * OUTPUT_STRIDE + part_head * HEAD_DIM + i] = vectors[i] * ${scale};

@@ -124,8 +124,8 @@ impl HeadsSpec {
             .flag("QUERY_NORM", self.norms(NormOf::Query))
             .flag("KEY_NORM", self.norms(NormOf::Key))
             .flag("CACHE", self.has(|part| part.to != Destination::Output))
-            .flag("PUT_KEYS", self.has(|part| part.to == Destination::Keys))
-            .flag("PUT_VALUES", self.has(|part| part.to == Destination::Values))
+            .flag("STORE_KEYS", self.has(|part| part.to == Destination::Keys))
+            .flag("STORE_VALUES", self.has(|part| part.to == Destination::Values))
     }
 
     /// What each part of the row is, for the kernel of its own.

@@ -60,11 +60,11 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
-            sums: false,
+            fixed_sums: false,
             format: ActivationFormat::F32,
             lanes: 0,
             subgroup_size: 0,
-            chained: false,
+            counter_sync: false,
         }
     }
 }

@@ -1,7 +1,7 @@
-// output[row of the step][matrix row] = dot(matrix row, input row), for COLUMNS rows of the step at a time.
+// output[row of the step][matrix row] = dot(matrix row, input row), for TOKENS_PER_LANE rows of the step at a time.
 //
 // Lane = (matrix row in its tile, slice of the blocks, tile): eight neighbouring lanes read 128 consecutive bytes. Where
-// K_SLICES is 1, block and activation indices are the same in all lanes, which a CPU's subgroup loads once.
+// SPLIT_K is 1, block and activation indices are the same in all lanes, which a CPU's subgroup loads once.
 ${DECLARATIONS}
 //#include weights
 //#include reduce
@@ -11,11 +11,11 @@ ${DECLARATIONS}
 //#if CODES
 //#include group_weights
 //#endif
-//#if CHAINED
-//#include chain
+//#if COUNTER_SYNC
+//#include counter_sync
 //#endif
 //#if CLEARS
-//#include clear_sums
+//#include clear_fixed_sums
 //#endif
 //#if ACT_MUL
 //#include activation
@@ -134,32 +134,32 @@ var<workgroup> partial: array<f32, PARTIALS>;
 
 // Where accumulator `index` of a part's eight rows is left for the lanes of slice 0.
 fn partial_at(index: u32, part: u32) -> u32 {
-    return (index * (PARTIALS / (8u * COLUMNS * TILES_PER_LANE)) + part_of_group_tile + part) * 8u;
+    return (index * (PARTIALS / (8u * TOKENS_PER_LANE * TILES_PER_LANE)) + part_of_group_tile + part) * 8u;
 }
 
 var<private> part_of_group_tile: u32;
 //#endif
 
 //#if ENCODED_OUTPUT
-var<workgroup> staged: array<f32, COLUMNS * GROUP_ROWS>;
+var<workgroup> staged: array<f32, TOKENS_PER_LANE * GROUP_ROWS>;
 //#endif
 
-// `column` counts the rows of the step from `first_row` on.
-fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
+// `token` counts the rows of the step from `first_row` on.
+fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
     var result = value;
 //#if SOFTCAP
     result = CAP * bounded_tanh(result / CAP);
 //#endif
 //#if ENCODED_OUTPUT
-    staged[column * GROUP_ROWS + matrix_row % GROUP_ROWS] = select(0.0, result, matrix_row < OUTPUT_ROWS);
+    staged[token * GROUP_ROWS + matrix_row % GROUP_ROWS] = select(0.0, result, matrix_row < OUTPUT_ROWS);
 //#else
     if (matrix_row < OUTPUT_ROWS) {
-        output[(first_row + column) * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = result;
+        output[(first_row + token) * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = result;
     }
 //#endif
 }
 
-// Accumulators are named variables, acc_TILE_COLUMN, so that no driver has to find out that an array of them can live in registers: for
+// Accumulators are named variables, acc_TILE_TOKEN, so that no driver has to find out that an array of them can live in registers: for
 // each tile of the lane and each of its rows of the step.
 
 // Where each tile of a lane begins, of which `first` is the first. `declare` is `let `, `var `, or nothing where they change.
@@ -181,7 +181,7 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 
 // Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those under way.
 //#macro load_part(declare, ahead, part)
-    ${declare}group_${part} = min(k_group + ${ahead * K_SLICES}u, INPUT_GROUPS - 1u);
+    ${declare}group_${part} = min(k_group + ${ahead * SPLIT_K}u, INPUT_GROUPS - 1u);
 //#for tile in 0..TILES_PER_LANE
 //#expand place_group("MATRIX", "${part}_${tile}", "base_${tile}", "group_${part}")
 //#expand load_group("MATRIX", "${part}_${tile}", declare, "weights", "row", "group_${part}")
@@ -192,13 +192,13 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#for tile in 0..TILES_PER_LANE
 //#expand unpack_group("MATRIX", "${part}_${tile}", "row")
 //#end
-//#for column in 0..COLUMNS
-//#expand unpack_activations("MATRIX", "${part}_${column}", "group_word_of(input_row + ${column}u, group_${part})")
+//#for token in 0..TOKENS_PER_LANE
+//#expand unpack_activations("MATRIX", "${part}_${token}", "group_word_of(input_row + ${token}u, group_${part})")
 //#for i in 0..2 * INPUT_PLANES
-    let x_${part}_${column}_${i} = code_quads(input_row + ${column}u, group_${part} * ${2 * INPUT_PLANES}u + ${i}u);
+    let x_${part}_${token}_${i} = code_quads(input_row + ${token}u, group_${part} * ${2 * INPUT_PLANES}u + ${i}u);
 //#end
 //#for tile in 0..TILES_PER_LANE
-//#expand add_product("MATRIX", "acc_${tile}_${column}", "${part}_${tile}", "${part}_${column}", INPUT_PLANES)
+//#expand add_product("MATRIX", "acc_${tile}_${token}", "${part}_${tile}", "${part}_${token}", INPUT_PLANES)
 //#end
 //#end
 //#end
@@ -213,10 +213,10 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 // The same, loaded. There are `before` rounds before it at most; lanes past the last group have loaded that, too, and do not multiply it.
 //#macro multiply_round(before)
 //#for part in 0..UNROLL
-//#if (before * UNROLL + part + 1) * K_SLICES <= INPUT_GROUPS
+//#if (before * UNROLL + part + 1) * SPLIT_K <= INPUT_GROUPS
 //#expand multiply_part(part)
 //#else
-    if (k_group + ${part * K_SLICES}u < INPUT_GROUPS) {
+    if (k_group + ${part * SPLIT_K}u < INPUT_GROUPS) {
 //#expand multiply_part(part)
     }
 //#endif
@@ -228,14 +228,14 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro multiply_groups_in_rounds()
 //#expand place_tiles("let ", "first_tile")
     var k_group = slice;
-//#if CHAINED
+//#if COUNTER_SYNC
 //#expand load_round("let ")
     await_dispatch(lane);
 //#expand multiply_round(0)
-    k_group += ${UNROLL * K_SLICES}u;
+    k_group += ${UNROLL * SPLIT_K}u;
 //#endif
-//#if !CHAINED || ROUNDS > 1
-    for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * K_SLICES}u) {
+//#if !COUNTER_SYNC || ROUNDS > 1
+    for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * SPLIT_K}u) {
 //#expand load_round("let ")
 //#expand multiply_round(ROUNDS - 1)
     }
@@ -251,12 +251,12 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#expand multiply_part(part)
 //#expand load_part("", part + UNROLL, part)
 //#end
-        k_group += ${UNROLL * K_SLICES}u;
+        k_group += ${UNROLL * SPLIT_K}u;
     }
 //#endif
 //#expand multiply_round(ROUNDS - 1)
 //#if MANY_PASSES
-    if (turn + 1u < PASSES) {
+    if (pass_index + 1u < PASSES) {
 //#expand place_tiles("", "first_tile + GROUP_TILES * TILES_PER_LANE")
         k_group = slice;
 //#expand load_round("")
@@ -296,7 +296,7 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 // The loop of f32 activations: blocks of weights.
 //#macro multiply_blocks()
 //#expand place_tiles("let ", "first_tile")
-    for (var block = slice; block < BLOCKS; block += K_SLICES) {
+    for (var block = slice; block < BLOCKS; block += SPLIT_K) {
 //#for tile in 0..TILES_PER_LANE
         let at_${tile} = base_${tile} + block * BLOCK_WORDS;
 //#end
@@ -321,12 +321,12 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#expand unpack_quad(1, tile)
 //#end
                 let at = block * ${BLOCK_COLS}u + chunk * ${CHUNK_COLS}u + octet * 8u + row;
-//#for column in 0..COLUMNS
-                let x_${column} = activation(input_row + ${column}u, at);
+//#for token in 0..TOKENS_PER_LANE
+                let x_${token} = activation(input_row + ${token}u, at);
 //#for i in 0..8
-                let x_${column}_${i} = subgroupBroadcast(x_${column}, ${i}u);
+                let x_${token}_${i} = subgroupBroadcast(x_${token}, ${i}u);
 //#for tile in 0..TILES_PER_LANE
-                acc_${tile}_${column} = fma(w_${i / 4}_${tile}.${"xyzw"[i % 4]}, x_${column}_${i}, acc_${tile}_${column});
+                acc_${tile}_${token} = fma(w_${i / 4}_${tile}.${"xyzw"[i % 4]}, x_${token}_${i}, acc_${tile}_${token});
 //#end
 //#end
 //#end
@@ -344,10 +344,10 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#for tile in 0..TILES_PER_LANE
 //#expand unpack_quad(part, tile)
 //#end
-//#for column in 0..COLUMNS
-            let x_${part}_${column} = activations(input_row + ${column}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
+//#for token in 0..TOKENS_PER_LANE
+            let x_${part}_${token} = activations(input_row + ${token}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
 //#for tile in 0..TILES_PER_LANE
-            acc_${tile}_${column} += dot(w_${part}_${tile}, x_${part}_${column});
+            acc_${tile}_${token} += dot(w_${part}_${tile}, x_${part}_${token});
 //#end
 //#end
 //#end
@@ -449,8 +449,8 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro add_up_slices()
 //#for level in 0..SHUFFLES
 //#for tile in 0..TILES_PER_LANE
-//#for column in 0..COLUMNS
-    acc_${tile}_${column} += subgroupShuffleXor(acc_${tile}_${column}, ${8 * pow(2, level)}u);
+//#for token in 0..TOKENS_PER_LANE
+    acc_${tile}_${token} += subgroupShuffleXor(acc_${tile}_${token}, ${8 * pow(2, level)}u);
 //#end
 //#end
 //#end
@@ -458,8 +458,8 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
     // Through workgroup memory, all accumulators between two barriers.
     if (in_part == 0u) {
 //#for tile in 0..TILES_PER_LANE
-//#for column in 0..COLUMNS
-        partial[partial_at(${tile * COLUMNS + column}u, part) + row] = acc_${tile}_${column};
+//#for token in 0..TOKENS_PER_LANE
+        partial[partial_at(${tile * TOKENS_PER_LANE + token}u, part) + row] = acc_${tile}_${token};
 //#end
 //#end
     }
@@ -467,8 +467,8 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
     if (slice == 0u) {
         for (var other = 1u; other < PARTS; other++) {
 //#for tile in 0..TILES_PER_LANE
-//#for column in 0..COLUMNS
-            acc_${tile}_${column} += partial[partial_at(${tile * COLUMNS + column}u, other) + row];
+//#for token in 0..TOKENS_PER_LANE
+            acc_${tile}_${token} += partial[partial_at(${tile * TOKENS_PER_LANE + token}u, other) + row];
 //#end
 //#end
         }
@@ -482,20 +482,20 @@ fn store(column: u32, first_row: u32, matrix_row: u32, value: f32) {
         let row_${tile} = (first_tile + ${tile}u) * 8u + row;
 //#if BIAS
         let bias_${tile} = bias[min(row_${tile}, ${MATRIX_ROWS - 1}u)];
-//#for column in 0..COLUMNS
-        acc_${tile}_${column} += bias_${tile};
+//#for token in 0..TOKENS_PER_LANE
+        acc_${tile}_${token} += bias_${tile};
 //#end
 //#endif
 //#end
-//#for column in 0..COLUMNS
+//#for token in 0..TOKENS_PER_LANE
 //#if ACT_MUL
 //#for pair in 0..TILES_PER_LANE / 2
 //#let gate = 2 * pair
-        store(${column}u, output_row, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${column}) * acc_${gate + 1}_${column});
+        store(${token}u, output_row, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${token}) * acc_${gate + 1}_${token});
 //#end
 //#else
 //#for tile in 0..TILES_PER_LANE
-        store(${column}u, output_row, row_${tile}, acc_${tile}_${column});
+        store(${token}u, output_row, row_${tile}, acc_${tile}_${token});
 //#end
 //#endif
 //#end
@@ -507,10 +507,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = step.header.logits_row;
     let output_row = 0u;
 //#else
-    let input_row = group.x * COLUMNS;
+    let input_row = group.x * TOKENS_PER_LANE;
     let output_row = input_row;
     if (input_row >= step.header.n_rows) {
-//#if CHAINED
+//#if COUNTER_SYNC
         count_workgroup(lane);
 //#endif
         return;
@@ -518,7 +518,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
     let row = lane % 8u;
 //#if SPLIT
-    let slice = (lane / 8u) % K_SLICES;
+    let slice = (lane / 8u) % SPLIT_K;
 //#else
     const slice = 0u;
 //#endif
@@ -527,12 +527,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#if CODES && PROLOGUE
     // The first pass's first groups are loaded before the wait.
-//#expand place_tiles("var ", "(group.y * PASSES * GROUP_TILES + lane / (8u * K_SLICES)) * TILES_PER_LANE")
+//#expand place_tiles("var ", "(group.y * PASSES * GROUP_TILES + lane / (8u * SPLIT_K)) * TILES_PER_LANE")
     var k_group = slice;
 //#expand load_round("var ")
 //#endif
 //#if PROLOGUE || !CODES
-//#if CHAINED
+//#if COUNTER_SYNC
     await_dispatch(lane);
 //#endif
 //#if PROLOGUE
@@ -540,18 +540,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#endif
 //#if MANY_PASSES
-    for (var turn = 0u; turn < PASSES; turn++) {
-    let rows_of = group.y * PASSES + turn;
+    for (var pass_index = 0u; pass_index < PASSES; pass_index++) {
+    let rows_of = group.y * PASSES + pass_index;
 //#else
     let rows_of = group.y;
 //#endif
 //#if SPLIT
-    let group_tile = rows_of * GROUP_TILES + lane / (8u * K_SLICES);
+    let group_tile = rows_of * GROUP_TILES + lane / (8u * SPLIT_K);
 //#if MANY_PARTS
     // Lanes of a part have added up among themselves.
-    let part = slice / (K_SLICES / PARTS);
-    let in_part = slice % (K_SLICES / PARTS);
-    part_of_group_tile = lane / (8u * K_SLICES) * PARTS;
+    let part = slice / (SPLIT_K / PARTS);
+    let in_part = slice % (SPLIT_K / PARTS);
+    part_of_group_tile = lane / (8u * SPLIT_K) * PARTS;
 //#endif
 //#else
     let group_tile = rows_of * GROUP_TILES + lane / 8u;
@@ -561,8 +561,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand multiply_across()
 //#else
 //#for tile in 0..TILES_PER_LANE
-//#for column in 0..COLUMNS
-    var acc_${tile}_${column} = 0.0;
+//#for token in 0..TOKENS_PER_LANE
+    var acc_${tile}_${token} = 0.0;
 //#end
 //#end
 //#if !CODES
@@ -579,8 +579,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //#if ENCODED_OUTPUT
     workgroupBarrier();
-    for (var first = 0u; first < COLUMNS * GROUP_ROWS / 4u; first += WORKGROUP) {
-        let quad = min(first + lane, COLUMNS * GROUP_ROWS / 4u - 1u);
+    for (var first = 0u; first < TOKENS_PER_LANE * GROUP_ROWS / 4u; first += WORKGROUP) {
+        let quad = min(first + lane, TOKENS_PER_LANE * GROUP_ROWS / 4u - 1u);
         let x = vec4<f32>(staged[4u * quad], staged[4u * quad + 1u], staged[4u * quad + 2u], staged[4u * quad + 3u]);
         // A lane without a quad of its own stores none.
 //#if FUSED_TAIL
@@ -603,10 +603,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#if CLEARS
     if (group.x + group.y == 0u) {
-        clear_sums(lane);
+        clear_fixed_sums(lane);
     }
 //#endif
-//#if CHAINED
+//#if COUNTER_SYNC
     count_workgroup(lane);
 //#endif
 }

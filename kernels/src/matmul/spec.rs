@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
-use crate::chain;
-use crate::fused_tail::{self, NextSpec};
+use crate::counter_sync;
+use crate::fixed_sums;
+use crate::fused_tail::{self, FusedTailSpec};
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
 use crate::norm::NormSpec;
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
-use crate::sums;
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one matmul pipeline.
@@ -25,7 +25,7 @@ pub struct MatMulSpec {
     pub output_first: usize,
     /// F32, or Codes with INT4 and INT8 weights.
     pub input: ActivationFormat,
-    /// The norm that makes the input; needs `tile.columns` of 1.
+    /// The norm that makes the input; needs `tile.tokens_per_lane` of 1.
     pub prologue: Option<NormSpec>,
     /// F32, or Codes: then a workgroup makes whole groups of them.
     pub output: ActivationFormat,
@@ -33,7 +33,7 @@ pub struct MatMulSpec {
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
     /// The matmul that this one's result, codes of one row, is for; workgroups do it, too.
-    pub next: Option<NextSpec>,
+    pub fused_tail: Option<FusedTailSpec>,
     /// Elements of the sums that the dispatch behind this one adds to, zeroed here; a multiple of 4, or 0.
     pub clears: usize,
     pub softcap: Option<Number>,
@@ -41,34 +41,34 @@ pub struct MatMulSpec {
     pub row_from_step: bool,
     pub tile: MatMulTile,
     pub subgroup_size: u32,
-    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`. Not of f32
+    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`. Not of f32
     /// activations.
-    pub chained: bool,
+    pub counter_sync: bool,
 }
 
 /// How lanes share the work; chosen per device and shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatMulTile {
     /// Rows of the step that one lane handles: each weight is unpacked once for all of them.
-    pub columns: usize,
+    pub tokens_per_lane: usize,
     /// Tiles of 8 matrix rows that one lane handles: each activation is loaded once for all of them.
     pub tiles_per_lane: usize,
-    /// Lanes that share a matrix row, each with every `k_slices`-th block.
-    pub k_slices: usize,
-    /// Lane groups of 8 · k_slices in a workgroup.
+    /// Lanes that share a matrix row, each with every `split_k`-th block.
+    pub split_k: usize,
+    /// Lane groups of 8 · split_k in a workgroup.
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane has under way at a time, where the input is integers.
     pub unroll: usize,
     /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
     pub passes: usize,
-    /// A chained kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
+    /// With `counter_sync`, the kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
     /// saves their registers.
     pub early: bool,
     pub sharing: Sharing,
 }
 
 /// How the lanes of a subgroup share what they load, where activations are f32. All but `Own` need subgroups of 8 lanes and
-/// `k_slices` of 1, and are for devices that are a CPU.
+/// `split_k` of 1, and are for devices that are a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Sharing {
     /// Not at all.
@@ -83,26 +83,26 @@ pub enum Sharing {
 
 impl MatMulTile {
     pub fn workgroup_size(&self) -> usize {
-        TILE_ROWS * self.k_slices * self.group_tiles
+        TILE_ROWS * self.split_k * self.group_tiles
     }
 }
 
 impl Kernel for MatMulSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let mut roles = vec![Role::Step, Role::Weights];
-        match (&self.next, self.output) {
-            (Some(_), _) => roles.extend(NextSpec::roles()),
+        match (&self.fused_tail, self.output) {
+            (Some(_), _) => roles.extend(FusedTailSpec::roles()),
             (None, ActivationFormat::F32) => roles.push(Role::Output),
             (None, _) => roles.push(Role::Encoded),
         }
         match (&self.prologue, self.input) {
             (Some(norm), _) => roles.extend(norm.data_roles()),
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
-            (None, _) => roles.push(Role::Codes),
+            (None, _) => roles.push(Role::QuantizedInput),
         }
         roles.extend(self.bias.then_some(Role::Bias));
-        roles.extend((self.clears > 0).then_some(Role::ClearedSums));
-        roles.extend(self.chained.then_some(Role::Chain));
+        roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
+        roles.extend(self.counter_sync.then_some(Role::SyncCounters));
         bindings(roles)
     }
 
@@ -110,7 +110,7 @@ impl Kernel for MatMulSpec {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
         let rows = if self.row_from_step { 1 } else { rows };
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
-        [rows.div_ceil(self.tile.columns), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
+        [rows.div_ceil(self.tile.tokens_per_lane), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
 
     fn wgsl(&self) -> String {
@@ -119,9 +119,9 @@ impl Kernel for MatMulSpec {
         let norm = self.prologue.as_ref();
         // What a workgroup quantises: its normed input, its output, or both.
         let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
-        let groups = if self.next.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
-        let values = chain::values(self.chained, sums::clearing(self.clears, Values::default()));
-        let values = fused_tail::values(self.next.as_ref(), self.tile.workgroup_size(), groups, values);
+        let groups = if self.fused_tail.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
+        let values = counter_sync::values(self.counter_sync, fixed_sums::clearing(self.clears, Values::default()));
+        let values = fused_tail::values(self.fused_tail.as_ref(), self.tile.workgroup_size(), groups, values);
         let values = unpacking(&self.formats(), values)
             .size("COLS", layout.cols)
             .size("PADDED_COLS", layout.padded_cols())
@@ -136,9 +136,9 @@ impl Kernel for MatMulSpec {
             .size("INPUT_GROUP_WORDS_AT", self.input_group_words_at())
             .size("INPUT_PLANES", self.input.precision().map_or(1, Precision::planes))
             .size("GROUP_ROWS", self.group_rows())
-            .size("COLUMNS", self.tile.columns)
+            .size("TOKENS_PER_LANE", self.tile.tokens_per_lane)
             .size("TILES_PER_LANE", self.tile.tiles_per_lane)
-            .size("K_SLICES", self.tile.k_slices)
+            .size("SPLIT_K", self.tile.split_k)
             .size("PASSES", self.tile.passes)
             .size("GROUP_TILES", self.tile.group_tiles)
             .size("PARTS", self.parts_per_row())
@@ -153,14 +153,14 @@ impl Kernel for MatMulSpec {
             .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
-            .flag("SPLIT", self.tile.k_slices > 1)
+            .flag("SPLIT", self.tile.split_k > 1)
             .flag("MANY_PASSES", self.tile.passes > 1)
             .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
-            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, self.held()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.held()));
         let values = self.loop_values(layout.format.values("MATRIX", values));
         let values = match norm {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
@@ -169,20 +169,20 @@ impl Kernel for MatMulSpec {
         render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
     }
 
-    fn chained(&mut self) -> Option<&mut bool> {
-        (self.input != ActivationFormat::F32).then_some(&mut self.chained)
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        (self.input != ActivationFormat::F32).then_some(&mut self.counter_sync)
     }
 
     fn clears(&mut self) -> Option<&mut usize> {
         Some(&mut self.clears)
     }
 
-    fn fused_tail(&mut self) -> Option<&mut Option<NextSpec>> {
-        Some(&mut self.next)
+    fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
+        Some(&mut self.fused_tail)
     }
 
-    fn reads_sums(&mut self) -> Option<&mut bool> {
-        self.prologue.as_mut().map(|norm| &mut norm.sums)
+    fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
+        self.prologue.as_mut().map(|norm| &mut norm.fixed_sums)
     }
 }
 
@@ -205,37 +205,42 @@ impl MatMulSpec {
             (Some(_), None) => 4 * self.layout.padded_cols(),
             (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
         };
-        let staged = if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.columns * self.group_rows() };
-        let next = if self.next.is_some() { NextSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP) } else { 0 };
+        let staged =
+            if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.tokens_per_lane * self.group_rows() };
+        let next = if self.fused_tail.is_some() {
+            FusedTailSpec::shared_bytes(self.group_rows() / ACTIVATION_GROUP)
+        } else {
+            0
+        };
         // Partial sums, and the parts of a norm's and a group's reduction.
         normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
     }
 
     /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
     fn parts_per_row(&self) -> usize {
-        (TILE_ROWS * self.tile.k_slices / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
+        (TILE_ROWS * self.tile.split_k / (self.subgroup_size as usize).max(TILE_ROWS)).max(1)
     }
 
     fn partials(&self) -> usize {
         let parts = self.parts_per_row();
         let of_one = self.tile.group_tiles * parts * TILE_ROWS;
-        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.columns } else { 0 }
+        if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.tokens_per_lane } else { 0 }
     }
 
     /// What it loads before it waits, and keeps.
     fn held(&self) -> &[Role] {
-        if self.tile.early { &[Role::Weights, Role::NextWeights] } else { &[Role::NextWeights] }
+        if self.tile.early { &[Role::Weights, Role::TailWeights] } else { &[Role::TailWeights] }
     }
 
     /// Groups of the next matrix' weights that a lane holds; 0: it does none.
-    pub fn next_groups_per_lane(&self) -> usize {
+    pub fn tail_groups_per_lane(&self) -> usize {
         let groups = self.group_rows() / ACTIVATION_GROUP;
-        self.next.as_ref().map_or(0, |next| next.groups_per_lane(self.tile.workgroup_size(), groups))
+        self.fused_tail.as_ref().map_or(0, |next| next.groups_per_lane(self.tile.workgroup_size(), groups))
     }
 
     /// Of the matrices that it multiplies by.
     fn formats(&self) -> Vec<WeightFormat> {
-        [Some(&self.layout), self.next.as_ref().map(|next| &next.layout)]
+        [Some(&self.layout), self.fused_tail.as_ref().map(|next| &next.layout)]
             .into_iter()
             .flatten()
             .map(|one| one.format)
@@ -245,24 +250,30 @@ impl MatMulSpec {
     /// What `unicorn_compiler::select` owes.
     fn check(&self) {
         let tile = &self.tile;
-        assert!(self.prologue.is_none() || tile.columns == 1, "a prologue norms one row");
+        assert!(self.prologue.is_none() || tile.tokens_per_lane == 1, "a prologue norms one row");
         assert!(self.prologue.is_some() || tile.passes == 1, "passes share a prologue");
-        assert!(!self.row_from_step || tile.columns == 1, "logits_row is one row");
-        assert!(tile.sharing == Sharing::Own || tile.k_slices == 1, "neighbours work on the same block");
-        assert!(tile.sharing != Sharing::Across || tile.columns == 1, "lanes across columns have one row of the step");
+        assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
+        assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");
+        assert!(
+            tile.sharing != Sharing::Across || tile.tokens_per_lane == 1,
+            "lanes across columns have one row of the step"
+        );
         assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
         assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
         match self.input {
             ActivationFormat::F32 => {}
-            ActivationFormat::Codes(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
-            ActivationFormat::Factored(_) | ActivationFormat::Halves(_) => {
+            ActivationFormat::Quantized(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
+            ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => {
                 panic!("rows with a factor are for matrix units")
             }
         }
-        if let Some(next) = &self.next {
-            assert_eq!(self.output, ActivationFormat::Codes(Precision::Int8), "the next matmul reads codes");
-            assert!(tile.columns * tile.passes == 1, "one row, and one group of its elements a workgroup");
-            assert!(NextSpec::takes(&next.layout) && next.layout.cols == self.output_rows(), "the next matrix fits");
+        if let Some(next) = &self.fused_tail {
+            assert_eq!(self.output, ActivationFormat::Quantized(Precision::Int8), "the next matmul reads codes");
+            assert!(tile.tokens_per_lane * tile.passes == 1, "one row, and one group of its elements a workgroup");
+            assert!(
+                FusedTailSpec::takes(&next.layout) && next.layout.cols == self.output_rows(),
+                "the next matrix fits"
+            );
         }
         if self.output != ActivationFormat::F32 {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");
@@ -280,10 +291,10 @@ impl MatMulSpec {
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
         // Groups that a lane has under way, and rounds in which it has had all of its own.
-        let own = activations::groups(self.layout.cols).div_ceil(tile.k_slices);
+        let own = activations::groups(self.layout.cols).div_ceil(tile.split_k);
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.
-        let in_subgroup = (TILE_ROWS * tile.k_slices).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
+        let in_subgroup = (TILE_ROWS * tile.split_k).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
         values
             .count("UNROLL", unroll)
             .count("ROUNDS", own.div_ceil(unroll))

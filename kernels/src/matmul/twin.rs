@@ -9,7 +9,7 @@ use crate::norm::norm_row;
 pub struct MatMulInputs<'a> {
     pub packed: &'a [u8],
     /// The matrix of the matmul behind; empty where there is none.
-    pub next_packed: &'a [u8],
+    pub tail_packed: &'a [u8],
     /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
     pub input: &'a [u32],
     pub residual: &'a [f32],
@@ -61,8 +61,8 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
         };
         let row: Vec<f32> = (0..spec.output_rows()).map(finished).collect();
         let words = encode_row(spec.output, &row);
-        if let Some(next) = &spec.next {
-            next.twin(inputs.next_packed, &words, output);
+        if let Some(next) = &spec.fused_tail {
+            next.twin(inputs.tail_packed, &words, output);
             continue;
         }
         output[output_row * spec.output_stride + spec.output_first..][..words.len()].copy_from_slice(&words);

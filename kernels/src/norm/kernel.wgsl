@@ -6,20 +6,20 @@ ${DECLARATIONS}
 //#include encode
 //#include encode_row
 //#endif
-//#if CHAINED
-//#include chain
+//#if COUNTER_SYNC
+//#include counter_sync
 //#endif
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     if (row >= step.header.n_rows) {
-//#if CHAINED
+//#if COUNTER_SYNC
         count_workgroup(lane);
 //#endif
         return;
     }
-//#if CHAINED
+//#if COUNTER_SYNC
     await_dispatch(lane);
 //#endif
     let at = row * (STRIDE / 4u);
@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //#endif
 //#end
-//#if CHAINED
+//#if COUNTER_SYNC
     count_workgroup(lane);
 //#endif
 }

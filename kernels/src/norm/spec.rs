@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
-use crate::chain;
+use crate::counter_sync;
+use crate::fixed_sums;
 use crate::kernel::Kernel;
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations_of_chain};
-use crate::sums;
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one norm; the same record describes a matmul's prologue.
@@ -22,20 +22,20 @@ pub struct NormSpec {
     /// Norm the input before the sum.
     pub post_norm: bool,
     /// The input is `sums`, two words an element.
-    pub sums: bool,
+    pub fixed_sums: bool,
     /// How the result is stored.
     pub format: ActivationFormat,
     /// Of the kernel of its own: a multiple of 8.
     pub lanes: usize,
     pub subgroup_size: u32,
-    /// Of the kernel of its own: waits for the dispatch before it, and counts itself for the next, without a barrier: see `chain`.
-    pub chained: bool,
+    /// Of the kernel of its own: waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`.
+    pub counter_sync: bool,
 }
 
 impl Kernel for NormSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let chain = self.chained.then_some(Role::Chain);
-        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()).chain(chain))
+        let counters = self.counter_sync.then_some(Role::SyncCounters);
+        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()).chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -46,31 +46,31 @@ impl Kernel for NormSpec {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
         let lanes = self.lanes;
         let slots = self.format.stored_quads(self.width).div_ceil(lanes);
-        let values = chain::values(self.chained, Values::default())
+        let values = counter_sync::values(self.counter_sync, Values::default())
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
             .size("WORKGROUP", lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .text("DECLARATIONS", declarations_of_chain(&self.bindings(), self.chained, &[]));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
         let values = self.row_values(slots, values);
         render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))
     }
 
-    fn chained(&mut self) -> Option<&mut bool> {
-        Some(&mut self.chained)
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 
-    fn reads_sums(&mut self) -> Option<&mut bool> {
-        Some(&mut self.sums)
+    fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
+        Some(&mut self.fixed_sums)
     }
 }
 
 impl NormSpec {
     /// The operands, without step and output.
     pub(crate) fn data_roles(&self) -> Vec<Role> {
-        let mut roles = vec![if self.sums { Role::InputSums } else { Role::InputQuads }, Role::NormWeight];
+        let mut roles = vec![if self.fixed_sums { Role::InputFixedSums } else { Role::InputQuads }, Role::NormWeight];
         if self.add {
             roles.extend([Role::Residual, Role::Sum]);
         }
@@ -87,7 +87,7 @@ impl NormSpec {
             .count("SLOTS", slots)
             .flag("ADD", self.add)
             .flag("POST_NORM", self.post_norm)
-            .flag("INPUT_SUMS", self.sums)
-            .text("INVERSE_SUM_UNIT", sums::inverse_unit_wgsl())
+            .flag("INPUT_FIXED_SUMS", self.fixed_sums)
+            .text("INVERSE_SUM_UNIT", fixed_sums::inverse_unit_wgsl())
     }
 }

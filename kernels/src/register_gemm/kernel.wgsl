@@ -13,7 +13,7 @@ ${DECLARATIONS}
 //#endif
 //#include gemm_results
 //#if SPLIT
-//#include arrive
+//#include completion
 //#endif
 
 var<workgroup> activation_tile: array<vec4<u32>, STEP_ROWS * ROW_WORDS>;

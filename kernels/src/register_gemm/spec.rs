@@ -77,9 +77,13 @@ impl RegisterTile {
 
 impl Kernel for RegisterGemmSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let roles =
-            [Role::Step, Role::Weights, if self.halves_out { Role::Encoded } else { Role::Output }, Role::Codes];
-        let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::Arrivals]);
+        let roles = [
+            Role::Step,
+            Role::Weights,
+            if self.halves_out { Role::Encoded } else { Role::Output },
+            Role::QuantizedInput,
+        ];
+        let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::CompletionCounters]);
         let bias = self.product.bias.then_some(Role::Bias);
         let factor = self.halves_out.then_some(Role::ProductFactor);
         bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
@@ -177,14 +181,14 @@ impl RegisterGemmSpec {
     }
 
     /// Counters that splits need: one a tile of the result.
-    pub fn arrivals_len(&self) -> usize {
+    pub fn completion_counters(&self) -> usize {
         let [across, down, _] = self.workgroups();
         if self.splits > 1 { across * down } else { 0 }
     }
 
     /// f32 elements that the splits leave.
     pub fn partials_len(&self) -> usize {
-        self.arrivals_len() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
+        self.completion_counters() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
     }
 
     /// Neighbouring workgroups take the same weights, so that these come from memory once.

@@ -169,7 +169,7 @@ fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
     return value_of(low);
 }
 
-//#if CHAINED
+//#if COUNTER_SYNC
 var<workgroup> gave_up: atomic<u32>;
 
 // Looks for a dispatch that gave up waiting; to be known behind a barrier.
@@ -179,7 +179,7 @@ fn look_for_stalls(lane: u32) {
     }
     workgroupBarrier();
     for (var slot = lane; slot < SLOTS; slot += WORKGROUP) {
-        if (chain_slots[slot * SLOT_WORDS + 1u] != 0u) {
+        if (all_sync_counters[slot * SLOT_WORDS + 1u] != 0u) {
             atomicStore(&gave_up, 1u);
         }
     }
@@ -197,7 +197,7 @@ fn stalled() -> u32 {
 // Says what was drawn and, if the sampler feeds, makes it the next step's row.
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
-    drawn[(params.draw % KEPT_DRAWS) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
+    sampled[(params.draw % KEPT_DRAWS) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
     if (params.feeds == 0u) {
         return;
     }
@@ -223,7 +223,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (sampler >= step.header.n_samplers) {
         return;
     }
-//#if CHAINED
+//#if COUNTER_SYNC
     look_for_stalls(lane);
 //#endif
     if (step.samplers[sampler].repeat_penalty != 1.0) {

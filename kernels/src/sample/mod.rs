@@ -11,4 +11,4 @@ mod spec;
 mod twin;
 
 pub use spec::SampleSpec;
-pub use twin::{Draw, twin, uniform};
+pub use twin::{SampledToken, twin, uniform};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use unicorn_artifact::step::KEPT_DRAWS;
 
-use crate::chain;
+use crate::counter_sync;
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -18,15 +18,15 @@ pub struct SampleSpec {
     /// Lanes; each owns a run of consecutive tokens while drawing.
     pub workgroup: usize,
     pub subgroup_size: u32,
-    /// The program has chains: where a dispatch gave up waiting, the draw says so (`Output::stalled`).
-    pub chained: bool,
+    /// The program synchronises by counters: where a dispatch gave up waiting, the output holds it (`Output::stalled`).
+    pub counter_sync: bool,
 }
 
 impl Kernel for SampleSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         // The logits are rewritten with the penalties applied.
-        let chain = self.chained.then_some(Role::ChainSlots);
-        bindings([Role::StepState, Role::Output, Role::Drawn].into_iter().chain(chain))
+        let counters = self.counter_sync.then_some(Role::AllSyncCounters);
+        bindings([Role::StepState, Role::Output, Role::Sampled].into_iter().chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -34,8 +34,8 @@ impl Kernel for SampleSpec {
     }
 
     fn wgsl(&self) -> String {
-        let values = chain::values(self.chained, Values::default())
-            .size("SLOTS", chain::SLOTS)
+        let values = counter_sync::values(self.counter_sync, Values::default())
+            .size("SLOTS", counter_sync::SLOTS)
             .size("KEPT_DRAWS", KEPT_DRAWS)
             .size("VOCAB", self.vocab)
             .size("LOGITS_STRIDE", self.logits_stride)

@@ -2,17 +2,17 @@
 
 use unicorn_artifact::step::Sampler;
 
-/// What the twin says of a draw.
+/// What the twin samples.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Draw {
+pub struct SampledToken {
     /// The token that the kernel should name, unless rounding of the cumulated mass decides otherwise.
     pub token: u32,
     /// Every token that top-k, top-p and min-p leave, in order of id.
     pub candidates: Vec<u32>,
 }
 
-/// The kernel by sorting: applies penalties to `logits` (vocab) in place and draws.
-pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> Draw {
+/// The kernel by sorting: applies penalties to `logits` (vocab) in place and samples.
+pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledToken {
     for (index, &token) in history.iter().enumerate() {
         if !history[..index].contains(&token) {
             let logit = &mut logits[token as usize];
@@ -23,7 +23,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> Draw {
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
     let greatest = logits[order[0] as usize];
     if sampler.temperature == 0.0 {
-        return Draw { token: order[0], candidates: vec![order[0]] };
+        return SampledToken { token: order[0], candidates: vec![order[0]] };
     }
     let mut threshold = f32::NEG_INFINITY;
     if sampler.top_k > 0 {
@@ -54,7 +54,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> Draw {
         left -= heat(token);
         left < 0.0
     });
-    Draw { token: token.unwrap_or(*candidates.last().expect("the greatest always stays")), candidates }
+    SampledToken { token: token.unwrap_or(*candidates.last().expect("the greatest always stays")), candidates }
 }
 
 /// The draw's random number in [0, 1).

@@ -31,7 +31,7 @@ fn keep_for_tail(quad: u32, x: vec4<f32>, lane: u32) {
     let tail_base_${slot} = min(${lane} / 8u + ${slot * WORKGROUP / 8}u, ${FUSED_LAST_TILE}u) * ${FUSED_TILE_WORDS}u;
 //#for group in 0..TAIL_GROUPS
 //#expand place_group("FUSED", "tail_${slot}_${group}", "tail_base_${slot}", "tail_group_${group}")
-//#expand load_group("FUSED", "tail_${slot}_${group}", "let ", "fused_weights", "tail_row", "tail_group_${group}")
+//#expand load_group("FUSED", "tail_${slot}_${group}", "let ", "tail_weights", "tail_row", "tail_group_${group}")
 //#end
 //#end
 //#end
@@ -51,7 +51,7 @@ fn keep_for_tail(quad: u32, x: vec4<f32>, lane: u32) {
 //#expand add_product("FUSED", "tail_sum_${slot}", "tail_${slot}_${group}", "tail_${group}", 1)
 //#end
     if (${lane} + ${slot * WORKGROUP}u < ${FUSED_ROWS}u) {
-        atomicAdd(&sums[${lane} + ${slot * WORKGROUP}u], i64(tail_sum_${slot} * ${SUM_UNIT}));
+        atomicAdd(&fixed_sums[${lane} + ${slot * WORKGROUP}u], i64(tail_sum_${slot} * ${SUM_UNIT}));
     }
 //#end
 //#end

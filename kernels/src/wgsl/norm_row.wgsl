@@ -33,7 +33,7 @@
     let inside_${i} = quad_${i} < ${div_ceil(NORM_WIDTH, 4)}u;
     var x_${i} = vec4<f32>(0.0);
     if (inside_${i}) {
-//#if INPUT_SUMS
+//#if INPUT_FIXED_SUMS
 //#expand keep_columns(i, "vec4<f32>(input[at + quad_${i}]) * ${INVERSE_SUM_UNIT}")
 //#else
 //#expand keep_columns(i, "input[at + quad_${i}]")

@@ -1,4 +1,4 @@
-// A head's vector in the registers of one subgroup, as RoPE wants it: each lane has pairs of elements, those that are turned
+// A head's vector in the registers of one subgroup, as RoPE wants it: each lane has pairs of elements, those that are rotated
 // first. Called by all lanes of a subgroup together.
 
 // (first, second) of a lane's pairs; zeros past the last.
@@ -59,29 +59,29 @@ fn normed(vector: Pairs, weight: Pairs) -> Pairs {
 //#endif
 
 //#if ROPE
-// Cosine and sine of each pair's angle, in row `row`; of pairs that are not turned, those of none.
-fn turns_of(row: u32, lane: u32) -> Pairs {
+// Cosine and sine of each pair's angle, in row `row`; of pairs that are not rotated, those of none.
+fn rotations_of(row: u32, lane: u32) -> Pairs {
     let position = step.rows[row].position;
     let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
-    var turns: Pairs;
+    var rotations: Pairs;
     for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
         let pair = lane + slot * SUBGROUP;
-        turns[slot] = vec2<f32>(1.0, 0.0);
+        rotations[slot] = vec2<f32>(1.0, 0.0);
         if (pair < ROTARY_PAIRS) {
             let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + pair];
             let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + pair];
-            turns[slot] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+            rotations[slot] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
         }
     }
-    return turns;
+    return rotations;
 }
 
-fn turned(vector: Pairs, turns: Pairs) -> Pairs {
+fn rotated(vector: Pairs, rotations: Pairs) -> Pairs {
     var pairs: Pairs;
     for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
         let pair = vector[slot];
-        let turn = turns[slot];
-        pairs[slot] = vec2<f32>(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
+        let rotation = rotations[slot];
+        pairs[slot] = vec2<f32>(pair.x * rotation.x - pair.y * rotation.y, pair.y * rotation.x + pair.x * rotation.y);
     }
     return pairs;
 }

@@ -3,13 +3,13 @@
 //#include encode
 //#include encode_row
 
-fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
+fn store_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
     // Lanes past the head's end have nothing to store.
     let at = select(0xffffffffu, head * HEAD_QUADS + quad, quad < HEAD_QUADS);
     store_quad(row * OUTPUT_STRIDE, at, value, lane);
 }
 //#else
-fn put_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
+fn store_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
     let at = row * OUTPUT_STRIDE + head * HEAD_DIM;
     for (var i = 0u; i < 4u; i++) {
         if (4u * quad + i < HEAD_DIM) {

@@ -46,34 +46,34 @@ fn norm_key(vector: u32, lane: u32) {
 
 //#if ROPE
 // Cosine and sine of each rotary pair's angle.
-var<workgroup> turns: array<vec2<f32>, ROTARY_PAIRS>;
+var<workgroup> rotations: array<vec2<f32>, ROTARY_PAIRS>;
 
 // Of row `row`; to be read behind a barrier.
-fn fetch_turns(row: u32, lane: u32) {
+fn fetch_rotations(row: u32, lane: u32) {
     let position = step.rows[row].position;
     let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
     for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
         let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
         let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];
-        turns[i] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+        rotations[i] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
     }
 }
 
 fn rope_vectors(vector: u32, count: u32, lane: u32) {
     for (var i = lane; i < count * ROTARY_PAIRS; i += WORKGROUP) {
-        let turn = turns[i % ROTARY_PAIRS];
+        let rotation = rotations[i % ROTARY_PAIRS];
         let at = (vector + i / ROTARY_PAIRS) * PADDED + i % ROTARY_PAIRS;
         let low = vectors[at];
         let high = vectors[at + ROTARY_PAIRS];
-        vectors[at] = low * turn.x - high * turn.y;
-        vectors[at + ROTARY_PAIRS] = high * turn.x + low * turn.y;
+        vectors[at] = low * rotation.x - high * rotation.y;
+        vectors[at + ROTARY_PAIRS] = high * rotation.x + low * rotation.y;
     }
     workgroupBarrier();
 }
 //#endif
 
 //#if CACHE
-//#include put
+//#include store_kv
 
 //#if KV_INT8
 fn packed(vector: u32, lane: u32) -> Packed {

@@ -47,13 +47,13 @@ pub struct Target {
     /// Maximum number of words of K, and of V, that a lane of attention loads ahead. Each is unrolled code, which a driver for CPUs
     /// compiles slowly.
     pub attention_words_ahead: usize,
-    /// Whether dispatches of decode are synchronised by counters instead of barriers where they can be (`unicorn_kernels::chain`): the
+    /// Whether dispatches of decode are synchronised by counters instead of barriers where they can be (`unicorn_kernels::counter_sync`): the
     /// device must start workgroups in the order of their dispatches.
     pub chains: bool,
     /// Whether loops are marked DontUnroll.
     pub keeps_loops: bool,
     /// Which kernels of decode also compute the matmul behind them; for devices with 64-bit atomics.
-    pub next: Option<NextTuning>,
+    pub fused_tail: Option<NextTuning>,
     /// How decode's attention is cut as one dispatch; for devices on which a subgroup holds a head.
     pub decode_attention: Option<DecodeAttentionTuning>,
 }
@@ -74,7 +74,7 @@ impl Target {
         if self.integer_dot {
             allowed.extend([Capability::DotProduct, Capability::DotProductInput4x8BitPacked]);
         }
-        if self.next.is_some() {
+        if self.fused_tail.is_some() {
             allowed.extend([Capability::Int64, Capability::Int64Atomics]);
         }
         if self.has_memory_model() {
@@ -132,7 +132,7 @@ impl Target {
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
-            int64_atomics: self.next.is_some(),
+            int64_atomics: self.fused_tail.is_some(),
             memory_model_chains: self.chains,
             matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
         }

@@ -25,10 +25,10 @@ const PHOENIX: Target = Target {
     name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
     integer_dot: true,
     matmul: MatMulTuning {
-        columns: 8,
+        tokens_per_lane: 8,
         tiles_per_lane_one: 1,
         tiles_per_lane_many: 2,
-        k_slices: 32,
+        split_k: 32,
         workgroup: 256,
         prologue_workgroup: 256,
         prologue_tiles: 8,
@@ -71,7 +71,7 @@ const PHOENIX: Target = Target {
     attention_words_ahead: 4,
     chains: false,
     keeps_loops: false,
-    next: None,
+    fused_tail: None,
     decode_attention: None,
 };
 
@@ -87,10 +87,10 @@ const NVIDIA: Target = Target {
     name_contains: &[],
     integer_dot: true,
     matmul: MatMulTuning {
-        columns: 8,
+        tokens_per_lane: 8,
         tiles_per_lane_one: 1,
         tiles_per_lane_many: 2,
-        k_slices: 32,
+        split_k: 32,
         workgroup: 256,
         prologue_workgroup: 512,
         prologue_tiles: 8,
@@ -114,7 +114,7 @@ const NVIDIA: Target = Target {
     attention_words_ahead: 4,
     chains: true,
     keeps_loops: true,
-    next: Some(NextTuning { most_added: 32 << 10, most_groups: 16, words_ahead: 8 }),
+    fused_tail: Some(NextTuning { most_added: 32 << 10, most_groups: 16, words_ahead: 8 }),
     decode_attention: Some(DecodeAttentionTuning {
         lanes: 128,
         workgroups: 256,
@@ -146,10 +146,10 @@ const LLVMPIPE: Target = Target {
     name_contains: &["llvmpipe"],
     integer_dot: false,
     matmul: MatMulTuning {
-        columns: 16,
+        tokens_per_lane: 16,
         tiles_per_lane_one: 2,
         tiles_per_lane_many: 2,
-        k_slices: 1,
+        split_k: 1,
         workgroup: 64,
         prologue_workgroup: 64,
         prologue_tiles: 1,
@@ -168,7 +168,7 @@ const LLVMPIPE: Target = Target {
     attention_words_ahead: 1,
     chains: false,
     keeps_loops: false,
-    next: None,
+    fused_tail: None,
     decode_attention: None,
 };
 
@@ -184,10 +184,10 @@ const GENERIC: Target = Target {
     name_contains: &[],
     integer_dot: false,
     matmul: MatMulTuning {
-        columns: 8,
+        tokens_per_lane: 8,
         tiles_per_lane_one: 1,
         tiles_per_lane_many: 2,
-        k_slices: 16,
+        split_k: 16,
         workgroup: 128,
         prologue_workgroup: 128,
         prologue_tiles: 1,
@@ -206,7 +206,7 @@ const GENERIC: Target = Target {
     attention_words_ahead: 4,
     chains: false,
     keeps_loops: false,
-    next: None,
+    fused_tail: None,
     decode_attention: None,
 };
 

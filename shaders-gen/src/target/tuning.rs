@@ -9,13 +9,13 @@ use unicorn_kernels::register_gemm::RegisterTile;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatMulTuning {
     /// Rows of the step that share one pass over the weights, in programs of many rows.
-    pub columns: usize,
+    pub tokens_per_lane: usize,
     /// Tiles of 8 matrix rows a lane, for one row of the step.
     pub tiles_per_lane_one: usize,
     /// The same for several rows of the step.
     pub tiles_per_lane_many: usize,
     /// Maximum number of lanes that share a matrix row. 1 gives all lanes of a subgroup the same address, which is faster on a CPU.
-    pub k_slices: usize,
+    pub split_k: usize,
     /// Invocations of a workgroup.
     pub workgroup: usize,
     /// The same for kernels that normalise and quantise their input first, or that have four or more rows of the step.
@@ -52,7 +52,7 @@ pub struct NormTuning {
     pub lanes: usize,
 }
 
-/// Which kernels of decode also compute the matmul behind them (`unicorn_kernels::next`).
+/// Which kernels of decode also compute the matmul behind them (`unicorn_kernels::fused_tail`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NextTuning {
     /// Maximum number of partial sums that its workgroups add atomically, all together.

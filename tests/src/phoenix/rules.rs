@@ -86,7 +86,7 @@ mod tests {
                 logits_stride: 32,
                 workgroup: 32,
                 subgroup_size: 32,
-                chained: false,
+                counter_sync: false,
             }),
             rows: BTreeSet::from([rows]),
             words: Words { promised: promised.iter().copied().collect(), lanes: 32 },

@@ -85,7 +85,7 @@ fn specs(target: &Target) -> Vec<KernelSpec> {
 fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut StdRng) {
     match other {
         KernelSpec::MatMul(spec) => {
-            let columns = spec.tile.columns;
+            let columns = spec.tile.tokens_per_lane;
             check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
         }
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),

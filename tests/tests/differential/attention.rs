@@ -128,7 +128,7 @@ fn attention_that_does_the_work_on_heads() {
 fn in_one_dispatch(
     target: &Target,
     case: Case,
-    (tile, words_ahead, chained): (usize, usize, bool),
+    (tile, words_ahead, counter_sync): (usize, usize, bool),
     next: Option<(WeightFormat, usize)>,
 ) -> Option<Case> {
     let AttentionSpec { gqa, cache, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
@@ -143,10 +143,10 @@ fn in_one_dispatch(
         softcap,
         output_stride,
         output,
-        next: None,
+        fused_tail: None,
         clears: 0,
         subgroup_size: target.subgroup_size,
-        chained: chained && target.chains,
+        counter_sync: counter_sync && target.chains,
     };
     while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
         decode.split.tile /= 2;
@@ -154,10 +154,10 @@ fn in_one_dispatch(
     if decode.shared_bytes() > target.shared_memory_bytes {
         return None;
     }
-    let has_next = target.next.is_some() && matches!(output, ActivationFormat::Codes(_));
+    let has_next = target.fused_tail.is_some() && matches!(output, ActivationFormat::Quantized(_));
     if let Some((format, rows)) = next.filter(|_| has_next) {
         let cols = gqa * cache.n_kv_heads * cache.head_dim;
-        decode.next = Some(NextSpec { layout: WeightLayout { format, rows, cols } });
+        decode.fused_tail = Some(FusedTailSpec { layout: WeightLayout { format, rows, cols } });
         decode.clears = CLEARS;
     }
     Some(Case { attention: decode.as_attention(), decode: Some(decode), ..case })
@@ -200,7 +200,7 @@ fn flash_attention() {
             let subgroups = if many_subgroups { 8 } else { 4 };
             let flash = FlashTile { subgroups, ..target.matrix.expect("set above").flash };
             let n_heads = cache.n_kv_heads * case.attention.gqa;
-            let formats = [ActivationFormat::Halves(Precision::Int8), ActivationFormat::Factored(Precision::Int8)];
+            let formats = [ActivationFormat::Halves(Precision::Int8), ActivationFormat::RowScaled(Precision::Int8)];
             let is_written = |format: &ActivationFormat| flash.writes(*format, &cache, n_heads);
             let output =
                 choices.output.and_then(|first| formats.into_iter().cycle().skip(first).take(2).find(is_written));
@@ -238,8 +238,8 @@ impl Case {
             subgroup_size: target.subgroup_size,
         };
         let formats = [
-            ActivationFormat::Codes(Precision::Int8),
-            ActivationFormat::Factored(Precision::Int8),
+            ActivationFormat::Quantized(Precision::Int8),
+            ActivationFormat::RowScaled(Precision::Int8),
             ActivationFormat::Halves(Precision::Int8),
         ];
         let fits = |format: &ActivationFormat| format.lies_in_heads(n_heads, head_dim);
@@ -319,14 +319,14 @@ impl Case {
         let room = self.decode.as_ref().map_or(self.attention.split.room, |decode| decode.split.room);
         let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, room);
         let q_len = self.rows * self.attention.output_stride;
-        let next = self.decode.as_ref().and_then(|decode| decode.next.as_ref());
+        let next = self.decode.as_ref().and_then(|decode| decode.fused_tail.as_ref());
         let next_weights = next.map_or(Vec::new(), |next| packed(rng, &next.layout));
-        let sum_words = next.map_or(0, |next| sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
+        let sum_words = next.map_or(0, |next| fixed_sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
         let operand = |kernel: usize, role| match role {
             Role::Step => Operand::Step,
-            Role::NextWeights => Operand::Bytes(next_weights.clone()),
-            Role::Sums => Operand::Out { id: RESULT, words: sum_words },
-            Role::ClearedSums => Operand::Out { id: CLEARED, words: sums::WORDS_PER_ELEMENT * CLEARS },
+            Role::TailWeights => Operand::Bytes(next_weights.clone()),
+            Role::FixedSums => Operand::Out { id: RESULT, words: sum_words },
+            Role::ClearedFixedSums => Operand::Out { id: CLEARED, words: fixed_sums::WORDS_PER_ELEMENT * CLEARS },
             Role::Weights => Operand::Bytes(model.clone()),
             Role::QueryNorm => Operand::floats(&query_norm),
             Role::KeyNorm => Operand::floats(&key_norm),
@@ -334,8 +334,8 @@ impl Case {
             Role::Keys => Operand::Keys,
             Role::Values => Operand::Values,
             Role::Partials | Role::Exchange => Operand::Out { id: PARTIALS, words: partials },
-            Role::Arrivals => Operand::Arrivals,
-            Role::Chain => Operand::Chain,
+            Role::CompletionCounters => Operand::Arrivals,
+            Role::SyncCounters => Operand::Chain,
             Role::Output if kernel == EMBED => Operand::Out { id: EMBED, words: self.rows * heads.input_stride },
             Role::Input if kernel == HEADS || self.attention.prologue.is_some() => {
                 Operand::Out { id: EMBED, words: self.rows * heads.input_stride }
@@ -361,7 +361,7 @@ impl Case {
             (None, Some(decode)) => step(RESULT, KernelSpec::DecodeAttention(decode.clone())),
             (None, None) => step(RESULT, KernelSpec::Attention(self.attention.clone())),
         });
-        let times = 1 + usize::from(self.decode.as_ref().is_some_and(|decode| decode.chained));
+        let times = 1 + usize::from(self.decode.as_ref().is_some_and(|decode| decode.counter_sync));
         if times > 1 {
             // Once more, to wait for the first time: it writes the same token to the same place.
             steps.push(steps[steps.len() - 1].clone());

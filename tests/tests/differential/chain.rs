@@ -14,13 +14,18 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
     let (cols, vocab) = (64, 256);
     let layout = WeightLayout { format: WeightFormat::Int8, rows: vocab, cols };
     let weights = packed(&mut rng, &layout);
-    let input = ActivationFormat::Codes(Precision::Int8);
+    let input = ActivationFormat::Quantized(Precision::Int8);
     let plain = plain_matmul(&target, layout);
     let tile = MatMulTile { group_tiles: 4, early: true, ..plain.tile };
-    let matmul = MatMulSpec { input, tile, chained: true, ..plain };
+    let matmul = MatMulSpec { input, tile, counter_sync: true, ..plain };
     let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: vocab };
-    let sample =
-        SampleSpec { vocab, logits_stride: vocab, workgroup: 64, subgroup_size: target.subgroup_size, chained: true };
+    let sample = SampleSpec {
+        vocab,
+        logits_stride: vocab,
+        workgroup: 64,
+        subgroup_size: target.subgroup_size,
+        counter_sync: true,
+    };
     let logits = Operand::Out { id: 0, words: vocab };
     let zeros = Operand::floats(&vec![0.0; vocab]);
     // The sum claims a place in the chain, and counts nothing.

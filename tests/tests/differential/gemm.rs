@@ -147,7 +147,7 @@ fn written_as_halves(product: Product) -> Product {
 }
 
 pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut StdRng) {
-    let format = ActivationFormat::Factored(spec.product.input);
+    let format = ActivationFormat::RowScaled(spec.product.input);
     let inputs = Inputs::random(&spec.product, format, n_rows + 70, rng);
     inputs.check(target, KernelSpec::Gemm(spec.clone()), n_rows, |inputs, expected| gemm::twin(spec, inputs, expected));
 }
@@ -189,10 +189,10 @@ impl Inputs {
             Role::Weights => Operand::Bytes(self.weights.clone()),
             Role::Output | Role::Encoded => Operand::Out { id: 0, words: out_words },
             Role::ProductFactor => Operand::floats(&[8.0; 4]),
-            Role::Codes => Operand::words(&self.codes),
+            Role::QuantizedInput => Operand::words(&self.codes),
             Role::Bias => Operand::floats(&self.bias),
             Role::ExchangedSums => Operand::Out { id: 1, words: partials },
-            Role::Arrivals => Operand::Arrivals,
+            Role::CompletionCounters => Operand::Arrivals,
             other => panic!("a GEMM has no {other:?}"),
         };
         let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();

@@ -26,12 +26,12 @@ use unicorn_kernels::activations::{decode_row, encode_row};
 use unicorn_kernels::bandwidth_probe::{self, BandwidthProbeSpec};
 use unicorn_kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::embed::{self, EmbedSpec};
-use unicorn_kernels::fused_tail::NextSpec;
+use unicorn_kernels::fixed_sums;
+use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::matmul::{MatMulInputs, MatMulSpec, MatMulTile, Sharing};
 use unicorn_kernels::norm::{NormSpec, norm_row};
 use unicorn_kernels::quantize::QuantizeSpec;
 use unicorn_kernels::sample::{self, SampleSpec};
-use unicorn_kernels::sums;
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_runtime::Sampling;
 use unicorn_spirv::Target;
@@ -56,7 +56,7 @@ fn targets() -> Vec<Target> {
     let next = Some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX, words_ahead: 1 });
     let mut targets: Vec<Target> = llvmpipe.chain([generic, subgroups]).collect();
     for target in &mut targets {
-        (target.next, target.chains) = (next, true);
+        (target.fused_tail, target.chains) = (next, true);
         without_what_the_device_lacks(target);
     }
     targets
@@ -198,11 +198,11 @@ fn assert_same_rows(
 }
 
 fn words_of_sums(values: &[f32]) -> Vec<u32> {
-    values.iter().flat_map(|&value| sums::words_of(sums::fixed(value))).collect()
+    values.iter().flat_map(|&value| fixed_sums::words_of(fixed_sums::fixed(value))).collect()
 }
 
 fn values_of_sums(words: &[u32]) -> Vec<f32> {
-    words.as_chunks().0.iter().map(|&words| sums::value(sums::of_words(words))).collect()
+    words.as_chunks().0.iter().map(|&words| fixed_sums::value(fixed_sums::of_words(words))).collect()
 }
 
 /// Norms write whole quads of a row's first `width` elements, zeros past the end.
@@ -317,7 +317,7 @@ fn sampling_draws_what_the_twin_draws() {
                 logits_stride: vocab,
                 workgroup: 64,
                 subgroup_size: target.subgroup_size,
-                chained: false,
+                counter_sync: false,
             };
             let mut one = launch(
                 target,

@@ -17,14 +17,14 @@ pub fn plain_matmul(target: &Target, layout: WeightLayout) -> MatMulSpec {
         prologue: None,
         bias: false,
         act_mul: None,
-        next: None,
+        fused_tail: None,
         clears: 0,
         softcap: None,
         row_from_step: false,
         tile: MatMulTile {
-            columns: 1,
+            tokens_per_lane: 1,
             tiles_per_lane: 1,
-            k_slices: 1,
+            split_k: 1,
             // A subgroup at least.
             group_tiles: (target.subgroup_size as usize / 8).max(2),
             unroll: 1,
@@ -32,7 +32,7 @@ pub fn plain_matmul(target: &Target, layout: WeightLayout) -> MatMulSpec {
             ..MatMulTile::default()
         },
         subgroup_size: target.subgroup_size,
-        chained: false,
+        counter_sync: false,
     }
 }
 
@@ -48,11 +48,11 @@ fn norm_before(spec: &MatMulSpec, (add, post_norm, sums): (bool, bool, bool)) ->
         eps: Number::new(1e-6),
         add,
         post_norm: add && post_norm,
-        sums,
+        fixed_sums: sums,
         format: spec.input,
         lanes: 64,
         subgroup_size: spec.subgroup_size,
-        chained: false,
+        counter_sync: false,
     }
 }
 
@@ -68,7 +68,7 @@ fn of_floats(target: &Target, format: WeightFormat) -> impl Strategy<Value = Cas
     (shape, prologue(), after, tile, any::<Index>()).prop_map(move |(shape, prologue, after, tile, rows)| {
         let (tiles, times, blocks, block_cols, parts) = shape;
         let (act_mul, bias, softcap) = after;
-        let (columns, tiles_per_lane, k_slices, passes) = tile;
+        let (columns, tiles_per_lane, split_k, passes) = tile;
         let matrix_rows = if act_mul.is_some() { 16 * tiles } else { tiles * times };
         let layout = WeightLayout { format, rows: matrix_rows, cols: blocks * block_cols };
         let plain = plain_matmul(&target, layout);
@@ -82,9 +82,9 @@ fn of_floats(target: &Target, format: WeightFormat) -> impl Strategy<Value = Cas
             act_mul,
             softcap: (act_mul.is_none() && softcap).then(|| Number::new(0.7)),
             tile: MatMulTile {
-                columns,
+                tokens_per_lane: columns,
                 tiles_per_lane: if act_mul.is_some() { 2 } else { tiles_per_lane },
-                k_slices: if target.matmul.k_slices == 1 || prologue.is_some() { 1 } else { k_slices },
+                split_k: if target.matmul.split_k == 1 || prologue.is_some() { 1 } else { split_k },
                 passes: if prologue.is_some() { passes } else { 1 },
                 sharing: if columns == 1 { target.matmul.sharing_one } else { target.matmul.sharing_many },
                 ..plain.tile
@@ -105,10 +105,10 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
     let tile = (select(vec![1, 3, 8usize]), 1..3usize, select(vec![1, 2, 4usize]), 1..4usize, 1..4usize);
     let order = any::<(bool, bool)>();
     let cases = (shape, prologue(), any::<bool>(), after, tile, order, any::<Index>());
-    cases.prop_map(move |(shape, prologue, precise, after, tile, (chained, early), rows)| {
+    cases.prop_map(move |(shape, prologue, precise, after, tile, (counter_sync, early), rows)| {
         let (quads, tiles, odd) = shape;
         let (act_mul, bias, next, clears) = after;
-        let (columns, tiles_per_lane, k_slices, unroll, passes) = tile;
+        let (columns, tiles_per_lane, split_k, unroll, passes) = tile;
         let act_mul = act_mul.then_some(Activation::GeluTanh);
         let precision = if precise { Precision::Int11 } else { Precision::Int8 };
         let matrix_rows = 16 * tiles + if odd && act_mul.is_none() { 3 } else { 0 };
@@ -116,29 +116,30 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
         let columns = if prologue.is_some() { 1 } else { columns };
         let passes = if prologue.is_some() { passes } else { 1 };
         let encoded = act_mul.is_some() && (prologue.is_none() || precision == Precision::Int8);
-        let can_go_on = target.next.is_some() && encoded && prologue.is_some() && passes == 1;
+        let can_go_on = target.fused_tail.is_some() && encoded && prologue.is_some() && passes == 1;
         let next = next.filter(|_| can_go_on);
-        let chained = chained && target.chains;
-        let plain = MatMulSpec { input: ActivationFormat::Codes(precision), ..plain_matmul(&target, layout) };
-        let with_sums = |(add, post_norm, sums)| (add, post_norm, sums && target.next.is_some());
+        let counter_sync = counter_sync && target.chains;
+        let plain = MatMulSpec { input: ActivationFormat::Quantized(precision), ..plain_matmul(&target, layout) };
+        let with_sums = |(add, post_norm, sums)| (add, post_norm, sums && target.fused_tail.is_some());
         let spec = MatMulSpec {
-            output: if encoded { ActivationFormat::Codes(Precision::Int8) } else { ActivationFormat::F32 },
+            output: if encoded { ActivationFormat::Quantized(Precision::Int8) } else { ActivationFormat::F32 },
             prologue: prologue.map(|norm| norm_before(&plain, with_sums(norm))),
             bias: act_mul.is_none() && bias,
             act_mul,
-            next: next.map(|(format, rows)| NextSpec { layout: WeightLayout { format, rows, cols: layout.rows / 2 } }),
-            clears: if target.next.is_some() { clears } else { 0 },
+            fused_tail: next
+                .map(|(format, rows)| FusedTailSpec { layout: WeightLayout { format, rows, cols: layout.rows / 2 } }),
+            clears: if target.fused_tail.is_some() { clears } else { 0 },
             tile: MatMulTile {
-                columns,
+                tokens_per_lane: columns,
                 tiles_per_lane: if act_mul.is_some() { 2 } else { tiles_per_lane },
-                k_slices,
+                split_k,
                 group_tiles: 4,
                 unroll,
                 passes,
-                early: chained && early,
+                early: counter_sync && early,
                 sharing: Sharing::Own,
             },
-            chained,
+            counter_sync,
             ..plain
         };
         (spec, 1 + rows.index(columns))
@@ -158,7 +159,7 @@ fn matmul_of_every_format_and_folding() {
         for format in FORMATS_WITH_SCALES.into_iter().chain([WeightFormat::F16]) {
             let name = format!("matmul of f32, {format:?}, {}", target.name);
             check_cases(&name, 2, &of_floats(&target, format), |(spec, n_rows), rng| {
-                check_matmul(&target, spec, *n_rows, spec.tile.columns, rng);
+                check_matmul(&target, spec, *n_rows, spec.tile.tokens_per_lane, rng);
             });
         }
     }
@@ -181,7 +182,7 @@ fn matmul_of_integer_activations() {
         for format in FORMATS_WITH_SCALES {
             let name = format!("matmul of integers, {format:?}, {}", target.name);
             check_cases(&name, 4, &of_integers(&target, format), |(spec, n_rows), rng| {
-                check_matmul(&target, spec, *n_rows, spec.tile.columns, rng);
+                check_matmul(&target, spec, *n_rows, spec.tile.tokens_per_lane, rng);
             });
         }
     }
@@ -189,7 +190,7 @@ fn matmul_of_integer_activations() {
 
 pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: usize, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
-    let next_weights = spec.next.as_ref().map_or(Vec::new(), |next| packed(rng, &next.layout));
+    let next_weights = spec.fused_tail.as_ref().map_or(Vec::new(), |next| packed(rng, &next.layout));
     let room = columns.max(n_rows);
     let width = room * spec.input_stride;
     // A norm reads f32 whatever it makes.
@@ -200,34 +201,34 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     let bias = normals(rng, spec.layout.rows);
     // Rows of a column tile past the last one are computed and thrown away: give them room.
     let out_words = spec
-        .next
+        .fused_tail
         .as_ref()
-        .map_or(room * spec.output_stride, |next| sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
+        .map_or(room * spec.output_stride, |next| fixed_sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
     let kernel = KernelSpec::MatMul(spec.clone());
     let operand = |role| match role {
         Role::Step => Operand::Step,
         Role::Weights => Operand::Bytes(weights.clone()),
-        Role::NextWeights => Operand::Bytes(next_weights.clone()),
-        Role::Output | Role::Encoded | Role::Sums => Operand::Out { id: 0, words: out_words },
-        Role::InputQuads | Role::Codes => Operand::words(&input),
-        Role::InputSums => Operand::words(&words_of_sums(&floats(&input))),
+        Role::TailWeights => Operand::Bytes(next_weights.clone()),
+        Role::Output | Role::Encoded | Role::FixedSums => Operand::Out { id: 0, words: out_words },
+        Role::InputQuads | Role::QuantizedInput => Operand::words(&input),
+        Role::InputFixedSums => Operand::words(&words_of_sums(&floats(&input))),
         Role::Residual => Operand::floats(&residual),
         Role::Sum => Operand::Out { id: 1, words: width },
-        Role::ClearedSums => Operand::Out { id: 2, words: sums::WORDS_PER_ELEMENT * spec.clears },
+        Role::ClearedFixedSums => Operand::Out { id: 2, words: fixed_sums::WORDS_PER_ELEMENT * spec.clears },
         Role::NormWeight => Operand::quads(&norm_weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
         Role::Bias => Operand::floats(&bias),
-        Role::Chain => Operand::Chain,
+        Role::SyncCounters => Operand::Chain,
         other => panic!("a matmul has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
     let mut launch = launch(target, kernel, operands, n_rows);
-    if spec.chained {
+    if spec.counter_sync {
         // Once more, to wait for the first time.
         launch.steps.push(launch.steps[0].clone());
     }
     let times = launch.steps.len();
-    if spec.next.is_some() {
+    if spec.fused_tail.is_some() {
         launch.steps.insert(0, clearer(target, (0, out_words)));
     }
     let found = launch.run();
@@ -235,7 +236,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     let mut sum = vec![POISON; width];
     let inputs = MatMulInputs {
         packed: &weights,
-        next_packed: &next_weights,
+        tail_packed: &next_weights,
         input: &input,
         residual: &residual,
         norm_weight: &norm_weight,
@@ -249,7 +250,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     let rounds =
         (spec.prologue.is_some() && spec.input != ActivationFormat::F32) || spec.output != ActivationFormat::F32;
     let tolerance = if rounds { CODE_TOLERANCE } else { TOLERANCE };
-    if let Some(next) = &spec.next {
+    if let Some(next) = &spec.fused_tail {
         let added: Vec<f32> = values_of_sums(&found[&0]).iter().map(|sum| sum / times as f32).collect();
         let rows = next.layout.rows;
         assert_same(&what, &added[..rows], &values_of_sums(&expected)[..rows], tolerance);
@@ -269,7 +270,7 @@ pub fn clearer(target: &Target, (id, words): (usize, usize)) -> (KernelSpec, Vec
     let layout = WeightLayout { format: WeightFormat::F16, rows: 8, cols: 32 };
     let plain = plain_matmul(target, layout);
     let tile = MatMulTile { group_tiles: (target.subgroup_size as usize / 8).max(1), ..plain.tile };
-    let spec = MatMulSpec { clears: words / sums::WORDS_PER_ELEMENT, tile, ..plain };
+    let spec = MatMulSpec { clears: words / fixed_sums::WORDS_PER_ELEMENT, tile, ..plain };
     let operands = vec![
         Operand::Step,
         Operand::Bytes(vec![0; layout.bytes()]),

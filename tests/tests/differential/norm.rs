@@ -6,10 +6,10 @@ use super::*;
 
 const FORMATS: [ActivationFormat; 7] = [
     ActivationFormat::F32,
-    ActivationFormat::Codes(Precision::Int8),
-    ActivationFormat::Codes(Precision::Int11),
-    ActivationFormat::Factored(Precision::Int8),
-    ActivationFormat::Factored(Precision::Int11),
+    ActivationFormat::Quantized(Precision::Int8),
+    ActivationFormat::Quantized(Precision::Int11),
+    ActivationFormat::RowScaled(Precision::Int8),
+    ActivationFormat::RowScaled(Precision::Int11),
     ActivationFormat::Halves(Precision::Int8),
     ActivationFormat::Halves(Precision::Int11),
 ];
@@ -23,18 +23,18 @@ fn stride(format: ActivationFormat, width: usize) -> usize {
 fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (NormSpec, usize)> {
     let target = target.clone();
     let flags = any::<(bool, bool, bool, bool)>();
-    (3..400usize, 1..6usize, flags).prop_map(move |(width, n_rows, (add, post_norm, sums, chained))| {
+    (3..400usize, 1..6usize, flags).prop_map(move |(width, n_rows, (add, post_norm, sums, counter_sync))| {
         let spec = NormSpec {
             width,
             stride: stride(format, width),
             eps: Number::new(1e-5),
             add,
             post_norm: add && post_norm,
-            sums: sums && target.next.is_some(),
+            fixed_sums: sums && target.fused_tail.is_some(),
             format,
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
-            chained: chained && target.chains,
+            counter_sync: counter_sync && target.chains,
         };
         (spec, n_rows)
     })
@@ -85,17 +85,17 @@ pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut Std
         Role::Step => Operand::Step,
         Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
         Role::InputQuads => Operand::floats(&input),
-        Role::InputSums => Operand::words(&words_of_sums(&input)),
+        Role::InputFixedSums => Operand::words(&words_of_sums(&input)),
         Role::Residual => Operand::floats(&residual),
         Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
         Role::NormWeight => Operand::quads(&weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
-        Role::Chain => Operand::Chain,
+        Role::SyncCounters => Operand::Chain,
         other => panic!("a norm has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
     let mut launch = launch(target, kernel, operands, n_rows);
-    if spec.chained {
+    if spec.counter_sync {
         // Once more, to wait for the first time.
         launch.steps.push(launch.steps[0].clone());
     }

@@ -29,8 +29,8 @@ pub const SLOTS: usize = 1024;
 /// How often a workgroup looks at a count before it gives up; meant to be some tenths of a second.
 pub const MOST_LOOKS: usize = 500_000;
 
-/// What pieces that include `chain` want to know.
-pub(crate) fn values(chained: bool, values: Values) -> Values {
+/// What pieces that include `counter_sync` want to know.
+pub(crate) fn values(counter_sync: bool, values: Values) -> Values {
     let values = values.size("SLOT_WORDS", SLOT_WORDS).size("MOST_LOOKS", MOST_LOOKS);
-    values.flag("CHAINED", chained).text("LINK", Link::wgsl())
+    values.flag("COUNTER_SYNC", counter_sync).text("LINK", Link::wgsl())
 }

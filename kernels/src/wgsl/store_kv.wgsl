@@ -6,9 +6,9 @@ struct Packed {
     scale: f32,
 }
 
-//#if PUT_KEYS
+//#if STORE_KEYS
 // `head` is a head of a page, as `head_of_page` gives it.
-fn put_key(key: Packed, head: u32, slot: u32, lane: u32) {
+fn store_key(key: Packed, head: u32, slot: u32, lane: u32) {
     if (lane < CHUNKS) {
         keys[key_at(head, slot, lane)] = key.words;
     }
@@ -20,8 +20,8 @@ fn put_key(key: Packed, head: u32, slot: u32, lane: u32) {
 }
 //#endif
 
-//#if PUT_VALUES
-fn put_value(value: Packed, head: u32, slot: u32, lane: u32) {
+//#if STORE_VALUES
+fn store_value(value: Packed, head: u32, slot: u32, lane: u32) {
     if (lane < CHUNKS) {
         values[value_at(head, slot, lane)] = value.words;
     }

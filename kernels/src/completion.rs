@@ -2,4 +2,4 @@
 //! waits (`wgsl/arrive.wgsl`). They are 0 before and after each dispatch.
 
 /// How many there are for a dispatch: one for each result that is made in parts.
-pub const ARRIVALS: usize = 4096;
+pub const COMPLETION_COUNTERS: usize = 4096;

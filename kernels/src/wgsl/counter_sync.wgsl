@@ -1,4 +1,4 @@
-// Dispatches that follow one another without a barrier; drawn in kernels/src/chain.rs.
+// Dispatches that follow one another without a barrier; drawn in kernels/src/counter_sync.rs.
 //#intrinsic device_fence
 //#intrinsic workgroup_and_storage_barrier
 
@@ -8,12 +8,12 @@ var<immediate> link: Link;
 // Called by all lanes before anything is read that an earlier dispatch of the step wrote.
 fn await_dispatch(lane: u32) {
     if (lane == 0u) {
-        var counted = atomicLoad(&chain[0]);
+        var counted = atomicLoad(&sync_counters[0]);
         for (var looks = 0u; counted < link.waits_for && looks < MOST_LOOKS; looks++) {
-            counted = atomicLoad(&chain[0]);
+            counted = atomicLoad(&sync_counters[0]);
         }
         if (counted < link.waits_for) {
-            atomicStore(&chain[SLOT_WORDS + 1u], 1u);
+            atomicStore(&sync_counters[SLOT_WORDS + 1u], 1u);
         }
         // Makes visible what was written before the count.
         device_fence();
@@ -26,11 +26,11 @@ fn count_workgroup(lane: u32) {
     workgroup_and_storage_barrier();
     if (lane == 0u) {
         device_fence();
-        if (atomicAdd(&chain[SLOT_WORDS], 1u) + 1u == link.workgroups) {
+        if (atomicAdd(&sync_counters[SLOT_WORDS], 1u) + 1u == link.workgroups) {
             // Every workgroup of this dispatch has seen the count of the one before.
-            atomicStore(&chain[0], 0u);
+            atomicStore(&sync_counters[0], 0u);
             if (link.ends == 1u) {
-                atomicStore(&chain[SLOT_WORDS], 0u);
+                atomicStore(&sync_counters[SLOT_WORDS], 0u);
             }
         }
     }
