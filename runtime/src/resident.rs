@@ -141,13 +141,14 @@ pub fn make_resident(
 
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;
-    let mut cost_models = prepared.estimated_costs();
+    let mut cost_models = prepared.estimated_costs(facts.kind == DeviceKind::Cpu);
     let bound = options.submission_seconds();
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
     let mut engine = Engine {
         lane: queue,
         loading,
         in_flight: None,
+        clear_arena: buffers.record_clear_arena(&device)?,
         profiles: Vec::new(),
         views,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,

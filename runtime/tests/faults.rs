@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use toy_artifact::skip::skip;
 use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
 use unicorn_runtime::{
-    BatchRow, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath,
+    BatchRow, CancelToken, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath,
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 
@@ -285,6 +285,63 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
         let drawn = step.join().unwrap();
         assert_eq!(drawn.logit, last[drawn.token as usize]);
     });
+}
+
+/// A step holds the device for as long as its weights are not there. Nothing but a step waits for it.
+#[test]
+fn nothing_waits_for_a_step_that_runs() {
+    let (_turn, options, _folder, path) = toy();
+    inject(None);
+    limit_reads(Some(0));
+    let model = Model::load(&path, &LoadOptions { lazy: true, slots: 3, ..options }, &mut |_, _| ()).unwrap();
+    let mut idle = model.session().unwrap();
+    let (before, _) = injected();
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| model.session().unwrap().feed_and_sample(&prompt(5), &Sampling::default()).unwrap());
+        while injected().0 == before {
+            std::thread::yield_now();
+        }
+        for _ in 0..3 {
+            drop(model.session().unwrap());
+            idle.clear();
+            idle.truncate(0).unwrap();
+            assert_eq!(idle.keep_common_start(&[1, 2, 3]), 0);
+            assert!(model.take_recoveries().is_empty() && model.report().upload.is_none());
+            assert!(model.kv_pages().0 > 0);
+        }
+        assert!(!step.is_finished());
+        limit_reads(None);
+        step.join().unwrap();
+    });
+    assert_eq!(model.kv_pages().0, 0);
+}
+
+/// Cancelled while its first submission waits for weights, a step submits no more, although it would have gone on.
+#[test]
+fn a_step_is_cancelled_between_its_submissions() {
+    let (_turn, options, _folder, path) = toy();
+    inject(None);
+    limit_reads(Some(0));
+    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    let mut session = model.session().unwrap();
+    let cancel = CancelToken::new();
+    session.set_cancel(cancel.clone());
+    let (before, _) = injected();
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| session.feed_with_logits(&prompt(60), &mut |_, _| panic!("no step ends")));
+        while injected().0 == before {
+            std::thread::yield_now();
+        }
+        cancel.cancel();
+        assert!(!step.is_finished());
+        limit_reads(None);
+        assert!(matches!(step.join().unwrap(), Err(RunError::Cancelled)));
+    });
+    assert_eq!(session.len_tokens(), 0);
+    cancel.reset();
+    let expected = twin(&prompt(60));
+    let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize]);
+    session.feed_with_logits(&prompt(60), &mut check).unwrap();
 }
 
 #[test]

@@ -105,6 +105,11 @@ impl Buffers {
         Ok(())
     }
 
+    /// Zeros the activations, and the counters of counter synchronisation that lie before them.
+    pub fn record_clear_arena(&self, device: &Arc<Device>) -> Result<CommandList, Failure> {
+        CommandList::record(device, vec![Command::Fill(self.arena.whole())])
+    }
+
     /// The buffer range of a binding.
     ///
     /// # Errors

@@ -118,10 +118,19 @@ pub fn prepare(
     Ok(PreparedPrograms { programs, timers: [Timestamps::create(device, 2)?, Timestamps::create(device, 2)?] })
 }
 
+/// Programs of fewer rows are not split on a software device: their steps are short, and submissions cost time, too.
+const MIN_SOFTWARE_ROWS: u32 = 64;
+
 impl PreparedPrograms {
     /// Cost models before any measurement, one a program.
-    pub fn estimated_costs(&self) -> Vec<CostModel> {
-        self.programs.iter().map(|program| CostModel::estimate(program.shape.rows)).collect()
+    pub fn estimated_costs(&self, is_software: bool) -> Vec<CostModel> {
+        let estimate = |program: &PreparedProgram| match program.shape {
+            ProgramShape { rows, batch: false, .. } if is_software && rows >= MIN_SOFTWARE_ROWS => {
+                CostModel::estimate_software_prefill(rows)
+            }
+            ProgramShape { rows, .. } => CostModel::estimate(rows),
+        };
+        self.programs.iter().map(estimate).collect()
     }
 
     /// Records every program, split so that no submission is estimated to take longer than `bound_seconds`. Each slot is timed as a

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::error::RunError;
 use crate::program::chunks::{Chunk, StepOutput, next_chunk};
-use crate::session::cancel::CancelToken;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::shared::Shared;
 use crate::session::stream::Tokens;
+use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::vk::Failure;
@@ -228,7 +228,7 @@ impl Session {
                 let chunk = next_chunk(&engine.programs.shapes, output, position, rest.len() as u32, *chunk_limit)
                     .ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
-                sequence.run(engine, chunk.program, now, rope_variant, sampling)?;
+                sequence.run(engine, chunk.program, now, rope_variant, sampling, cancel.as_ref())?;
                 let what = read(engine, chunk, sequence.samples());
                 if what.is_err() {
                     sequence.take_back(position);

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use crate::error::RunError;
 use crate::program::chunks::batch_program;
 use crate::program::multistep::steps_of_submission;
-use crate::session::cancel::CancelToken;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::session::{Session, check};
 use crate::session::shared::Shared;
+use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::flight::{EndedStep, Flight, SharedFlight, SubmittedSteps};
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
@@ -277,7 +277,7 @@ impl RowsOfStream<'_> {
     /// Runs the step of the newest tokens alone.
     fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<Vec<Sampled>, Stop> {
         let program = self.push(engine, sequences)?;
-        self.with_step(program, sequences, false, |step| engine.run(step))?;
+        self.with_step(program, sequences, false, |step| engine.run(step, None))?;
         let numbers = sequences.iter().enumerate();
         let sampled =
             numbers.map(|(row, sequence)| engine.sampled(row, sequence.samples())).collect::<Result<_, _>>()?;

@@ -6,17 +6,19 @@ use std::time::Instant;
 use unicorn_artifact::step::{HISTORY_AT, KEPT_DRAWS, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
 use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
 
-use crate::error::LoadError;
+use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::HostViews;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::program::profile::StepProfile;
 use crate::program::programs::RecordedPrograms;
 use crate::program::submissions::DispatchRange;
+use crate::step::cancel::CancelToken;
 use crate::step::flight::SharedFlight;
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::stop::Stop;
 use crate::vk::Failure;
+use crate::vk::command_list::CommandList;
 use crate::vk::pipeline::Pipeline;
 use crate::vk::submission::SubmissionQueue;
 
@@ -32,6 +34,8 @@ pub struct Engine {
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
     pub programs: RecordedPrograms,
+    /// Zeros the activations and, before them, the counters by which dispatches wait for each other.
+    pub clear_arena: CommandList,
     /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
     pub reads: Option<Arc<Pipeline>>,
     /// Pages of the KV cache that no sequence has. Its lock is never held while a step runs.
@@ -67,11 +71,19 @@ pub struct Step<'s> {
 
 impl Engine {
     /// Runs one step to its end. Its rows have their pages, and nothing is in flight.
-    pub fn run(&mut self, step: &Step<'_>) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    /// [`RunError::Cancelled`] when `cancel` is cancelled before the last submission; otherwise when the device fails.
+    pub fn run(&mut self, step: &Step<'_>, cancel: Option<&CancelToken>) -> Result<(), Stop> {
         self.write(step)?;
         let begin = Instant::now();
-        self.begin(step.program, 0)?;
-        self.end(0)?;
+        match cancel {
+            Some(cancel) => self.run_unless(step.program, cancel)?,
+            None => {
+                self.begin(step.program, 0)?;
+                self.end(0)?;
+            }
+        }
         if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
             let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
             self.profiles.extend(timestamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
@@ -90,6 +102,30 @@ impl Engine {
             }
             _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].slots[turn].lists)?),
         }
+    }
+
+    /// Runs a program on what the step buffer holds, and looks at `cancel` before each submission.
+    fn run_unless(&mut self, program: usize, cancel: &CancelToken) -> Result<(), Stop> {
+        let all_ran = match &self.loading {
+            Some(loading) if !loading.state.is_complete()? => {
+                let streamed = &loading.programs[program];
+                let ready = |list: usize| -> Result<bool, Stop> {
+                    loading.state.wait_for(streamed.chunks_needed[list])?;
+                    Ok(!cancel.is_cancelled())
+                };
+                self.lane.run_while(&streamed.slots[0], ready)?
+            }
+            _ => {
+                let lists = &self.programs.recorded[program].slots[0].lists;
+                self.lane.run_while(lists, |_| Ok::<bool, Failure>(!cancel.is_cancelled()))?
+            }
+        };
+        if !all_ran {
+            // Counters of dispatches that others were to wait for are not at 0.
+            self.lane.run(std::slice::from_ref(&self.clear_arena))?;
+            return Err(RunError::Cancelled.into());
+        }
+        Ok(())
     }
 
     /// Whether one submission can have several steps of a program: not while weights are on their way.

@@ -1,6 +1,7 @@
 //! One forward pass: what is written, submitted and read; how a token is sampled; steps in flight ahead of the host.
 
 pub mod calibration;
+pub mod cancel;
 pub mod engine;
 pub mod flight;
 pub mod sampling;

@@ -187,7 +187,7 @@ impl Tuner<'_> {
         let barriers = profile || self.barriers;
         let prepared =
             programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers)?;
-        prepared.record(device, &prepared.estimated_costs(), *bound_seconds, profile.then_some(target))
+        prepared.record(device, &prepared.estimated_costs(false), *bound_seconds, profile.then_some(target))
     }
 
     /// Runs steps of each of the programs, all of one shape, in rounds. `inspect` is called after each step that counts.
@@ -251,12 +251,12 @@ impl MadeUpSteps<'_> {
             let step = Step { program, rows: &rows, samplers };
             if number < candidates as u32 {
                 // The first step of each candidate warms caches up and does not count.
-                engine.run(&step)?;
+                engine.run(&step, None)?;
                 engine.profiles.clear();
             }
             let begin = Instant::now();
             for _ in 0..effort.steps {
-                engine.run(&step)?;
+                engine.run(&step, None)?;
                 inspect(engine, program);
                 if begin.elapsed() > ROUND {
                     break;

@@ -72,6 +72,39 @@ impl SubmissionQueue {
         Ok(())
     }
 
+    /// Runs `lists`, at most two of them submitted at a time: while the device works on one, `ready` decides whether the next
+    /// is submitted. Returns whether all ran; those that were submitted have ended. If `ready` fails, the queue cannot be
+    /// used any more.
+    pub fn run_while<E: From<Failure>>(
+        &mut self,
+        lists: &[CommandList],
+        mut ready: impl FnMut(usize) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        self.end(0)?;
+        self.end(1)?;
+        let mut all_ran = true;
+        for (index, list) in lists.iter().enumerate() {
+            let slot = index % 2;
+            self.end(slot)?;
+            match ready(index) {
+                Ok(true) => {}
+                Ok(false) => {
+                    all_ran = false;
+                    break;
+                }
+                Err(error) => {
+                    self.close();
+                    return Err(error);
+                }
+            }
+            self.submit(list, self.fences[slot]).map_err(|failure| self.fail(failure))?;
+            self.in_flight[slot] = 1;
+        }
+        self.end(0)?;
+        self.end(1)?;
+        Ok(all_ran)
+    }
+
     /// Blocks until the slot has nothing in flight.
     pub fn end(&mut self, slot: usize) -> Result<(), Failure> {
         match std::mem::take(&mut self.in_flight[slot]) {
