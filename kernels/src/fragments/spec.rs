@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::gemm::EXTENSIONS;
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
+
+/// The extensions that a module on matrix units enables, before anything else.
+pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// Lanes that share a row of a fragment.
 pub(crate) const ROW_LANES: usize = 4;

@@ -10,6 +10,6 @@ mod spec;
 mod twin;
 
 pub use product::{GemmInputs, Product};
-pub(crate) use spec::{BLOCK, EXTENSIONS};
+pub(crate) use spec::BLOCK;
 pub use spec::{GemmSpec, GemmTile};
 pub use twin::twin;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Product;
 use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
-use crate::fragments::matrix;
+use crate::fragments::{EXTENSIONS, matrix};
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -18,9 +18,6 @@ pub(super) const WORD_ELEMENTS: usize = WORD_BYTES / 2;
 
 /// Codes of a row of the step in one vec4<u32>.
 const CODES_PER_WORD: usize = 16;
-
-/// The extensions that a module on matrix units enables, before anything else.
-pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// Parameters of one GEMM pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{ActivationFormat, HALVES_BLOCK};
-use crate::fragments::{Fragment, ROW_LANES};
-use crate::gemm::{BLOCK, EXTENSIONS, Product};
+use crate::fragments::{EXTENSIONS, Fragment, ROW_LANES};
+use crate::gemm::{BLOCK, Product};
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
