@@ -10,6 +10,7 @@ use crate::plan::{Plan, Tier};
 /// A plan's sums, with the KV cache of one sequence of `context_tokens`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Account {
+    /// Length of the sequence whose KV cache is counted.
     pub context_tokens: u32,
     /// In the order of [`Tier`]: those that the machine has, and those that hold something.
     pub tiers: Vec<TierAccount>,
@@ -18,32 +19,44 @@ pub struct Account {
 /// One tier's sums, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierAccount {
-    pub tier: &'static str,
+    /// Which memory.
+    pub tier: Tier,
     /// `None`: no limit is known.
     pub budget_bytes: Option<u64>,
     /// `None`: unknown.
     pub bytes_per_s: Option<u64>,
     /// Slices, the gaps between weights included.
     pub weight_bytes: u64,
+    /// KV cache of one sequence.
     pub kv_bytes: u64,
+    /// The arena.
     pub activation_bytes: u64,
+    /// Buffers that the runtime makes besides.
     pub buffer_bytes: u64,
     /// Of weights and KV, by a decode step at the end of the context.
     pub bytes_read_per_token: u64,
 }
 
 impl Account {
+    /// The sums for the context that the plan was made for.
     pub fn of(plan: &Plan) -> Account {
-        let tiers = [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host].map(|tier| TierAccount::of(plan, tier));
-        let shown =
-            |sums: &TierAccount| sums.bytes() > 0 || plan.machine.tiers.iter().any(|one| one.tier.name() == sums.tier);
-        Account { context_tokens: plan.planned_context_tokens, tiers: tiers.into_iter().filter(shown).collect() }
+        Account::at(plan, plan.planned_context_tokens)
     }
 
+    /// The sums with the KV cache of one sequence of `context_tokens`.
+    pub fn at(plan: &Plan, context_tokens: u32) -> Account {
+        let tiers = [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host];
+        let tiers = tiers.map(|tier| TierAccount::at(plan, tier, context_tokens));
+        let shown = |sums: &TierAccount| sums.bytes() > 0 || plan.machine.tiers.iter().any(|one| one.tier == sums.tier);
+        Account { context_tokens, tiers: tiers.into_iter().filter(shown).collect() }
+    }
+
+    /// Bytes in all tiers.
     pub fn bytes(&self) -> u64 {
         self.tiers.iter().map(TierAccount::bytes).sum()
     }
 
+    /// Bytes that a decode step at the end of the context reads.
     pub fn bytes_read_per_token(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.bytes_read_per_token).sum()
     }
@@ -69,15 +82,14 @@ impl Account {
 }
 
 impl TierAccount {
-    fn of(plan: &Plan, tier: Tier) -> TierAccount {
+    fn at(plan: &Plan, tier: Tier, context: u32) -> TierAccount {
         let machine = plan.machine.tiers.iter().find(|one| one.tier == tier);
         let slice_tier = |slice: u32| plan.slices.get(slice as usize).map(|slice| slice.tier);
         let weights = plan.weights.iter().filter(|weight| slice_tier(weight.slice) == Some(tier));
         let groups = || plan.kv_groups.iter().filter(|group| group.tier == tier);
-        let context = plan.planned_context_tokens;
         let kv_read: u64 = groups().map(|group| group.bytes_read_per_token(context)).sum();
         TierAccount {
-            tier: tier.name(),
+            tier,
             budget_bytes: machine.and_then(|one| one.budget_bytes),
             bytes_per_s: machine.and_then(|one| one.bytes_per_s),
             weight_bytes: plan.slices.iter().filter(|slice| slice.tier == tier).map(|slice| slice.bytes).sum(),
@@ -90,6 +102,7 @@ impl TierAccount {
         }
     }
 
+    /// Bytes of all kinds.
     pub fn bytes(&self) -> u64 {
         self.weight_bytes + self.kv_bytes + self.activation_bytes + self.buffer_bytes
     }
@@ -110,7 +123,7 @@ impl fmt::Display for Account {
         let parts: Vec<String> = read
             .map(|tier| {
                 let speed = tier.bytes_per_s.map_or("an unknown bandwidth".to_owned(), gb_per_s);
-                format!("{} of {} at {speed}", size(tier.bytes_read_per_token), tier.tier)
+                format!("{} of {} at {speed}", size(tier.bytes_read_per_token), tier.tier.name())
             })
             .collect();
         let parts = parts.join(", ");
@@ -120,7 +133,7 @@ impl fmt::Display for Account {
         }
         for tier in self.tiers.iter().filter(|tier| tier.bytes_read_per_token > 0) {
             if let (Some(rate), Some(speed)) = (self.tokens_per_s_if_all_in(tier), tier.bytes_per_s) {
-                write!(f, "\nestimate: {rate:.2} tokens/s if all lay in {}, at {}", tier.tier, gb_per_s(speed))?;
+                write!(f, "\nestimate: {rate:.2} tokens/s if all lay in {}, at {}", tier.tier.name(), gb_per_s(speed))?;
             }
         }
         Ok(())
@@ -131,7 +144,7 @@ impl fmt::Display for Account {
 impl fmt::Display for TierAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.bytes();
-        write!(f, "{:<5} ", self.tier)?;
+        write!(f, "{:<5} ", self.tier.name())?;
         match self.budget_bytes {
             Some(budget) => {
                 let part = bytes as f64 / budget.max(1) as f64;

@@ -1,4 +1,4 @@
-//! `--budget vram=8GiB,gtt=20GiB`: sizes of memory that a person gives. The compiler plans with them, the runtime keeps
+//! `vram=8GiB,gtt=20GiB`: sizes of memory that a person gives. The compiler plans with them, the runtime keeps
 //! within them.
 
 use std::str::FromStr;
@@ -11,6 +11,7 @@ use crate::plan::Tier;
 pub struct Budget(Vec<(Tier, u64)>);
 
 impl Budget {
+    /// Bytes of this tier; `None`: it was not given.
     pub fn of(&self, tier: Tier) -> Option<u64> {
         self.0.iter().find(|(one, _)| *one == tier).map(|(_, bytes)| *bytes)
     }

@@ -2,20 +2,27 @@
 
 /// Every way in which bytes can fail to be an artifact that this reader understands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields are the nouns of the messages")]
 pub enum ParseError {
+    /// The first bytes are others.
     #[error("file is not a Unicorn artifact: expected the magic bytes \"UNICORN\\0\" at offset 0, found {found:02x?}")]
     Magic { found: Vec<u8> },
+    /// Another major version.
     #[error(
         "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use a \
          unicorn-run of that version or compile the model again"
     )]
     Version { found_major: u16, found_minor: u16, supported_major: u16 },
+    /// A part is missing.
     #[error("artifact is cut: expected {expected} bytes of {what} at offset {offset}, found {found}")]
     Cut { what: &'static str, offset: u64, expected: u64, found: u64 },
+    /// A hash differs: bits changed since the file was written.
     #[error("artifact is damaged: {what} at offset {offset} has hash {found}, expected {expected}")]
     Hash { what: String, offset: u64, expected: String, found: String },
+    /// A number that the format does not allow.
     #[error("artifact is damaged: {what}: expected {expected}, found {found}")]
     Invalid { what: String, expected: String, found: String },
+    /// A record or frame that is none.
     #[error("artifact section {what} does not decode: {detail}")]
     Decode { what: &'static str, detail: String },
 }

@@ -14,6 +14,7 @@ use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, me
 
 /// What one subtree covers; the last one of a section may be shorter.
 pub const SUBTREE_BYTES: u64 = 64 << 10;
+/// What BLAKE3 hashes as one leaf.
 pub const CHUNK_BYTES: u64 = 1 << 10;
 
 /// Which bytes of a section a device is to hash.
@@ -21,6 +22,7 @@ pub const CHUNK_BYTES: u64 = 1 << 10;
 pub struct HashedRange {
     /// Of the range in its section, in chunks.
     pub first_chunk: u32,
+    /// Of the range.
     pub len_bytes: u32,
     /// The range is the whole section and one subtree, whose value is then the section's hash.
     pub is_root: bool,

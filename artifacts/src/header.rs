@@ -8,12 +8,15 @@
 
 use crate::error::ParseError;
 
+/// First bytes of every artifact.
 pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 7;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
 pub const VERSION_MINOR: u16 = 0;
+/// Length of the header.
 pub const HEADER_BYTES: usize = 64;
+/// Length of an entry of the section table.
 pub const ENTRY_BYTES: usize = 64;
 /// Sections begin on multiples of this, which no GPU's import or offset alignment exceeds.
 pub const SECTION_ALIGN: u64 = 64 << 10;
@@ -28,20 +31,28 @@ pub const MAX_HEAD_BYTES: usize = HEADER_BYTES + MAX_SECTIONS as usize * ENTRY_B
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum SectionKind {
+    /// What the model is: [`crate::Meta`].
     Metadata = 1,
+    /// Where everything lies: [`crate::Plan`].
     Plan = 2,
+    /// What runs: [`crate::Kernels`].
     Kernels = 3,
+    /// [`crate::TokenizerSection`].
     Tokenizer = 4,
+    /// A slice of packed weights.
     Weights = 5,
+    /// Reserved for programs of an NPU.
     Npu = 6,
 }
 
 impl SectionKind {
+    /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
         [Metadata, Plan, Kernels, Tokenizer, Weights, Npu].into_iter().find(|&kind| kind as u32 == value)
     }
 
+    /// Name for errors and tables.
     pub fn name(self) -> &'static str {
         match self {
             SectionKind::Metadata => "metadata",
@@ -57,11 +68,15 @@ impl SectionKind {
 /// One row of the section table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
+    /// [`SectionKind`] as a number; unknown ones are kept.
     pub kind: u32,
     /// Slice number of a weight section; 0 for the others.
     pub index: u32,
+    /// In the file, a multiple of [`SECTION_ALIGN`].
     pub offset_bytes: u64,
+    /// Without the zeros behind it.
     pub len_bytes: u64,
+    /// BLAKE3 of its bytes.
     pub hash: [u8; 32],
 }
 
@@ -90,11 +105,17 @@ pub fn encode_header(sections: &[Section], file_len_bytes: u64) -> Vec<u8> {
 
 /// The inverse of [`encode_header`], for any bytes: checks magic, version, lengths, the table's hash, and that every
 /// section lies inside the file, aligned, in order and without overlap.
+///
+/// # Errors
+/// [`ParseError`] names the first of these that is wrong.
 pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
     decode_header_of(bytes, bytes.len() as u64)
 }
 
 /// The same for a file of `found_len_bytes`, of which `bytes` are the first: all, or at least [`MAX_HEAD_BYTES`].
+///
+/// # Errors
+/// As [`decode_header`].
 pub fn decode_header_of(bytes: &[u8], found_len_bytes: u64) -> Result<Vec<Section>, ParseError> {
     let found_magic = &bytes[..bytes.len().min(MAGIC.len())];
     if found_magic != MAGIC {

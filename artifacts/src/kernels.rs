@@ -25,6 +25,7 @@ pub struct TargetKernels {
     pub modules: ModuleSet,
     /// Kernels that programs name by their place here.
     pub pipelines: Vec<Pipeline>,
+    /// Lists of dispatches, by size and purpose of a step.
     pub programs: Vec<Program>,
     /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
     /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees, a workgroup each.
@@ -46,7 +47,9 @@ pub struct TargetMatch {
     pub name_contains: Vec<String>,
     /// Subgroup size that the kernels were made for; 0: they use none.
     pub subgroup_size: u32,
+    /// Workgroup memory that kernels use at most.
     pub shared_memory_bytes: u32,
+    /// Invocations of a workgroup at most.
     pub workgroup_invocations: u32,
     /// Kernels use packed dot products of int8.
     pub integer_dot_product: bool,
@@ -60,6 +63,7 @@ pub struct TargetMatch {
     pub matrix_side: u32,
 }
 
+/// One kernel of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pipeline {
     /// For people and profiles.
@@ -85,35 +89,43 @@ pub struct Alternative {
 /// One step of the model over at most `rows` token rows, recorded once and run many times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
+    /// Token rows at most.
     pub rows: u32,
+    /// Which rows get logits.
     pub logits: LogitsRows,
-    /// Whether the last dispatch draws a token from each row of the logits into the output buffer.
+    /// Whether the last dispatch samples a token from each row of the logits into the output buffer.
     pub samples: bool,
     /// Each row is the newest token of a sequence of its own.
     pub batch: bool,
     /// Cached tokens of a sequence from which on this runs instead of the program that is otherwise the same; 0: from the first.
     pub from_tokens: u32,
+    /// In order.
     pub dispatches: Vec<Dispatch>,
 }
 
 /// Which rows of a step get logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogitsRows {
+    /// No row.
     None,
     /// Only row `StepHeader::logits_row`; its logits are row 0 of the logits buffer.
     One,
+    /// Every row.
     All,
 }
 
+/// One launch of a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dispatch {
     /// Index into [`TargetKernels::pipelines`].
     pub pipeline: u32,
+    /// Along x, y and z.
     pub workgroups: [u32; 3],
     /// The same for each of the pipeline's alternatives, in order.
     pub alternatives: Vec<[u32; 3]>,
     /// One a binding of the pipeline, in order.
     pub bindings: Vec<Binding>,
+    /// How it waits for those before it.
     pub order: Order,
     /// For people: layer and role.
     pub label: String,
@@ -128,39 +140,50 @@ pub enum Order {
     Free,
     /// A barrier comes before it.
     Barrier,
-    /// Its workgroups wait by themselves until all those of the dispatch before have counted themselves.
+    /// Counter synchronisation: its workgroups wait until the counter says that all those of the dispatch before have ended.
     Counted,
 }
 
 /// A range of one of the runtime's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
+    /// Which buffer.
     pub buffer: BufferRef,
     /// Within the buffer. 0 with `len_bytes` 0 means all of it.
     pub offset_bytes: u64,
+    /// Length of the range; 0 at offset 0: the whole buffer.
     pub len_bytes: u64,
+    /// Whether the kernel writes it.
     pub writes: bool,
 }
 
+/// A buffer of the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BufferRef {
     /// Weight section `slice`.
     Weights {
+        /// Index of the section.
         slice: u32,
     },
     /// Activations.
     Arena,
     /// Keys of one layer of a KV group: its part of the pool, all pages.
     Keys {
+        /// Index into the plan's KV groups.
         group: u32,
+        /// Layer within the group.
         layer: u32,
     },
+    /// Values of one layer, likewise.
     Values {
+        /// Index into the plan's KV groups.
         group: u32,
+        /// Layer within the group.
         layer: u32,
     },
     /// `step::StepHeader`, rows, samplers, histories and block tables.
     Step,
+    /// f32 rows of logits.
     Logits,
     /// `step::Output`s.
     Output,

@@ -17,6 +17,8 @@
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
+#![deny(missing_docs)]
+
 pub mod account;
 pub mod amount;
 pub mod budget;

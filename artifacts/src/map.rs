@@ -1,4 +1,4 @@
-//! Unsafe room A: a file as bytes.
+//! A file as bytes: the only unsafe code of this crate.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,6 +25,9 @@ const HASHED_BYTES: usize = 64 << 20;
 
 impl MappedFile {
     /// Maps `path`. An artifact must not be cut while it is mapped; the operating system ends the reader if it is.
+    ///
+    /// # Errors
+    /// When it is no regular file, or cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
         let file = File::open(path)?;
         if !file.metadata()?.is_file() {
@@ -36,6 +39,7 @@ impl MappedFile {
         Ok(MappedFile { path: path.to_owned(), file, map })
     }
 
+    /// All of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
@@ -116,6 +120,7 @@ impl MappedFile {
         }
     }
 
+    /// As it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,6 +1,8 @@
 //! The placement plan: where every byte lives, how large it is, and why. Only the compiler's `place` writes addresses;
 //! the runtime follows them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Every activation, weight and buffer begins on a multiple of this; no device asks for more than 256 bytes.
@@ -23,6 +25,7 @@ pub enum Tier {
 }
 
 impl Tier {
+    /// Lower-case name, as in budgets and reports.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Npu => "npu",
@@ -33,20 +36,32 @@ impl Tier {
     }
 }
 
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The plan section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What the plan was made for.
     pub machine: MachinePlan,
     /// One a weight section, in the order of their index.
     pub slices: Vec<SlicePlan>,
+    /// Every packed weight, in the order of its slice.
     pub weights: Vec<WeightPlan>,
+    /// Layers by shape of their KV cache.
     pub kv_groups: Vec<KvGroupPlan>,
     /// Activations of all programs in one arena of `arena_bytes`; ranges whose dispatches do not overlap may.
     pub activations: Vec<ActivationPlan>,
+    /// Length of the arena.
     pub arena_bytes: u64,
+    /// Where the arena lies.
     pub arena_tier: Tier,
     /// f32 logits, `logits_rows * logits_stride` elements; read back by the host on request.
     pub logits_rows: u32,
+    /// Elements between rows of logits.
     pub logits_stride: u32,
     /// What the runtime makes besides: step, logits, read-back and staging buffers.
     pub buffers: Vec<BufferPlan>,
@@ -59,13 +74,16 @@ pub struct Plan {
 /// A machine as the planner knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachinePlan {
+    /// Of the preset or file.
     pub name: String,
     /// Each tier once, in the order of [`Tier`].
     pub tiers: Vec<TierPlan>,
 }
 
+/// One tier of memory as the planner knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierPlan {
+    /// Which memory.
     pub tier: Tier,
     /// What the plan may use; `None`: no limit is known.
     pub budget_bytes: Option<u64>,
@@ -83,8 +101,11 @@ pub struct TierPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reader {
+    /// The NPU.
     Npu,
+    /// The GPU.
     Gpu,
+    /// The CPU.
     Cpu,
 }
 
@@ -95,22 +116,31 @@ impl MachinePlan {
     }
 }
 
+/// One weight section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlicePlan {
+    /// Length, the gaps between weights included.
     pub bytes: u64,
+    /// Where it is resident.
     pub tier: Tier,
 }
 
 /// One packed weight (several source tensors when they were fused) in a slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WeightPlan {
+    /// Of its source tensors, joined.
     pub name: String,
+    /// Index into [`Plan::slices`].
     pub slice: u32,
+    /// Within the slice, a multiple of [`BUFFER_ALIGN`].
     pub offset_bytes: u64,
+    /// Packed length.
     pub len_bytes: u64,
+    /// `None`: of no layer, such as the embedding.
     pub layer: Option<u32>,
     /// Bytes of it that one decode step reads: all of a matrix, one row of an embedding.
     pub bytes_read_per_token: u64,
+    /// Why it lies there, for people.
     pub reason: String,
 }
 
@@ -119,11 +149,15 @@ pub struct WeightPlan {
 pub struct KvGroupPlan {
     /// Layers keep this many tokens, the newest included; `None`: all.
     pub window_tokens: Option<u32>,
+    /// Layers that share the block table.
     pub n_layers: u32,
+    /// Tokens of a page.
     pub page_tokens: u32,
     /// Of K, and again of V, for one page of one layer.
     pub page_bytes: u64,
+    /// Where the pool lies.
     pub tier: Tier,
+    /// Why it lies there, for people.
     pub reason: String,
 }
 
@@ -154,19 +188,28 @@ impl KvGroupPlan {
 /// itself and so begins at offset 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferPlan {
+    /// What it is.
     pub name: String,
+    /// Its length.
     pub bytes: u64,
+    /// Where it lies.
     pub tier: Tier,
+    /// What it is for.
     pub reason: String,
 }
 
 /// One activation in the arena and the dispatches (of the program it was worked out for) between which it lives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationPlan {
+    /// The value, by its graph name.
     pub name: String,
+    /// In the arena.
     pub offset_bytes: u64,
+    /// Its length.
     pub len_bytes: u64,
+    /// Dispatch that writes it.
     pub first_use: u32,
+    /// Last dispatch that reads it.
     pub last_use: u32,
     /// Which dispatches write and read it.
     pub reason: String,

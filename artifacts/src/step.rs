@@ -9,29 +9,29 @@
 //!               after `table_stride * table_slots` words of the one before
 //!               ┌────────────────────────┬────────────────────────┬───┬────────────────────────┐
 //! outputs       │ MAX_SAMPLERS × Output, │ MAX_SAMPLERS × Output, │ … │ MAX_SAMPLERS × Output, │   a ring
-//!               │ draws 0, 8, 16 …       │ draws 1, 9, 17 …       │   │ draws 7, 15, 23 …      │
+//!               │ samples 0, 8, 16 …     │ samples 1, 9, 17 …     │   │ samples 7, 15, 23 …    │
 //!               └────────────────────────┴────────────────────────┴───┴────────────────────────┘
 //! ```
 //!
-//! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its draw: the same
-//! program can then run again before the host has seen the token. The host reads what some steps drew while those behind
-//! them are under way, up to `KEPT_DRAWS` in all.
+//! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its samples: the same
+//! program can then run again before the host has seen the token. The host reads the tokens of some steps while those behind
+//! them are under way, up to `KEPT_SAMPLES` in all.
 
 use std::fmt::Write;
 
 /// Most token rows in one step.
 pub const MAX_ROWS: usize = 512;
-/// Most tokens that one step draws.
+/// Most tokens that one step samples.
 pub const MAX_SAMPLERS: usize = 64;
 /// Most recent tokens of a sequence that the repeat penalty looks at.
 pub const MAX_HISTORY: usize = 256;
-/// Draws of a sampler that are kept, each until so many others have been made.
-pub const KEPT_DRAWS: usize = 8;
+/// Sampled tokens of one sampler that are kept: a ring.
+pub const KEPT_SAMPLES: usize = 8;
 /// Outputs of as many steps.
-pub const MAX_OUTPUTS: usize = KEPT_DRAWS * MAX_SAMPLERS;
+pub const MAX_OUTPUTS: usize = KEPT_SAMPLES * MAX_SAMPLERS;
 
-// Where the number of draws overflows, the ring goes on as always.
-const _: () = assert!(KEPT_DRAWS.is_power_of_two());
+// Where the number of samples overflows, the ring goes on as always.
+const _: () = assert!(KEPT_SAMPLES.is_power_of_two());
 
 /// Declares a struct of 32-bit words together with the WGSL text that declares the same.
 macro_rules! gpu_words {
@@ -42,8 +42,10 @@ macro_rules! gpu_words {
         pub struct $name { $($(#[$field_meta])* pub $field: $kind,)* }
 
         impl $name {
+            /// Names and types of the fields, in order.
             pub const FIELDS: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($field), stringify!($kind)),)*];
+            /// Length in words of 32 bits.
             pub const WORDS: usize = Self::FIELDS.len();
 
             /// The same struct in WGSL.
@@ -72,9 +74,11 @@ gpu_words! {
         table_stride: u32,
         /// Sequence slots of one KV group's tables.
         table_slots: u32,
-        /// Tokens to draw: sampler `i` draws from row `i` of the logits.
+        /// Tokens to sample: sampler `i` takes row `i` of the logits.
         n_samplers: u32,
+        /// 0.
         reserved_0: u32,
+        /// 0.
         reserved_1: u32,
     }
 }
@@ -82,6 +86,7 @@ gpu_words! {
 gpu_words! {
     /// One token of a step.
     pub struct Row {
+        /// Number in the vocabulary.
         token: u32,
         /// 0 for the first token of its sequence.
         position: u32,
@@ -93,7 +98,7 @@ gpu_words! {
 }
 
 gpu_words! {
-    /// How one token is drawn.
+    /// How one token is sampled.
     pub struct Sampler {
         /// 0: greedy.
         temperature: f32,
@@ -105,17 +110,19 @@ gpu_words! {
         min_p: f32,
         /// 1: none.
         repeat_penalty: f32,
+        /// Low half of the seed.
         seed_low: u32,
+        /// High half of the seed.
         seed_high: u32,
-        /// Counts draws of one seed, so that each step draws anew; modulo `KEPT_DRAWS`, where in the ring the output goes.
-        draw: u32,
+        /// Number of this sample among those of its seed, which the random number depends on; modulo `KEPT_SAMPLES`, its place in the ring.
+        sample: u32,
         /// Entries of the history in use.
         n_history: u32,
         /// Entries that it may have; 0: the sampler adds none.
         history_capacity: u32,
         /// Entry that the next token takes.
         history_next: u32,
-        /// 1: the drawn token is the next step's.
+        /// 1: the sampled token is the next step's.
         feeds: u32,
     }
 }
@@ -123,12 +130,13 @@ gpu_words! {
 gpu_words! {
     /// What a sampling program writes.
     pub struct Output {
+        /// The sampled token.
         token: u32,
-        /// Logit of the drawn token, after penalties and before temperature.
+        /// Logit of the sampled token, after penalties and before temperature.
         logit: f32,
-        /// Tokens that top-k, top-p and min-p left to draw from.
+        /// Tokens that top-k, top-p and min-p left to sample from.
         candidates: u32,
-        /// 1: a dispatch gave up waiting for the one before it, and what was drawn means nothing.
+        /// 1: a dispatch gave up waiting for the one before it, and the token is meaningless.
         stalled: u32,
     }
 }
@@ -200,7 +208,7 @@ mod tests {
         assert_eq!(size_of::<Row>(), 4 * Row::WORDS);
         assert_eq!(size_of::<Output>(), 4 * Output::WORDS);
         assert_eq!(size_of::<Sampler>(), 4 * Sampler::WORDS);
-        assert_eq!(std::mem::offset_of!(Sampler, draw), 4 * 7);
+        assert_eq!(std::mem::offset_of!(Sampler, sample), 4 * 7);
     }
 
     #[test]

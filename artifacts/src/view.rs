@@ -21,9 +21,13 @@ use crate::validate;
 
 /// A checked artifact over borrowed bytes.
 pub struct ArtifactView<'a> {
+    /// The metadata section.
     pub meta: Meta,
+    /// The plan section.
     pub plan: Plan,
+    /// The kernels section; modules are still compressed.
     pub kernels: Kernels,
+    /// The tokenizer section.
     pub tokenizer: TokenizerSection,
     /// Hash of all sections' hashes: what tells this artifact from every other.
     pub content_hash: [u8; 32],
@@ -37,6 +41,7 @@ pub struct WeightSection<'a> {
     pub bytes: &'a [u8],
     /// Of its first byte in the file.
     pub offset_bytes: u64,
+    /// Without the zeros behind it.
     pub len_bytes: u64,
     hash: [u8; 32],
 }
@@ -44,8 +49,10 @@ pub struct WeightSection<'a> {
 /// Why an artifact could not be read from its file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
+    /// The file could not be read.
     #[error(transparent)]
     File(#[from] io::Error),
+    /// Its bytes are no artifact of this version.
     #[error(transparent)]
     Artifact(#[from] ParseError),
 }

@@ -45,7 +45,7 @@ fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
     assert_eq!(plan.planned_context_tokens, 8192);
     assert!(plan.kv_groups.iter().all(|group| group.tier == Tier::Vram), "the cache comes before the FFN");
     let account = Account::of(plan);
-    let [vram, gtt] = ["vram", "gtt"].map(|name| account.tiers.iter().find(|tier| tier.tier == name).unwrap());
+    let [vram, gtt] = ["vram", "gtt"].map(|name| account.tiers.iter().find(|tier| tier.tier.name() == name).unwrap());
     assert!(vram.bytes() <= 16_000_000_000 && vram.bytes() > 15_500_000_000, "{vram}");
     assert!(gtt.bytes() < 2 * GIB, "{gtt}");
     // What had no room is the output head, which is the embedding table, too.
@@ -308,7 +308,7 @@ fn assert_sound(planned: &Planned) {
 
     for tier in Account::of(plan).tiers {
         assert!(tier.budget_bytes.is_none_or(|budget| tier.bytes() <= budget), "{tier}");
-        let of_gpu = plan.machine.gpu_tiers().any(|one| one.tier.name() == tier.tier);
+        let of_gpu = plan.machine.gpu_tiers().any(|one| one.tier == tier.tier);
         assert!(of_gpu || tier.bytes() == 0, "{tier}");
     }
     assert_first_in_line_first(planned, plan);

@@ -39,7 +39,7 @@ fn pcg(input: u32) -> u32 {
 }
 
 fn uniform_number() -> f32 {
-    let state = pcg(step.samplers[sampler].draw ^ pcg(step.samplers[sampler].seed_low ^ pcg(step.samplers[sampler].seed_high)));
+    let state = pcg(step.samplers[sampler].sample ^ pcg(step.samplers[sampler].seed_low ^ pcg(step.samplers[sampler].seed_high)));
     return f32(state >> 8u) / 16777216.0;
 }
 
@@ -197,7 +197,7 @@ fn stalled() -> u32 {
 // Says what was drawn and, if the sampler feeds, makes it the next step's row.
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
-    sampled[(params.draw % KEPT_DRAWS) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
+    sampled[(params.sample % KEPT_SAMPLES) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
     if (params.feeds == 0u) {
         return;
     }
@@ -208,7 +208,7 @@ fn finish(token: u32, logit: f32, candidates: u32) {
         step.rows[sampler].sequence,
         select(0u, 1u, position + 1u > step.header.long_rope_above),
     );
-    step.samplers[sampler].draw += 1u;
+    step.samplers[sampler].sample += 1u;
     if (params.history_capacity > 0u) {
         step.history[sampler * MAX_HISTORY + params.history_next] = token;
         step.samplers[sampler].history_next = (params.history_next + 1u) % params.history_capacity;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use unicorn_artifact::step::KEPT_DRAWS;
+use unicorn_artifact::step::KEPT_SAMPLES;
 
 use crate::counter_sync;
 use crate::kernel::Kernel;
@@ -36,7 +36,7 @@ impl Kernel for SampleSpec {
     fn wgsl(&self) -> String {
         let values = counter_sync::values(self.counter_sync, Values::default())
             .size("SLOTS", counter_sync::SLOTS)
-            .size("KEPT_DRAWS", KEPT_DRAWS)
+            .size("KEPT_SAMPLES", KEPT_SAMPLES)
             .size("VOCAB", self.vocab)
             .size("LOGITS_STRIDE", self.logits_stride)
             .size("WORKGROUP", self.workgroup)

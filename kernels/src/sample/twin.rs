@@ -59,7 +59,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
 
 /// The draw's random number in [0, 1).
 pub fn uniform(sampler: &Sampler) -> f32 {
-    let state = pcg(sampler.draw ^ pcg(sampler.seed_low ^ pcg(sampler.seed_high)));
+    let state = pcg(sampler.sample ^ pcg(sampler.seed_low ^ pcg(sampler.seed_high)));
     (state >> 8) as f32 / 16_777_216.0
 }
 

@@ -2,7 +2,7 @@
 //! even if the second is queued. Several steps in one submission pay that once; their tokens reach the host together, after
 //! the last of them. Pure.
 
-use unicorn_artifact::step::KEPT_DRAWS;
+use unicorn_artifact::step::KEPT_SAMPLES;
 
 use crate::program::chunks::{ProgramShape, batch_program};
 
@@ -14,7 +14,7 @@ pub const STEPS_PER_SUBMISSION: u32 = 4;
 pub const MAX_POSITIONS_IN_FLIGHT: u32 = 2 * STEPS_PER_SUBMISSION;
 
 // The host reads the tokens of one submission while the next one runs.
-const _: () = assert!(MAX_POSITIONS_IN_FLIGHT as usize <= KEPT_DRAWS);
+const _: () = assert!(MAX_POSITIONS_IN_FLIGHT as usize <= KEPT_SAMPLES);
 
 /// Steps of the submission that begins after `cached` tokens, of `steps_left` in all: several where one program runs them all, and
 /// a step is known to take so few seconds (`step_seconds`) that together they take at most `max_seconds`.

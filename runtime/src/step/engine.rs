@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use unicorn_artifact::step::{HISTORY_AT, KEPT_DRAWS, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
+use unicorn_artifact::step::{HISTORY_AT, KEPT_SAMPLES, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
 use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
 
 use crate::error::{LoadError, RunError};
@@ -160,7 +160,7 @@ impl Engine {
     pub fn sampled(&self, sampler: usize, number: u32) -> Result<Sampled, Failure> {
         self.views.output.invalidate()?;
         let mut words = [0; Output::WORDS];
-        let at = (number as usize % KEPT_DRAWS) * MAX_SAMPLERS + sampler;
+        let at = (number as usize % KEPT_SAMPLES) * MAX_SAMPLERS + sampler;
         self.views.output.read_words(at * Output::WORDS, &mut words);
         let [token, logit, candidates, stalled] = words;
         if stalled != 0 {

@@ -86,7 +86,7 @@ impl Sampling {
             repeat_penalty: self.repeat_penalty,
             seed_low: self.seed as u32,
             seed_high: (self.seed >> 32) as u32,
-            draw: number,
+            sample: number,
             history_capacity: self.history_tokens() as u32,
             feeds: u32::from(feeds),
             ..Sampler::default()

@@ -113,13 +113,13 @@ const SAMPLE: &str = "
         best = select(best, v, logits[s * STRIDE + v] >= logits[s * STRIDE + best]);
     }
     let sampler = step.samplers[s];
-    let candidates = sampler.draw + sampler.n_history + 1000u * step.rows[s].rope_variant;
-    output[(sampler.draw % KEPT_DRAWS) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
+    let candidates = sampler.sample + sampler.n_history + 1000u * step.rows[s].rope_variant;
+    output[(sampler.sample % KEPT_SAMPLES) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
     if sampler.feeds == 1u {
         let position = step.rows[s].position + 1u;
         let long = select(0u, 1u, position + 1u > step.header.long_rope_above);
         step.rows[s] = Row(best, position, step.rows[s].sequence, long);
-        step.samplers[s].draw += 1u;
+        step.samplers[s].sample += 1u;
         step.samplers[s].n_history = min(sampler.n_history + 1u, sampler.history_capacity);
     }
 }";
@@ -148,7 +148,7 @@ fn kernels() -> Kernels {
         spirv(ATTEND, &[("GROUP", 1), ("WINDOW", WINDOW)]),
         spirv(LOGITS, &[("ROWS", 1)]),
         spirv(LOGITS, &[("ROWS", LOGITS_ROWS)]),
-        spirv(SAMPLE, &[("KEPT_DRAWS", step::KEPT_DRAWS as u32)]),
+        spirv(SAMPLE, &[("KEPT_SAMPLES", step::KEPT_SAMPLES as u32)]),
     ];
     let modules: Vec<Module> = modules.into_iter().map(|words| Module { words, ..Module::default() }).collect();
     let bindings = [3, 3, 3, 3, 5, 5, 3];

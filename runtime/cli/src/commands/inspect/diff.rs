@@ -98,7 +98,7 @@ fn facts(inspection: &Inspection) -> Facts {
     for tier in &inspection.account.tiers {
         let budget = tier.budget_bytes.map_or("no known limit".into(), size);
         let read = size(tier.bytes_read_per_token);
-        fact("plan", tier.tier.into(), format!("{} of {budget}, {read} read a token", size(tier.bytes())));
+        fact("plan", tier.tier.name().into(), format!("{} of {budget}, {read} read a token", size(tier.bytes())));
     }
     for (index, group) in inspection.kv_groups.iter().enumerate() {
         let how = format!("{} layers, {} in {}", group.n_layers, size(group.bytes_per_sequence), group.tier);
