@@ -18,8 +18,10 @@ use crate::target::Target;
 pub fn needs(module: &Module, target: &Target) -> Result<ModuleNeeds, EmitError> {
     let capabilities = check::capabilities(module);
     let has = |capability| capabilities.contains(&capability);
+    // A cooperative matrix is spread over the invocations of a subgroup.
+    let in_subgroups = has(Capability::GroupNonUniform) || has(Capability::CooperativeMatrixKHR);
     Ok(ModuleNeeds {
-        subgroup_size: if has(Capability::GroupNonUniform) { target.subgroup_size } else { 0 },
+        subgroup_size: if in_subgroups { target.subgroup_size } else { 0 },
         workgroup_invocations: check::workgroup_invocations(module).unwrap_or(0) as u32,
         float16: has(Capability::Float16),
         int8: has(Capability::Int8),
@@ -86,6 +88,7 @@ fn element(declared: &BTreeMap<Word, &Instruction>, id: &Operand) -> Option<Matr
 
 #[cfg(test)]
 mod tests {
+    use unicorn_artifact::{MatrixElement, MatrixShape};
     use unicorn_kernels::KernelSpec;
     use unicorn_kernels::checksum::ChecksumSpec;
     use unicorn_kernels::fragments::FragmentsSpec;
@@ -99,6 +102,8 @@ mod tests {
         let needs = crate::emit(&KernelSpec::Fragments(FragmentsSpec { fragment }), &nvidia).unwrap().needs;
         assert!(needs.memory_model && needs.float16 && !needs.int64);
         assert_eq!(needs.subgroup_size, 32);
+        let (operands, sums) = (MatrixElement::F16, MatrixElement::F32);
+        assert_eq!(needs.matrices, [MatrixShape { rows: 16, columns: 16, depth: 16, operands, sums }]);
     }
 
     #[test]
