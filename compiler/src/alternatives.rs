@@ -50,9 +50,9 @@ pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Ve
     let mut programs = Vec::new();
     for kind in PROGRAMS {
         let decodes = kind.rows == 1 && kind.samples();
-        let deep = target.deep().filter(|(from_tokens, _)| decodes && *from_tokens < max_positions);
-        let deep = deep.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));
-        for (kind, target) in [(kind, target.clone())].into_iter().chain(deep) {
+        let long_context = target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < max_positions);
+        let long_context = long_context.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));
+        for (kind, target) in [(kind, target.clone())].into_iter().chain(long_context) {
             programs.push((kind, target.clone()));
             if alternatives && decodes {
                 let mut other = target.clone();

@@ -49,7 +49,7 @@ impl ProgramKind {
     }
 }
 
-/// Every program of a target, but for those for long sequences (`Target::deep`). For rows of one sequence they grow by eights, and
+/// Every program of a target, but for those for long sequences (`Target::long_context`). For rows of one sequence they grow by eights, and
 /// logits of all rows are asked for by tools, in chunks of 64 at most; for sequences by twos.
 pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
@@ -199,7 +199,7 @@ fn select(
         if kind.rows == 1 {
             fused_tail::merge(&mut selector.dispatches, target);
         }
-        if target.chains {
+        if target.counter_sync {
             chain::chain(&mut selector.dispatches);
         }
     }

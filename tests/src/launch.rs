@@ -16,7 +16,7 @@ use unicorn_kernels::register_gemm::RegisterTile;
 use unicorn_kernels::{KernelSpec, counter_sync};
 use unicorn_runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, Sampled, Sampling};
 use unicorn_spirv::Target;
-use unicorn_spirv::target::{GemmTuning, LeastRows, MatrixTuning, RegisterTuning, TimedTile};
+use unicorn_spirv::target::{GemmTuning, MatrixTuning, MinRows, RegisterTuning, TimedTile};
 
 /// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
 pub const POISON: f32 = -7.5e33;
@@ -71,7 +71,7 @@ pub fn device() -> DeviceFacts {
 pub fn without_what_the_device_lacks(target: &mut Target) {
     let features = device().features;
     target.fused_tail = target.fused_tail.filter(|_| features.int64 && features.int64_atomics);
-    target.chains &= features.memory_model_chains;
+    target.counter_sync &= features.memory_model_chains;
 }
 
 /// Small tiles for that device's cooperative matrices; `None`: it has none.
@@ -91,7 +91,7 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     Some(MatrixTuning {
         fragment,
         gemm: GemmTuning::Workgroup { many: tile, few: tile },
-        least_rows: LeastRows::of_all(9),
+        min_rows: MinRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
     })
 }

@@ -53,7 +53,7 @@ struct Ask {
     /// Where the device has matrices.
     gemms: Gemms,
     /// Cached tokens from which on a program of its own decodes, instead of the target's.
-    deep_from: Option<usize>,
+    long_context_from: Option<usize>,
 }
 
 /// Which way operands take to the matrix units.
@@ -74,7 +74,7 @@ const F16: Ask = Ask {
     kv: KvFormat::F16,
     target: "llvmpipe",
     gemms: Gemms::Halves,
-    deep_from: None,
+    long_context_from: None,
 };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
@@ -120,8 +120,8 @@ impl Built {
                 Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
             };
         }
-        if let (Some(tuning), Some(from_tokens)) = (&mut asked.decode_attention, self.ask.deep_from) {
-            tuning.deep.from_tokens = from_tokens;
+        if let (Some(tuning), Some(from_tokens)) = (&mut asked.decode_attention, self.ask.long_context_from) {
+            tuning.long_context.from_tokens = from_tokens;
         }
         // Generic as well, for devices that the asked-for target does not fit.
         let generic = target::by_name("generic").filter(|generic| generic.name != asked.name);
@@ -580,17 +580,17 @@ fn chains_draw_what_barriers_draw() {
 /// From some depth on another program decodes, in the middle of what is generated, too. Logits of all rows come from programs
 /// that know no depth.
 #[test]
-fn a_sequence_that_grows_deep_goes_on_as_it_began() {
-    const DEEP_FROM: usize = 20;
+fn a_sequence_that_grows_long_goes_on_as_it_began() {
+    const LONG_CONTEXT_FROM: usize = 20;
     let folder = models().join("tiny").join("llama-tied");
-    let built = Built::of(&folder, Ask { target: "nvidia", deep_from: Some(DEEP_FROM), ..INT4 });
+    let built = Built::of(&folder, Ask { target: "nvidia", long_context_from: Some(LONG_CONTEXT_FROM), ..INT4 });
     let file = MappedFile::open(&built.artifact()).expect("it was just written");
     let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
-    let deep = |program: &Program| program.from_tokens as usize == DEEP_FROM && program.samples;
-    assert!(view.kernels.targets[0].programs.iter().any(deep), "a program for deep sequences");
+    let is_long_context = |program: &Program| program.from_tokens as usize == LONG_CONTEXT_FROM && program.samples;
+    assert!(view.kernels.targets[0].programs.iter().any(is_long_context), "a program for long contexts");
 
     let model = built.load();
-    let prompt: Vec<u32> = (0..DEEP_FROM as u32 - 6).map(|index| index * 37 % 250).collect();
+    let prompt: Vec<u32> = (0..LONG_CONTEXT_FROM as u32 - 6).map(|index| index * 37 % 250).collect();
     let sampling = Sampling::default();
     let mut session = model.session().expect("a free slot");
     let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");

@@ -20,7 +20,7 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let fits = |other: &MatMulSpec| {
         has_lanes(target, other.tile.workgroup_size())
             && other.shared_bytes() <= target.shared_memory_bytes
-            && target.fused_tail.is_none_or(|tuning| other.tail_groups_per_lane() <= tuning.most_groups)
+            && target.fused_tail.is_none_or(|tuning| other.tail_groups_per_lane() <= tuning.max_groups)
             && is_sound(other)
     };
     specs.filter(fits).collect()

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use unicorn_spirv::Target;
-use unicorn_spirv::target::NextTuning;
+use unicorn_spirv::target::FusedTailTuning;
 
 use super::{KernelDispatch, Operand};
 use crate::graph::ValueId;
@@ -46,7 +46,7 @@ impl Merger {
     fn of(
         dispatches: &[KernelDispatch],
         maker: usize,
-        tuning: NextTuning,
+        tuning: FusedTailTuning,
         shared_memory_bytes: usize,
     ) -> Option<Merger> {
         let next = next_spec(&dispatches[maker + 1])?;
@@ -99,7 +99,7 @@ fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
 
 /// Whether a kernel with its next matmul, in so many workgroups, has lanes and room for it, and adds few parts. All splits of an
 /// attention read the weights, one of each head adds.
-fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: NextTuning, shared_memory_bytes: usize) -> bool {
+fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTuning, shared_memory_bytes: usize) -> bool {
     let (next, held, shared_bytes, adding) = match merged {
         KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.tokens_per_lane * spec.tile.passes == 1 => {
             (&spec.fused_tail, spec.tail_groups_per_lane(), spec.shared_bytes(), workgroups[1])
@@ -110,7 +110,7 @@ fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: NextTuning, sh
         _ => return false,
     };
     let added = next.as_ref().map_or(0, |next| next.layout.rows) * adding;
-    added <= tuning.most_added && held <= tuning.most_groups && shared_bytes <= shared_memory_bytes
+    added <= tuning.max_added && held <= tuning.max_groups && shared_bytes <= shared_memory_bytes
 }
 
 fn users(dispatches: &[KernelDispatch], operand: Operand) -> Vec<usize> {

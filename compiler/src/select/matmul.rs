@@ -135,8 +135,8 @@ impl Selector<'_> {
         // What a GEMM cannot do, and where its tiles would be mostly empty.
         let weights =
             self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
-        let least_rows = |tuning: &MatrixTuning| tuning.least_rows.of(weights.sum());
-        let tuning = self.target.matrix.filter(|tuning| softcap.is_none() && rows >= least_rows(tuning));
+        let min_rows = |tuning: &MatrixTuning| tuning.min_rows.of(weights.sum());
+        let tuning = self.target.matrix.filter(|tuning| softcap.is_none() && rows >= min_rows(tuning));
         let format = tuning.map(|tuning| match tuning.gemm {
             GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(precision),
             GemmTuning::Registers(_) => ActivationFormat::Halves(precision),

@@ -4,8 +4,8 @@ mod presets;
 mod tuning;
 
 pub use tuning::{
-    DecodeAttentionTuning, DeepAttention, GemmTuning, LeastRows, MatMulTuning, MatrixTuning, NextTuning, NormTuning,
-    RegisterTuning, TimedTile,
+    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning, MatrixTuning, MinRows,
+    NormTuning, RegisterTuning, TimedTile,
 };
 
 use std::collections::BTreeSet;
@@ -49,11 +49,11 @@ pub struct Target {
     pub attention_words_ahead: usize,
     /// Whether dispatches of decode are synchronised by counters instead of barriers where they can be (`unicorn_kernels::counter_sync`): the
     /// device must start workgroups in the order of their dispatches.
-    pub chains: bool,
+    pub counter_sync: bool,
     /// Whether loops are marked DontUnroll.
     pub keeps_loops: bool,
     /// Which kernels of decode also compute the matmul behind them; for devices with 64-bit atomics.
-    pub fused_tail: Option<NextTuning>,
+    pub fused_tail: Option<FusedTailTuning>,
     /// How decode's attention is cut as one dispatch; for devices on which a subgroup holds a head.
     pub decode_attention: Option<DecodeAttentionTuning>,
 }
@@ -88,7 +88,7 @@ impl Target {
 
     /// Whether kernels declare the Vulkan memory model: those with matrices, and those whose workgroups exchange data.
     fn has_memory_model(&self) -> bool {
-        self.matrix.is_some() || self.chains || self.decode_attention.is_some()
+        self.matrix.is_some() || self.counter_sync || self.decode_attention.is_some()
     }
 
     /// Whether a kernel's SPIR-V is the same for both.
@@ -108,9 +108,9 @@ impl Target {
 
     /// The target with attention for long contexts, and from how many cached tokens on it is used; `None`: there is one program for all
     /// contexts.
-    pub fn deep(&self) -> Option<(usize, Target)> {
+    pub fn long_context(&self) -> Option<(usize, Target)> {
         let tuning = self.decode_attention?;
-        let DeepAttention { from_tokens, heads, workgroups } = tuning.deep;
+        let LongContextAttention { from_tokens, heads, workgroups } = tuning.long_context;
         let decode_attention = Some(DecodeAttentionTuning { few_heads: heads, workgroups, ..tuning });
         Some((from_tokens, Target { decode_attention, ..self.clone() }))
     }
@@ -133,7 +133,7 @@ impl Target {
             workgroup_invocations: self.workgroup_invocations as u32,
             integer_dot_product: self.integer_dot,
             int64_atomics: self.fused_tail.is_some(),
-            memory_model_chains: self.chains,
+            memory_model_chains: self.counter_sync,
             matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
         }
     }

@@ -6,8 +6,8 @@ use unicorn_kernels::matmul::Sharing;
 use unicorn_kernels::register_gemm::RegisterTile;
 
 use super::{
-    DecodeAttentionTuning, DeepAttention, GemmTuning, LeastRows, MatMulTuning, MatrixTuning, NextTuning, NormTuning,
-    RegisterTuning, Target, TimedTile,
+    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning, MatrixTuning, MinRows,
+    NormTuning, RegisterTuning, Target, TimedTile,
 };
 
 /// The more specific first: the runtime takes the first that fits the device.
@@ -64,12 +64,12 @@ const PHOENIX: Target = Target {
                 double_buffered: true,
             },
         },
-        least_rows: LeastRows::of_all(9),
+        min_rows: MinRows::of_all(9),
         flash: FlashTile { fragment: 16, subgroups: 4 },
     }),
     attention_workgroups: 192,
     attention_words_ahead: 4,
-    chains: false,
+    counter_sync: false,
     keeps_loops: false,
     fused_tail: None,
     decode_attention: None,
@@ -107,21 +107,21 @@ const NVIDIA: Target = Target {
     matrix: Some(MatrixTuning {
         fragment: 16,
         gemm: GemmTuning::Registers(RegisterTuning { tiles: NVIDIA_TILES, lanes_hold_fragments: true }),
-        least_rows: LeastRows { large: 5, small: 33, small_weights: 4 << 20 },
+        min_rows: MinRows { large: 5, small: 33, small_weights: 4 << 20 },
         flash: FlashTile { fragment: 16, subgroups: 8 },
     }),
     attention_workgroups: 256,
     attention_words_ahead: 4,
-    chains: true,
+    counter_sync: true,
     keeps_loops: true,
-    fused_tail: Some(NextTuning { most_added: 32 << 10, most_groups: 16, words_ahead: 8 }),
+    fused_tail: Some(FusedTailTuning { max_added: 32 << 10, max_groups: 16, words_ahead: 8 }),
     decode_attention: Some(DecodeAttentionTuning {
         lanes: 128,
         workgroups: 256,
         few_heads: 1,
         many_heads: 2,
         words_ahead: 1,
-        deep: DeepAttention { from_tokens: 2048, heads: 2, workgroups: 512 },
+        long_context: LongContextAttention { from_tokens: 2048, heads: 2, workgroups: 512 },
     }),
 };
 
@@ -166,7 +166,7 @@ const LLVMPIPE: Target = Target {
     matrix: None,
     attention_workgroups: 1,
     attention_words_ahead: 1,
-    chains: false,
+    counter_sync: false,
     keeps_loops: false,
     fused_tail: None,
     decode_attention: None,
@@ -204,7 +204,7 @@ const GENERIC: Target = Target {
     matrix: None,
     attention_workgroups: 64,
     attention_words_ahead: 4,
-    chains: false,
+    counter_sync: false,
     keeps_loops: false,
     fused_tail: None,
     decode_attention: None,

@@ -54,11 +54,11 @@ pub struct NormTuning {
 
 /// Which kernels of decode also compute the matmul behind them (`unicorn_kernels::fused_tail`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NextTuning {
+pub struct FusedTailTuning {
     /// Maximum number of partial sums that its workgroups add atomically, all together.
-    pub most_added: usize,
+    pub max_added: usize,
     /// Maximum number of groups of 32 weights that a lane holds for it.
-    pub most_groups: usize,
+    pub max_groups: usize,
     /// Words of K, and of V, that a lane of such an attention loads ahead: the weights that it holds leave few registers.
     pub words_ahead: usize,
 }
@@ -78,12 +78,12 @@ pub struct DecodeAttentionTuning {
     /// Words of K, and of V, that a lane loads ahead: with more it waits less often, and fewer lanes fit.
     pub words_ahead: usize,
     /// For steps of one row behind many cached tokens.
-    pub deep: DeepAttention,
+    pub long_context: LongContextAttention,
 }
 
 /// How attention is cut in a program for long contexts, in which reading K and V takes most of the time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeepAttention {
+pub struct LongContextAttention {
     /// Cached tokens from which on this program is faster.
     pub from_tokens: usize,
     /// Query heads of a KV head that a workgroup takes.
@@ -107,14 +107,14 @@ pub struct MatrixTuning {
     /// How GEMMs are cut.
     pub gemm: GemmTuning,
     /// From how many rows of the step on they are used.
-    pub least_rows: LeastRows,
+    pub min_rows: MinRows,
     /// How attention of many rows is cut.
     pub flash: FlashTile,
 }
 
 /// The smallest number of rows of the step for which a matmul runs on matrix units.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LeastRows {
+pub struct MinRows {
     /// For matrices of at least `small_weights` weights.
     pub large: usize,
     /// For smaller matrices, which do not fill the device either way.
@@ -123,10 +123,10 @@ pub struct LeastRows {
     pub small_weights: usize,
 }
 
-impl LeastRows {
+impl MinRows {
     /// The same number for all matrices.
-    pub const fn of_all(rows: usize) -> LeastRows {
-        LeastRows { large: rows, small: rows, small_weights: 0 }
+    pub const fn of_all(rows: usize) -> MinRows {
+        MinRows { large: rows, small: rows, small_weights: 0 }
     }
 
     /// The number for a matrix of so many weights.

@@ -9,7 +9,7 @@ pub struct Expectation {
     /// All are part of the kernel's name.
     name_parts: &'static [&'static str],
     /// The kernel is part of a program of so many rows.
-    least_rows: u32,
+    min_rows: u32,
     most_rows: u32,
     needs: Class,
 }
@@ -19,14 +19,14 @@ pub const EXPECTATIONS: [Expectation; 2] = [
     Expectation {
         family: "decode matmuls of INT4",
         name_parts: &["matmul", "int4"],
-        least_rows: 1,
+        min_rows: 1,
         most_rows: 8,
         needs: Class::PackedDot,
     },
     Expectation {
         family: "prefill matmuls of INT4",
         name_parts: &["int4"],
-        least_rows: 16,
+        min_rows: 16,
         most_rows: 512,
         needs: Class::Matrix,
     },
@@ -62,7 +62,7 @@ pub fn broken(model: &str, kernels: &[Kernel]) -> Vec<String> {
 impl Expectation {
     fn is_for(&self, kernel: &Kernel) -> bool {
         self.name_parts.iter().all(|part| kernel.name.contains(part))
-            && kernel.rows.iter().any(|rows| (self.least_rows..=self.most_rows).contains(rows))
+            && kernel.rows.iter().any(|rows| (self.min_rows..=self.most_rows).contains(rows))
     }
 }
 

@@ -146,7 +146,7 @@ fn in_one_dispatch(
         fused_tail: None,
         clears: 0,
         subgroup_size: target.subgroup_size,
-        counter_sync: counter_sync && target.chains,
+        counter_sync: counter_sync && target.counter_sync,
     };
     while decode.shared_bytes() > target.shared_memory_bytes && decode.split.tile > target.subgroup_size as usize {
         decode.split.tile /= 2;

@@ -35,7 +35,7 @@ use unicorn_kernels::sample::{self, SampleSpec};
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_runtime::Sampling;
 use unicorn_spirv::Target;
-use unicorn_spirv::target::{self, NextTuning};
+use unicorn_spirv::target::{self, FusedTailTuning};
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
 /// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
@@ -53,10 +53,10 @@ fn targets() -> Vec<Target> {
     subgroups.subgroup_size = device.subgroup_size;
     let llvmpipe = ["llvmpipe", "llvmpipe-mesa26"].into_iter().filter_map(target::by_name);
     let llvmpipe = llvmpipe.filter(|target| target.subgroup_size == device.subgroup_size);
-    let next = Some(NextTuning { most_added: usize::MAX, most_groups: usize::MAX, words_ahead: 1 });
+    let next = Some(FusedTailTuning { max_added: usize::MAX, max_groups: usize::MAX, words_ahead: 1 });
     let mut targets: Vec<Target> = llvmpipe.chain([generic, subgroups]).collect();
     for target in &mut targets {
-        (target.fused_tail, target.chains) = (next, true);
+        (target.fused_tail, target.counter_sync) = (next, true);
         without_what_the_device_lacks(target);
     }
     targets

@@ -118,7 +118,7 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
         let encoded = act_mul.is_some() && (prologue.is_none() || precision == Precision::Int8);
         let can_go_on = target.fused_tail.is_some() && encoded && prologue.is_some() && passes == 1;
         let next = next.filter(|_| can_go_on);
-        let counter_sync = counter_sync && target.chains;
+        let counter_sync = counter_sync && target.counter_sync;
         let plain = MatMulSpec { input: ActivationFormat::Quantized(precision), ..plain_matmul(&target, layout) };
         let with_sums = |(add, post_norm, sums)| (add, post_norm, sums && target.fused_tail.is_some());
         let spec = MatMulSpec {

@@ -34,7 +34,7 @@ fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (No
             format,
             lanes: target.norm.lanes.max(target.subgroup_size as usize),
             subgroup_size: target.subgroup_size,
-            counter_sync: counter_sync && target.chains,
+            counter_sync: counter_sync && target.counter_sync,
         };
         (spec, n_rows)
     })
