@@ -9,6 +9,7 @@
 //!
 //! A blessed file shows *that* something changed; only the differential tests say it is right.
 
+mod kernel;
 mod settings;
 mod stages;
 

@@ -24,3 +24,8 @@ pub mod launch;
 pub mod phoenix;
 
 pub use skip::skip;
+
+/// The program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

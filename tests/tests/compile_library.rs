@@ -1,8 +1,7 @@
-//! The compiler as a library: what a caller's mistakes and cancellations leave behind, and its example.
+//! The compiler as a library: what a caller's mistakes and cancellations leave behind.
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 
 use tests::compiled::{options, with};
 use tests::models::models;
@@ -92,18 +91,4 @@ fn a_compile_that_is_cancelled_leaves_nothing() {
         assert_eq!(files(folder.path()), ["out.unicorn"], "{stage}");
         assert_eq!(std::fs::read(&output).unwrap(), b"what was there");
     }
-}
-
-#[test]
-fn the_example_compiles_a_model() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("out.unicorn");
-    // Built beside the test programs: the profile of this run is the example's.
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--package", "unicorn-compiler", "--example", "compile", "--"]);
-    let ran = command.arg(models().join("tiny/llama-tied")).arg(&output).output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let text = String::from_utf8_lossy(&ran.stdout);
-    assert!(text.contains("weights\n") && text.contains("LlamaForCausalLM: "), "{text}");
-    assert!(unicorn_compiler::is_artifact(&output));
 }

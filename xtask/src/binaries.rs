@@ -63,7 +63,7 @@ impl Binaries {
 /// # Errors
 /// When they do not build.
 pub fn build_with_tests() -> Result<()> {
-    run(cargo().args(["build", "--workspace", "--bins", "--tests"]))
+    run(cargo().args(["build", "--workspace", "--bins", "--tests", "--examples"]))
 }
 
 /// The folder that cargo builds into, wherever it is on this machine.

@@ -47,7 +47,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         on_software_device(skipped.reported_by(command));
     };
     steps.time("tests", |times| {
-        // Without examples, which no test starts.
+        // Examples are programs that one of the tests starts.
         let programs = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
         suites::run_each(&programs, prepare, times)
     })?;

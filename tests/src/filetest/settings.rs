@@ -20,7 +20,7 @@ pub enum Settings {
     Plan(ModelSettings),
     /// The dispatches of the program that decodes a token of each of so many `sequences`, with the kernels they run.
     Dispatches(ModelSettings),
-    /// The words of one kernel.
+    /// One kernel: its WGSL, capabilities, and counts of its module's instructions.
     Spirv(KernelSettings),
 }
 

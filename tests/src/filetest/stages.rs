@@ -1,16 +1,14 @@
 //! What each stage prints.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use rspirv::binary::Disassemble;
 use unicorn_artifact::{ArtifactView, Order};
 use unicorn_compiler::Form;
 use unicorn_compiler::import::{self, ModelConfig};
 use unicorn_compiler::{fuse, graph};
-use unicorn_spirv::check::capabilities;
 
-use super::settings::{KernelSettings, ModelSettings, Settings};
+use super::kernel;
+use super::settings::{ModelSettings, Settings};
 use crate::compiled::{Compiled, options};
 
 /// The text of a stage, or what keeps it from being made.
@@ -25,7 +23,7 @@ pub fn run(settings: &Settings) -> Result<String, String> {
         }
         Settings::Plan(model) => Ok(compiled(model)?.text("plan")),
         Settings::Dispatches(model) => Ok(dispatches(&compiled(model)?.artifact(), model.sequences())),
-        Settings::Spirv(kernel) => disassembly(kernel),
+        Settings::Spirv(settings) => kernel::describe(settings),
     }
 }
 
@@ -63,17 +61,4 @@ fn dispatches(artifact: &[u8], sequences: u32) -> String {
             .expect("writing to a String");
     }
     text
-}
-
-fn disassembly(settings: &KernelSettings) -> Result<String, String> {
-    let binary = unicorn_spirv::emit(&settings.kernel, &settings.target()?).map_err(|error| error.to_string())?;
-    let module = rspirv::dr::load_words(&binary.words).map_err(|error| error.to_string())?;
-    let declared: BTreeSet<String> = capabilities(&module).into_iter().map(|one| format!("{one:?}")).collect();
-    if let Some(missing) = settings.require.iter().find(|one| !declared.contains(*one)) {
-        return Err(format!("capability {missing} is required, the words declare {declared:?}"));
-    }
-    if let Some(forbidden) = settings.forbid.iter().find(|one| declared.contains(*one)) {
-        return Err(format!("capability {forbidden} is forbidden, the words declare {declared:?}"));
-    }
-    Ok(module.disassemble())
 }
