@@ -231,7 +231,7 @@ fn window_bytes(frame: &[u8]) -> Option<u64> {
 
 #[cfg(feature = "write")]
 mod write {
-    use std::io::Write;
+    use std::io::{self, Write};
 
     use super::{MAX_WINDOW_BYTES, ModuleFrame, ModuleNeeds, ModuleRecord, ModuleSet};
 
@@ -250,9 +250,9 @@ mod write {
     impl ModuleSet {
         /// Stores `groups` of modules, each that is not empty as one frame; modules are numbered through.
         ///
-        /// # Panics
-        /// When zstd fails, which it does for want of memory only.
-        pub fn pack<'a>(groups: impl IntoIterator<Item = &'a [Module]>) -> ModuleSet {
+        /// # Errors
+        /// When zstd has not enough memory.
+        pub fn pack<'a>(groups: impl IntoIterator<Item = &'a [Module]>) -> io::Result<ModuleSet> {
             let mut set = ModuleSet::default();
             for modules in groups.into_iter().filter(|modules| !modules.is_empty()) {
                 let record =
@@ -260,20 +260,17 @@ mod write {
                 set.records.extend(modules.iter().map(record));
                 let words = modules.iter().flat_map(|module| &module.words);
                 let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
-                set.frames.push(ModuleFrame { modules: modules.len() as u32, zstd: compress(&bytes) });
+                set.frames.push(ModuleFrame { modules: modules.len() as u32, zstd: compress(&bytes)? });
             }
-            set
+            Ok(set)
         }
     }
 
-    fn compress(bytes: &[u8]) -> Vec<u8> {
-        let compress = || {
-            let mut encoder = zstd::Encoder::new(Vec::new(), LEVEL)?;
-            encoder.window_log(MAX_WINDOW_BYTES.ilog2())?;
-            encoder.write_all(bytes)?;
-            encoder.finish()
-        };
-        compress().expect("memory for zstd")
+    fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut encoder = zstd::Encoder::new(Vec::new(), LEVEL)?;
+        encoder.window_log(MAX_WINDOW_BYTES.ilog2())?;
+        encoder.write_all(bytes)?;
+        encoder.finish()
     }
 }
 
@@ -292,7 +289,7 @@ mod tests {
     #[test]
     fn modules_come_back_and_frames_nobody_wants_stay_packed() {
         let modules = [module(7), module(100_000), module(9)];
-        let set = ModuleSet::pack([&modules[..2], &[], &modules[2..]]);
+        let set = ModuleSet::pack([&modules[..2], &[], &modules[2..]]).unwrap();
         assert_eq!(set.validate(), Ok(()));
         assert_eq!((set.frames.len(), set.unpacked_bytes()), (2, 4 * (7 + 100_000 + 9)));
         let words: Vec<Vec<u32>> = modules.iter().map(|module| module.words.clone()).collect();
@@ -304,7 +301,7 @@ mod tests {
     #[test]
     fn a_frame_that_says_too_little_or_too_much_is_refused() {
         let modules = [module(7), module(8)];
-        let whole = ModuleSet::pack([&modules[..]]);
+        let whole = ModuleSet::pack([&modules[..]]).unwrap();
         let with = |change: &dyn Fn(&mut ModuleSet)| {
             let mut set = whole.clone();
             change(&mut set);
@@ -338,7 +335,7 @@ mod tests {
 
     #[test]
     fn windows_are_read_as_zstd_writes_them() {
-        let frame = |bytes: usize| ModuleSet::pack([&[module(bytes / 4)][..]]).frames[0].zstd.clone();
+        let frame = |bytes: usize| ModuleSet::pack([&[module(bytes / 4)][..]]).unwrap().frames[0].zstd.clone();
         for bytes in [20, 300, 70_000, 3 << 20, 20 << 20] {
             let window = window_bytes(&frame(bytes)).expect("a frame");
             assert!(window <= MAX_WINDOW_BYTES, "{bytes} bytes have a window of {window}");

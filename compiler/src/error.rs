@@ -88,6 +88,14 @@ pub enum CompileError {
         /// What it lacks.
         what: String,
     },
+    /// A target's kernels cannot be compressed: there is not enough memory.
+    #[error("kernels of target {target} cannot be compressed: {source}")]
+    Compression {
+        /// The target's name.
+        target: String,
+        /// What zstd reported.
+        source: std::io::Error,
+    },
     /// [`Progress`](crate::Progress) returned `Break`. Nothing half-written is left.
     #[error("compile was cancelled")]
     Cancelled,

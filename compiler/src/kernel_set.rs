@@ -36,14 +36,18 @@ pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dy
             specs.filter(|spec| !modules.contains_key(spec)).map(|spec| (spec, ())).collect();
         let new: Vec<&KernelSpec> = new.into_keys().collect();
         modules.extend(compile(&new, target)?);
-        targets.push(store(selected, programs, modules));
+        targets.push(store(selected, programs, modules)?);
         crate::progress::check(progress.advance(1))?;
     }
     Ok(Kernels { targets })
 }
 
 /// A target's kernels with their modules: the compiler's choices first, in a frame by themselves.
-fn store(selected: &TargetSelection, programs: &[Program], modules: &BTreeMap<&KernelSpec, Module>) -> TargetKernels {
+fn store(
+    selected: &TargetSelection,
+    programs: &[Program],
+    modules: &BTreeMap<&KernelSpec, Module>,
+) -> Result<TargetKernels> {
     let mut stored = Stored::default();
     let own: Vec<u32> = selected.kernels.iter().map(|kernel| stored.number(&modules[&kernel.spec])).collect();
     let own_modules = stored.modules.len();
@@ -62,16 +66,18 @@ fn store(selected: &TargetSelection, programs: &[Program], modules: &BTreeMap<&K
     };
     let pipelines = selected.kernels.iter().zip(own).map(pipeline).collect();
     let (own, others) = stored.modules.split_at(own_modules);
-    TargetKernels {
+    let packed = ModuleSet::pack([own, others]);
+    let modules = packed.map_err(|source| CompileError::Compression { target: selected.target.name.into(), source })?;
+    Ok(TargetKernels {
         name: selected.target.name.into(),
         matches: selected.target.matches(),
-        modules: ModuleSet::pack([own, others]),
+        modules,
         pipelines,
         programs: programs.to_vec(),
         checksum: Some(selected.checksum as u32),
         reads: Some(selected.bandwidth_probe as u32),
         fragments: selected.fragments.map(|index| index as u32),
-    }
+    })
 }
 
 /// Modules of a target in the order of their numbers, each content once.

@@ -302,7 +302,7 @@ impl Launch {
         let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, from_tokens: 0, dispatches }];
         let target = TargetKernels {
             name: self.target.name.into(),
-            modules: ModuleSet::pack([&modules[..]]),
+            modules: ModuleSet::pack([&modules[..]]).expect("memory for zstd"),
             matches: unicorn_artifact::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
             pipelines,
             programs,

@@ -48,7 +48,7 @@ fn a_chat_yields_pieces_and_continues_from_its_cache() {
 
     let answer = chat.ask("And who else?").unwrap();
     let (cached, prompt) = (answer.continuation().cached_tokens(), answer.continuation().prompt_tokens());
-    assert!(2 * cached > prompt, "{cached} of {prompt}");
+    assert!(0 < cached && cached < prompt, "{cached} of {prompt}");
     // An answer that is not read to its end stays in the history as far as it was read.
     drop(answer);
     assert_eq!(chat.history()[3], Message::new("assistant", ""));

@@ -142,7 +142,7 @@ fn decode_only(kernels: &Kernels) -> Kernels {
             let module = modules.len() as u32 - 1;
             target.pipelines.push(Pipeline { name, module, bindings, alternatives: Vec::new() });
         }
-        target.modules = ModuleSet::pack([&modules[..]]);
+        target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
         target
     };
     Kernels { targets: kernels.targets.iter().map(decode).collect() }

@@ -174,7 +174,7 @@ fn kernels() -> Kernels {
         targets: vec![TargetKernels {
             name: "toy".into(),
             matches,
-            modules: ModuleSet::pack([&modules[..]]),
+            modules: ModuleSet::pack([&modules[..]]).expect("memory for zstd"),
             pipelines,
             programs,
             checksum: None,

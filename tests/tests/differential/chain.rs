@@ -47,7 +47,7 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
     for barriers in [false, true] {
         let (sampled, recoveries) = launch.sample_and_recover(vocab, barriers);
         assert_eq!(products[sampled.token as usize], greatest);
-        let stalls = recoveries.iter().filter(|one| one.cause.contains("waited for the one before it")).count();
+        let stalls = recoveries.iter().filter(|one| one.cause.contains("waiting for the dispatch before")).count();
         assert_eq!((recoveries.len(), stalls), if barriers { (0, 0) } else { (1, 1) }, "{recoveries:?}");
         assert!(recoveries.iter().all(|one| one.barriers), "{recoveries:?}");
     }
