@@ -43,6 +43,9 @@ pub(super) fn parse<'a>(piece: &'a str, text: &'a str) -> Result<Block<'a>, Stri
     }
 }
 
+/// A directive's name and the rest of its line.
+type Directive<'a> = (&'a str, &'a str);
+
 struct Parser<'a> {
     piece: &'a str,
     lines: Vec<&'a str>,
@@ -56,7 +59,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Nodes up to a directive that ends or divides them, and that directive.
-    fn block(&mut self) -> Result<(Block<'a>, Option<(&'a str, &'a str)>), String> {
+    fn block(&mut self) -> Result<(Block<'a>, Option<Directive<'a>>), String> {
         let mut block = Block::new();
         while let Some(line) = self.lines.get(self.next) {
             self.next += 1;
