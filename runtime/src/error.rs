@@ -17,100 +17,217 @@ use crate::memory::tier_bytes::TierBytes;
 #[derive(Debug)]
 pub enum LoadError {
     /// The artifact could not be opened, mapped or read.
-    File { path: PathBuf, source: io::Error },
-    /// The artifact's bytes are not what they should be.
-    Artifact { path: PathBuf, source: ParseError },
-    /// A target's modules do not unpack.
-    Modules { target: String, source: ParseError },
+    File {
+        /// Path of the artifact.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// The file is no valid artifact, or its bytes differ from its hashes.
+    Artifact {
+        /// Path of the artifact.
+        path: PathBuf,
+        /// The first violation of the format that was found.
+        source: ParseError,
+    },
+    /// A target's SPIR-V modules cannot be unpacked.
+    Modules {
+        /// Name of the target.
+        target: String,
+        /// The first violation of the format that was found.
+        source: ParseError,
+    },
     /// No Vulkan loader on this machine.
-    NoLoader { detail: String },
-    /// There is a loader and no driver that it could use.
+    NoLoader {
+        /// Message of the dynamic linker.
+        detail: String,
+    },
+    /// There is a Vulkan loader, but no driver that it can load.
     NoDriver,
-    /// UNICORN_VALIDATE asks for a layer that is not installed.
+    /// The environment variable `UNICORN_VALIDATE` is set, but the validation layer is not installed.
     NoValidationLayer,
-    /// No device fits the choice; `found` says what there is, one line a device.
-    NoDevice { wanted: String, found: Vec<String> },
-    /// No target of the artifact fits the device; `reasons` says why, one a target.
-    NoTarget { device: String, reasons: Vec<String> },
-    /// The context asked for does not fit the model or the device's bindings.
-    Context { detail: String },
-    /// The device has less memory than the plan asks for, or it is split otherwise. Nothing was allocated.
+    /// No device fits the choice.
+    NoDevice {
+        /// Description of the requested device.
+        wanted: String,
+        /// Descriptions of the devices that exist, one each.
+        found: Vec<String>,
+    },
+    /// No target of the artifact fits the device.
+    NoTarget {
+        /// Name of the device.
+        device: String,
+        /// Why each target does not fit, one entry a target.
+        reasons: Vec<String>,
+    },
+    /// The requested context does not fit the model or the device's bindings.
+    Context {
+        /// What was requested and what is possible, in tokens or bytes.
+        detail: String,
+    },
+    /// The device has less memory than the plan needs, or another split of it. Nothing was allocated.
     InsufficientMemory(Box<InsufficientMemory>),
-    /// A buffer is larger than the device lets a shader see.
-    BindingTooLarge { what: String, bytes: u64, limit_bytes: u64 },
-    /// The device has no room for `what`; the sums of the whole model and what each heap offers.
-    OutOfMemory { what: String, wanted: Vec<TierBytes>, heaps: Vec<Heap> },
-    /// No way of making weights resident, or not the one that was asked for, exists for a tier; one reason a way.
-    Residency { tier: Tier, device: String, refusals: Vec<String> },
-    /// By the driver's or the kernel's account, something else is resident than was allocated.
-    NotResident { place: String, account: &'static str, expected: u64, tolerance: u64, found: u64 },
-    /// The file is whole, but `wrong` of `of` parts of a slice are resident with other bytes; the first of them is `range`.
-    WrongBytes { slice: usize, range: Range<u64>, wrong: usize, of: usize },
-    /// The artifact asks for more than this program can do.
-    Unsupported { what: String },
-    /// The driver refused a kernel.
-    Pipeline { name: String, source: Box<LoadError> },
+    /// A buffer is larger than the device can bind to a shader.
+    BindingTooLarge {
+        /// Name of the buffer.
+        what: String,
+        /// Size of the buffer, in bytes.
+        bytes: u64,
+        /// Largest binding of the device, in bytes.
+        limit_bytes: u64,
+    },
+    /// An allocation on the device failed.
+    OutOfMemory {
+        /// What the allocation was for.
+        what: String,
+        /// Bytes that the whole model needs, one entry a tier.
+        wanted: Vec<TierBytes>,
+        /// The device's heaps, with their sizes in bytes.
+        heaps: Vec<Heap>,
+    },
+    /// No upload path, or not the requested one, is available for a tier.
+    Residency {
+        /// The tier whose weights cannot be uploaded.
+        tier: Tier,
+        /// Name of the device.
+        device: String,
+        /// Why each path is unavailable, one entry a path.
+        refusals: Vec<String>,
+    },
+    /// The driver or the kernel reports another number of resident bytes than was allocated.
+    NotResident {
+        /// The memory that was measured.
+        place: String,
+        /// Source of the number: the driver or a kernel interface.
+        account: &'static str,
+        /// Allocated bytes.
+        expected: u64,
+        /// Largest accepted difference from `expected`, in bytes.
+        tolerance: u64,
+        /// Reported bytes.
+        found: u64,
+    },
+    /// The file matches its hashes, but resident bytes of a weight slice differ from it.
+    WrongBytes {
+        /// Index of the slice in the plan.
+        slice: usize,
+        /// The first part that differs, in bytes from the start of the slice.
+        range: Range<u64>,
+        /// Number of parts that differ.
+        wrong: usize,
+        /// Number of parts of the slice.
+        of: usize,
+    },
+    /// The artifact, or an option, needs a feature that this runtime or the device does not have.
+    Unsupported {
+        /// The missing feature, as a whole message.
+        what: String,
+    },
+    /// The driver rejected a kernel.
+    Pipeline {
+        /// Name of the pipeline.
+        name: String,
+        /// The error of the call that compiles it.
+        source: Box<LoadError>,
+    },
     /// A Vulkan call failed.
-    Vulkan { call: &'static str, code: String },
-    /// The device stopped answering while the model was loading.
-    DeviceLost { call: &'static str },
-    /// The system has no thread that could load weights beside the first steps.
-    NoThread { source: io::Error },
-    /// Weights that were on their way beside this did not arrive.
-    Loading { source: Arc<LoadError> },
+    Vulkan {
+        /// Name of the call.
+        call: &'static str,
+        /// Its result code.
+        code: String,
+    },
+    /// The device was lost while the model was loading.
+    DeviceLost {
+        /// Name of the call that reported it.
+        call: &'static str,
+    },
+    /// The thread of a lazy load could not be started.
+    NoThread {
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// A lazy load failed in its thread.
+    Loading {
+        /// Its error; all handles of the model share it.
+        source: Arc<LoadError>,
+    },
 }
 
 /// Why a step could not run.
 #[derive(Debug)]
 pub enum RunError {
+    /// The sequence would become longer than the context. Nothing was appended.
     ContextFull {
+        /// Longest sequence, in tokens.
         context_tokens: u32,
+        /// Length that the sequence would have, in tokens.
         needed_tokens: u64,
     },
+    /// A token id is outside the vocabulary. Nothing was appended.
     UnknownToken {
+        /// The token id.
         token: u32,
+        /// Size of the vocabulary; ids are below it.
         vocab_size: u32,
     },
+    /// No tokens were given, but at least one is needed to compute logits.
     NoTokens,
+    /// As many sequences exist as the model was loaded for.
     NoFreeSlot {
+        /// Sequences that can exist at a time.
         slots: u32,
     },
-    /// A sliding window has already given back what `truncate` would need.
+    /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to.
     Forgotten {
+        /// Requested length, in tokens.
         len_tokens: u32,
+        /// Position of the first token that is still in the KV cache.
         kept_from: u32,
     },
-    /// The session's [`crate::CancelToken`] was cancelled; what was fed by whole steps stays.
+    /// The session's [`crate::CancelToken`] was cancelled. Tokens of completed steps stay in the cache.
     Cancelled,
-    /// The artifact holds no program that gives what was asked for.
+    /// The artifact has no program that computes the requested output.
     NoProgram {
+        /// Description of the requested output.
         wanted: &'static str,
     },
-    /// Weights that were still on their way did not arrive, or not as they should.
+    /// A lazy load failed, so no step can run.
     Loading {
+        /// Its error; all sessions of the model share it.
         source: Arc<LoadError>,
     },
-    /// A sampling parameter outside its range.
+    /// A sampling parameter is outside its range.
     Sampling {
+        /// Name of the parameter.
         what: &'static str,
+        /// Its range.
         expected: &'static str,
+        /// Its value.
         found: String,
     },
-    /// The device was reset or did not finish in time, several times in a row. The next call tries again.
+    /// The device was lost, or a step exceeded its time limit, several times in a row. The next call tries again.
     DeviceLost {
+        /// What failed.
         detail: String,
     },
     /// The device was lost, and the model could not be made resident again. The next call tries again.
     NotRecovered {
         /// The call that failed.
         cause: String,
+        /// Error of the last attempt.
         source: Box<LoadError>,
     },
+    /// The host or the device ran out of memory during a step.
     OutOfMemory {
+        /// Name of the call that failed.
         what: String,
     },
+    /// A Vulkan call failed.
     Vulkan {
+        /// Name of the call.
         call: &'static str,
+        /// Its result code.
         code: String,
     },
 }

@@ -18,6 +18,30 @@
 //!
 //! Folders use only those before them in this order: `device`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
 //! `options`, `report`, `resident`, `session`, `model` (`tests/tests/rooms.rs`).
+//!
+//! # Example
+//!
+//! Loads an artifact on the best GPU, feeds a prompt and prints the ids of up to 32 tokens that follow:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use unicorn_runtime::{LoadOptions, Model, Sampling};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = LoadOptions { context_tokens: Some(256), ..LoadOptions::default() };
+//! let model = Model::load(Path::new("model.unicorn"), &options, &mut |_done_bytes, _total_bytes| ())?;
+//! let mut session = model.session()?;
+//! // `generate` appends the prompt's last token itself.
+//! session.feed(&[1, 42])?;
+//! for sampled in session.generate(7, &Sampling::default(), 32) {
+//!     println!("{}", sampled?.token);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+#![deny(missing_docs)]
 
 mod device;
 pub mod error;
@@ -59,6 +83,10 @@ pub use step::sampling::{Sampled, Sampling};
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError};
 pub use vk::crash;
+// Types of this crate's public signatures, so that a caller needs no dependency on the package itself.
+pub use unicorn_artifact::{
+    Account, Budget, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, Tier, TierAccount, TokenizerSection,
+};
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};

@@ -44,7 +44,7 @@ pub struct Model {
 
 impl Model {
     /// Reads the artifact, chooses device, target and context, makes the weights resident and records every program.
-    /// `progress` is told weight bytes done and in all.
+    /// `progress` is called with the number of weight bytes done and their total. Blocks until steps can run.
     ///
     /// # Errors
     /// [`LoadError`] says whether the file, the device or the room on it is to blame.

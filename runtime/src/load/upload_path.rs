@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use unicorn_artifact::Tier;
 
-/// How weight bytes reach the device. The [module](self) draws the four paths.
+/// How weight bytes reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadPath {
     /// The mapped file is imported as device memory (VK_EXT_external_memory_host). Never chosen automatically: a file that

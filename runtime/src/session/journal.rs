@@ -21,10 +21,13 @@ struct FedStep {
 
 /// A step to run again.
 pub struct Entry<'j> {
+    /// Index of the program among those of the target.
     pub program: usize,
-    /// Of the first token.
+    /// Position of the first token in the sequence.
     pub position: u32,
+    /// The tokens that the step appended.
     pub tokens: &'j [u32],
+    /// Variant of LongRoPE's frequencies that the step used; 0 for models without variants.
     pub rope_variant: u32,
 }
 
@@ -35,10 +38,12 @@ impl Journal {
         Journal { tokens: Vec::with_capacity(room), steps: Vec::with_capacity(room) }
     }
 
+    /// All tokens, in order.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
+    /// Number of tokens.
     pub fn len_tokens(&self) -> u32 {
         self.tokens.len() as u32
     }

@@ -43,14 +43,17 @@ impl Sequence {
         Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0 }
     }
 
+    /// The slot of the model that the sequence occupies, below [`crate::Model::slots`].
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
+    /// All tokens, in order.
     pub fn tokens(&self) -> &[u32] {
         self.journal.tokens()
     }
 
+    /// Number of tokens.
     pub fn len_tokens(&self) -> u32 {
         self.journal.len_tokens()
     }
@@ -173,6 +176,7 @@ impl Sequence {
         self.gpu_seconds += gpu_seconds;
     }
 
+    /// Seconds that the device spent in this sequence's steps since the last call.
     pub fn take_gpu_seconds(&mut self) -> f64 {
         std::mem::take(&mut self.gpu_seconds)
     }

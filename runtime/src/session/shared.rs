@@ -29,9 +29,13 @@ use crate::vk::instance::Instance;
 
 /// A loaded model.
 pub struct Shared {
+    /// The open artifact.
     pub artifact: Arc<ArtifactFile>,
+    /// Target, context and options that were chosen before loading.
     pub decided: Decided,
+    /// Facts of the device, read before loading.
     pub facts: DeviceFacts,
+    /// Progress and result of the upload, shared with the thread of a lazy load.
     pub streaming: Arc<StreamingState>,
     /// When its loading began.
     pub begun: Instant,
@@ -70,6 +74,7 @@ const MAX_TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 impl Shared {
+    /// A model whose slots are all free.
     pub fn new(
         artifact: Arc<ArtifactFile>,
         decided: Decided,
@@ -91,10 +96,12 @@ impl Shared {
         }
     }
 
+    /// The artifact's description of the model.
     pub fn model(&self) -> &ModelMeta {
         &self.artifact.meta().model
     }
 
+    /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
         self.decided.context_tokens
     }
@@ -135,12 +142,15 @@ impl Shared {
         self.give_back_slot(sequence.slot());
     }
 
+    /// Takes a free slot. Waits for no step.
+    ///
     /// # Errors
-    /// [`RunError::NoFreeSlot`].
+    /// [`RunError::NoFreeSlot`] when all slots are taken.
     pub fn take_slot(&self) -> Result<u32, RunError> {
         lock(&self.free_slots).pop().ok_or(RunError::NoFreeSlot { slots: self.slots() })
     }
 
+    /// Marks a slot as free again. Waits for no step.
     pub fn give_back_slot(&self, slot: u32) {
         lock(&self.free_slots).push(slot);
     }
@@ -188,6 +198,7 @@ impl Shared {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
+    /// Recoveries since the last call, oldest first. Waits for no step.
     pub fn take_recoveries(&self) -> Vec<Recovery> {
         std::mem::take(&mut lock(&self.recoveries))
     }

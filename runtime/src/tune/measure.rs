@@ -33,7 +33,7 @@ pub struct TuningResources {
 pub struct Effort {
     /// Rounds in which every candidate runs once, so that a slow phase of the device affects all of them.
     pub rounds: u32,
-    /// Most steps of a candidate in a round; a round of it ends early after [`ROUND`].
+    /// Most steps of a candidate in a round; a round of it ends early after 300 ms.
     pub steps: u32,
     /// Cached tokens that a step of one row of each sequence attends to; fewer where so many take another program.
     pub depth_tokens: u32,
