@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// f in `f(gate) · up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activation {
+    /// SiLU: `x / (1 + e^-x)`.
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,

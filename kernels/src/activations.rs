@@ -16,8 +16,8 @@
 //! The order of `Halves` is that in which lanes of a matrix unit hold what they take from 128 neighbouring weights of a row, see
 //! `register_gemm`: lane t of four has 32 consecutive ones, and unpacks elements two apart as a pair.
 //!
-//! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products see in decode and
-//! what matrix units see in prefill, f16 or the codes themselves, is the same number. (Products of gate and up that a GEMM from
+//! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products read in decode and
+//! what matrix units read in prefill, f16 or the codes themselves, is the same number. (Products of gate and up that a GEMM from
 //! registers makes are the exception: they keep all bits of an f16.) Q and K decide which token is looked at, so the projection into
 //! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
 //! its place: rows keep the stride of f32 elements in words.
@@ -37,13 +37,16 @@ pub const HALVES_BLOCK: usize = 128;
 /// Bits of a quantised activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Precision {
+    /// Codes of 8 bits, -127..=127.
     Int8,
+    /// Codes of 11 bits, -1023..=1023, in two int8 planes.
     Int11,
 }
 
 /// How one row of an activation is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ActivationFormat {
+    /// Not quantised: one f32 an element.
     F32,
     /// For packed integer dot products.
     Quantized(Precision),
@@ -70,7 +73,7 @@ impl Precision {
         }
     }
 
-    /// Greatest magnitude of a code.
+    /// Maximum magnitude of a code.
     pub fn code_max(self) -> f32 {
         match self {
             Precision::Int8 => 127.0,
@@ -97,6 +100,7 @@ impl Precision {
 const LEAST: f32 = 1e-30;
 
 impl ActivationFormat {
+    /// Precision of the codes; `None` for `F32`.
     pub fn precision(self) -> Option<Precision> {
         match self {
             ActivationFormat::F32 => None,
@@ -116,7 +120,7 @@ impl ActivationFormat {
         }
     }
 
-    /// What pieces that include `encode` want to know.
+    /// Values for pieces that include `encode`.
     pub(crate) fn values(self, values: Values) -> Values {
         let precision = self.precision().unwrap_or(Precision::Int8);
         values
@@ -130,7 +134,7 @@ impl ActivationFormat {
             .flag("INT11", precision == Precision::Int11)
     }
 
-    /// What pieces that include `encode_row` want to know besides, for rows of `cols` elements.
+    /// Values for pieces that include `encode_row`, those of `encode` included, for rows of `cols` elements.
     pub(crate) fn row_values(self, cols: usize, values: Values) -> Values {
         let precision = self.precision().unwrap_or(Precision::Int8);
         self.values(values)
@@ -292,7 +296,7 @@ fn encode_codes(precision: Precision, quantised: &[([i32; ACTIVATION_GROUP], f32
     words
 }
 
-/// The power of two by which a row is divided before it becomes f16: its greatest magnitude then is between 2^13 and 2^14,
+/// The power of two by which a row is divided before it becomes f16: its maximum magnitude then is between 2^13 and 2^14,
 /// where f16 neither overflows nor soon rounds.
 fn row_factor(row: &[f32]) -> f32 {
     let most = row.iter().fold(LEAST, |most, x| x.abs().max(most));

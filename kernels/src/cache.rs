@@ -1,7 +1,7 @@
 //! The paged KV cache: where `heads` (or the prologue of attention) puts a token's K and V, and attention finds them.
 //!
 //! ```text
-//! pool       pages of 32 tokens; a sequence's block table says which page holds its tokens 32 n .. 32 n + 32
+//! pool       pages of 32 tokens; a sequence's block table gives the page of its tokens 32 n .. 32 n + 32
 //! word       16 bytes: a chunk of 8 dimensions as f16, or of 16 as int8
 //! key page   [kv head]( [chunk][token] words, then for int8 [token] f32 scales )
 //! value page [kv head]( [token][chunk] words, then for int8 [token] f32 scales )
@@ -19,23 +19,29 @@ use crate::template::Values;
 /// Number format of the cached K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum KvFormat {
+    /// f16, without scales.
     F16,
+    /// int8 codes with one f32 scale for each token and head.
     Int8,
 }
 
 /// Shape of one layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CacheLayout {
+    /// Number format of K and V.
     pub format: KvFormat,
+    /// Number of KV heads.
     pub n_kv_heads: usize,
+    /// Elements of a head, without padding.
     pub head_dim: usize,
+    /// Tokens of a page.
     pub page_tokens: usize,
 }
 
 /// Bytes of a word, and 32-bit words in one.
 const WORD_BYTES: usize = 16;
 const WORD_LANES: usize = WORD_BYTES / 4;
-/// Greatest code of an int8 cache.
+/// Maximum code of an int8 cache.
 const CODE_MAX: f32 = 127.0;
 
 impl KvFormat {
@@ -47,6 +53,7 @@ impl KvFormat {
         }
     }
 
+    /// Name of the format: `f16` or `int8`.
     pub fn name(self) -> &'static str {
         match self {
             KvFormat::F16 => "f16",
@@ -77,7 +84,7 @@ impl CacheLayout {
         self.n_kv_heads * self.head_words() * WORD_BYTES
     }
 
-    /// What pieces that include `cache` want to know.
+    /// Values for pieces that include `cache`.
     pub(crate) fn values(&self, values: Values) -> Values {
         values
             .size("KV_HEADS", self.n_kv_heads)
@@ -95,7 +102,9 @@ impl CacheLayout {
 /// One token's K or V of one head, for twins.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
+    /// Index of the page in the pool.
     pub page: usize,
+    /// Index of the KV head.
     pub kv_head: usize,
     /// Token within the page.
     pub slot: usize,
@@ -104,7 +113,9 @@ pub struct Cell {
 /// How the chunks of a page lie: keys by chunk, values by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
+    /// K, in the order `[chunk][token]`.
     Keys,
+    /// V, in the order `[token][chunk]`.
     Values,
 }
 

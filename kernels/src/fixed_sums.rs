@@ -40,7 +40,7 @@ fn unit() -> f32 {
     2f32.powi(FRACTION_BITS as i32)
 }
 
-/// What pieces that include `clear_sums` want to know, of a kernel that zeroes so many elements.
+/// Values for pieces that include `clear_sums`, in a kernel that zeroes `clears` elements.
 pub(crate) fn clearing(clears: usize, values: Values) -> Values {
     assert!(clears.is_multiple_of(4), "sums are zeroed four at a time");
     values.flag("CLEARS", clears > 0).size("CLEARED_QUADS", clears / 4)

@@ -1,5 +1,5 @@
 //! The matmul behind a kernel, done by the workgroups that made its input: each multiplies what it made by the columns of the next
-//! matrix that want it, and adds that part to [`sums`](crate::fixed_sums). One dispatch less, and one hand-over between dispatches.
+//! matrix that use it, and adds that part to [`sums`](crate::fixed_sums). One dispatch less, and one hand-over between dispatches.
 //!
 //! ```text
 //!              x ──▶ gate, up ──▶ product ──▶ down                x ──▶ gate, up ──▶ 32 elements ──▶ 32 columns of down ─┐
@@ -19,6 +19,7 @@ use crate::template::Values;
 /// The next matrix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FusedTailSpec {
+    /// Format and shape of the packed matrix.
     pub layout: WeightLayout,
 }
 

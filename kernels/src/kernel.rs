@@ -19,7 +19,7 @@ pub(crate) trait Kernel {
         false
     }
 
-    /// Whether lanes must hold fragments of cooperative matrices as `register_gemm` draws them.
+    /// Whether lanes must hold fragments of cooperative matrices as in `register_gemm`.
     fn lanes_hold_fragments(&self) -> bool {
         false
     }

@@ -30,12 +30,19 @@ pub const WORD_BYTES: usize = 16;
 /// Number format of a packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightFormat {
-    Int4 { group: u32 },
+    /// INT4 codes with a scale and a zero point for each group.
+    Int4 {
+        /// Consecutive weights of a row that share a scale and a zero point.
+        group: u32,
+    },
+    /// INT8 codes; 32 consecutive weights of a row share an f16 scale.
     Int8,
+    /// f16 weights without parameters.
     F16,
 }
 
 impl WeightFormat {
+    /// Name of the format: `int4/<group>`, `int8` or `f16`.
     pub fn name(self) -> String {
         match self {
             WeightFormat::Int4 { group } => format!("int4/{group}"),
@@ -62,10 +69,12 @@ impl WeightFormat {
         }
     }
 
+    /// 16-byte words of one row in one block.
     pub fn chunks_per_block(self) -> usize {
         self.block_cols() / self.chunk_cols()
     }
 
+    /// Whether a block ends with a word of parameters.
     pub fn has_params(self) -> bool {
         self != WeightFormat::F16
     }
@@ -86,7 +95,7 @@ impl WeightFormat {
     }
 }
 
-/// What pieces that unpack weights of these formats want to know.
+/// Values for pieces that unpack weights of these formats.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
     values
         .flag("INT4", formats.iter().any(|format| matches!(format, WeightFormat::Int4 { .. })))
@@ -100,16 +109,21 @@ pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
 /// A packed matrix of `rows` outputs and `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WeightLayout {
+    /// Number format of the weights.
     pub format: WeightFormat,
+    /// Number of outputs, without padding.
     pub rows: usize,
+    /// Number of inputs, without padding.
     pub cols: usize,
 }
 
 impl WeightLayout {
+    /// Number of tiles of [`TILE_ROWS`] rows.
     pub fn tiles(&self) -> usize {
         self.rows.div_ceil(TILE_ROWS)
     }
 
+    /// Number of blocks along the columns.
     pub fn blocks_per_tile(&self) -> usize {
         self.cols.div_ceil(self.format.block_cols())
     }
@@ -119,10 +133,12 @@ impl WeightLayout {
         self.blocks_per_tile() * self.format.block_cols()
     }
 
+    /// Size of one tile in bytes.
     pub fn tile_bytes(&self) -> usize {
         self.blocks_per_tile() * self.format.block_words() * WORD_BYTES
     }
 
+    /// Size of the packed matrix in bytes, padding included.
     pub fn bytes(&self) -> usize {
         self.tiles() * self.tile_bytes()
     }

@@ -1,11 +1,13 @@
 //! What each kernel means: its parameters, its bindings, its WGSL and a plain CPU twin to check it by.
 //!
 //! In: a [`KernelSpec`], in which every shape is a number. Out: WGSL text and the list of bindings it expects; or, from
-//! the twin, the same result by loops that are written to be read. This crate does not know model files, placement,
-//! SPIR-V or devices; what a device likes arrives as numbers in a spec (tile sizes, subgroup size).
+//! the twin, the same result by loops that are written to be read. This crate does not depend on model files, placement,
+//! SPIR-V or devices; what suits a device is given as numbers in a spec (tile sizes, subgroup size).
 //!
 //! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `unicorn_artifact::step`).
-//! Activations are row-major, one row a token: f32, or as `activations` draws them.
+//! Activations are row-major, one row a token: f32, or a format of `activations`.
+
+#![deny(missing_docs)]
 
 // The vocabulary, lowest first.
 pub mod activation;

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 pub struct Number(u32);
 
 impl Number {
+    /// The key of `value`.
     pub fn new(value: f32) -> Number {
         Number(value.to_bits())
     }
 
+    /// The value as f32.
     pub fn get(self) -> f32 {
         f32::from_bits(self.0)
     }

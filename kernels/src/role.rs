@@ -1,15 +1,18 @@
 //! What each buffer is to its kernel, and how WGSL declares it: the vocabulary in which kernels and dispatches are wired.
 
-/// What a binding is to its kernel; the position in [`KernelSpec::bindings`] is its number in the shader.
+/// What a binding is to its kernel; the position in [`KernelSpec::bindings`](crate::KernelSpec::bindings) is its number in the shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindingSpec {
+    /// Role of the buffer.
     pub role: Role,
+    /// Whether the kernel writes to the buffer.
     pub writes: bool,
 }
 
-/// The roles that a kernel's buffers play, by which a dispatch is wired.
+/// Roles of a kernel's buffers, by which a dispatch is wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
+    /// The step's header and rows, see `unicorn_artifact::step`.
     Step,
     /// The same, which the kernel prepares for the step after.
     StepState,
@@ -25,26 +28,27 @@ pub enum Role {
     Second,
     /// The residual stream before the sum.
     Residual,
+    /// The activation that is written.
     Output,
     /// The same, written four elements at a time.
     OutputQuads,
     /// The same as integers: rows of `activations`.
     Encoded,
-    /// What attention found in each split, see `combine`.
+    /// Partial results of attention, one for each split, see `combine`.
     Partials,
     /// The same, written and read by workgroups of one dispatch.
     Exchange,
     /// Sums of cooperative matrices, written and read likewise.
     ExchangedSums,
-    /// The packed matrix behind, see `next`.
+    /// The packed matrix of the next matmul, see `fused_tail`.
     TailWeights,
-    /// What workgroups add their parts to, see `sums`.
+    /// What workgroups add their parts to, see `fixed_sums`.
     FixedSums,
     /// Others, which the next dispatch adds to: they are zeroed.
     ClearedFixedSums,
     /// The activation that is read, made so.
     InputFixedSums,
-    /// Counters of what has been left there; 0 between dispatches.
+    /// Completion counters of the parts that have been written; 0 between dispatches.
     CompletionCounters,
     /// The slots of the dispatch before and of this one, see `counter_sync`.
     SyncCounters,
@@ -52,6 +56,7 @@ pub enum Role {
     AllSyncCounters,
     /// The residual stream after the sum.
     Sum,
+    /// One f32 for each output of the matrix or element of the row.
     Bias,
     /// What the products of gate and up are divided by before they become f16: a power of two, above which none is.
     ProductFactor,
@@ -59,10 +64,15 @@ pub enum Role {
     NormWeight,
     /// Weight of the norm on the input before it is added to the residual.
     PostNormWeight,
+    /// Weight of the RMS norm of query heads: (head_dim) f32.
     QueryNorm,
+    /// Weight of the RMS norm of key heads: (head_dim) f32.
     KeyNorm,
+    /// Cosines and sines, see `heads`.
     RopeTable,
+    /// The pool of key pages, see `cache`.
     Keys,
+    /// The pool of value pages, see `cache`.
     Values,
     /// `unicorn_artifact::step::Output`s.
     Sampled,
@@ -129,9 +139,9 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
 
 /// The same for a kernel that may have `counter_sync`, and that loads from the buffers of `held` before it waits.
 ///
-/// What dispatches that synchronise by counters write for each other is `@coherent`: no barrier makes one see it. Buffers of `held` are declared as if the
-/// kernel wrote them: NVIDIA's compiler moves loads of what nobody writes to where they are used, behind the wait, and there they take
-/// the time of a read of memory.
+/// Buffers that dispatches synchronised by counters write for each other are `@coherent`: there is no barrier between them that
+/// would make the writes visible. Buffers of `held` are declared as if the kernel wrote them: NVIDIA's compiler moves loads of
+/// data that no invocation writes to where they are used, behind the wait, and there they take the time of a read of memory.
 pub(crate) fn declarations_with_sync(bindings: &[BindingSpec], counter_sync: bool, held: &[Role]) -> String {
     declare(bindings, |role| counter_sync && role.is_of_the_step(), if counter_sync { held } else { &[] })
 }

@@ -1,6 +1,6 @@
 //! [`KernelSpec`]: which kernel, with which numbers. Equal specs are one pipeline.
 //!
-//! A new kernel is a folder with its [`Kernel`], its `mod` line in `lib.rs`, and its line in the list below. No other file of this crate
+//! A new kernel is a folder with its `Kernel`, its `mod` line in `lib.rs`, and its line in the list below. No other file of this crate
 //! imports this one.
 
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ kernels! {
     DecodeAttention(crate::decode_attention::DecodeAttentionSpec) "decode attention"
     /// Attention of many rows, on matrix units.
     Flash(crate::flash::FlashSpec) "flash"
-    /// What attention's splits found, put together.
+    /// Combines the partial results of attention's splits.
     Combine(crate::combine::CombineSpec) "combine"
     /// One operation on each element.
     Elementwise(crate::elementwise::ElementwiseSpec) "elementwise"
@@ -97,7 +97,7 @@ impl KernelSpec {
         self.kernel().workgroups(rows)
     }
 
-    /// Whether it counts on the device's lanes to hold fragments of cooperative matrices as `register_gemm` draws them.
+    /// Whether the kernel requires that the device's lanes hold fragments of cooperative matrices as in `register_gemm`.
     pub fn lanes_hold_fragments(&self) -> bool {
         self.kernel().lanes_hold_fragments()
     }

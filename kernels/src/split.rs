@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::Values;
 
-/// Which rows look at the cache together, at what, in how many parts.
+/// Which rows read the cache together, which tokens of it, in how many parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Split {
     /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
     pub rows_per_group: usize,
-    /// Cached tokens that a workgroup looks at together; splits are whole tiles.
+    /// Cached tokens that a workgroup processes at a time; splits are whole tiles.
     pub tile: usize,
     /// A row sees this many tokens, its own included; `None`: all up to its own.
     pub window: Option<usize>,
@@ -54,7 +54,7 @@ impl Split {
         (0..tiles.div_ceil(tiles_per_split).max(1)).map(|part| start(part)..start(part + 1)).collect()
     }
 
-    /// What pieces that include `split` want to know.
+    /// Values for pieces that include `split`.
     pub(crate) fn values(&self, values: Values) -> Values {
         values
             .size("ROWS", self.rows_per_group)

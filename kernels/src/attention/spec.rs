@@ -17,27 +17,33 @@ use crate::template::{Values, render};
 pub struct AttentionSpec {
     /// Query heads of one KV head.
     pub gqa: usize,
+    /// Shape of the layer's cache.
     pub cache: CacheLayout,
+    /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
+    /// Division of the cached tokens between workgroups.
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Words of K, and of V, that a lane has under way at a time, at most.
+    /// Words of K, and of V, that a lane has in flight, at most.
     pub words_ahead: usize,
     /// Rows of `input`: q as `heads` leaves it or, with a prologue, q, k and v.
     pub input_stride: usize,
     /// What `heads` would do, in its place: one part each for q, k and v.
     pub prologue: Option<HeadsSpec>,
+    /// `cap` in `cap * tanh(score / cap)`; `None`: scores are not capped.
     pub softcap: Option<Number>,
+    /// Words between rows of the output.
     pub output_stride: usize,
     /// Of the result, where `split` has no room for parts of one.
     pub output: ActivationFormat,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 
 /// Cached tokens that are scored at a time, and lanes of a workgroup.
 pub const TILE: usize = 64;
-/// Runs of a tile whose greatest scores are found apart, without subgroups.
+/// Runs of a tile whose maximum scores are found separately, without subgroups.
 const PARTS: usize = 8;
 
 impl Kernel for AttentionSpec {

@@ -9,10 +9,15 @@ use crate::combine::{MASKED, partial_quads};
 pub struct AttentionInputs<'a> {
     /// As `heads` leaves them, in rows of `query_stride`.
     pub queries: &'a [f32],
+    /// f32 elements between rows of `queries`.
     pub query_stride: usize,
+    /// Pool of key pages, in 32-bit words.
     pub keys: &'a [u32],
+    /// Pool of value pages, in 32-bit words.
     pub values: &'a [u32],
+    /// Position of each row in the sequence, in tokens.
     pub positions: &'a [u32],
+    /// Page of the pool for each page of the sequence.
     pub block_table: &'a [u32],
 }
 
@@ -55,7 +60,7 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
     }
 }
 
-/// Σ e^(score - greatest) · v over `tokens`, the greatest score, and Σ e^(score - greatest).
+/// Σ e^(score - max) · v over `tokens`, the maximum score `max`, and Σ e^(score - max).
 fn mix(
     spec: &AttentionSpec,
     inputs: &AttentionInputs,

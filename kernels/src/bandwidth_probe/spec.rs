@@ -12,7 +12,7 @@ pub struct BandwidthProbeSpec {}
 
 /// What every device has: Vulkan promises workgroups of 128.
 pub(super) const LANES: usize = 128;
-/// Words of 16 bytes that a lane has under way at a time.
+/// Words of 16 bytes that a lane has in flight.
 pub(super) const LOADS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);
 pub(super) const BLOCK_WORDS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / 4;
 

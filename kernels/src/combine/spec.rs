@@ -10,14 +10,19 @@ use crate::template::{Values, render};
 /// Parameters of one combine pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CombineSpec {
+    /// Number of query heads.
     pub n_heads: usize,
+    /// Elements of a head.
     pub head_dim: usize,
     /// As attention's `split.room`.
     pub room: usize,
+    /// Words between rows of the output.
     pub output_stride: usize,
+    /// Format of the result.
     pub output: ActivationFormat,
     /// Of a workgroup, as many as a head has vectors of four at least; those that its width leaves share its splits.
     pub lanes: usize,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 
@@ -39,7 +44,7 @@ pub(crate) fn result_role(format: ActivationFormat) -> Role {
     if format == ActivationFormat::F32 { Role::Output } else { Role::Encoded }
 }
 
-/// What pieces that include `result` want to know.
+/// Values for pieces that include `result`.
 pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
     assert!(format.lies_in_heads(n_heads, head_dim), "groups lie within heads, found {format:?}");
     let values = format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)));

@@ -2,11 +2,12 @@
 //! devices whose subgroups hold a head.
 //!
 //! Formulas, the cache and the splits are those of `attention`. What differs is how little waits: K and V of a subgroup's first
-//! tokens are on their way while it norms and turns queries, softmax and mix need no workgroup memory, and the splits of a head
-//! count themselves as they leave their parts: the last one puts them together (a part is drawn in `combine`).
+//! tokens are in flight while it norms and rotates queries, softmax and mix need no workgroup memory, and the splits of a head
+//! increment a completion counter when they have written their parts: the last one combines them (the layout of a part is in
+//! `combine`).
 //!
 //! ```text
-//! arrivals   [row][workgroup of heads] u32: splits that have left their part; 0 before and after each dispatch
+//! completion counters   [row][workgroup of heads] u32: splits that have written their part; 0 before and after each dispatch
 //! ```
 
 mod spec;

@@ -23,29 +23,33 @@ pub struct DecodeAttentionSpec {
     pub gqa: usize,
     /// A subgroup has a lane for each chunk of a head.
     pub cache: CacheLayout,
+    /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
     /// Of one row; its tile is the workgroup's lanes.
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
-    /// Words of K, and of V, that a lane has under way while something else is waited for.
+    /// Words of K, and of V, that a lane has in flight while it waits for other data.
     pub words_ahead: usize,
     /// q, k and v, one part each.
     pub heads: HeadsSpec,
+    /// `cap` in `cap * tanh(score / cap)`; `None`: scores are not capped.
     pub softcap: Option<Number>,
+    /// Words between rows of the output.
     pub output_stride: usize,
+    /// Format of the result.
     pub output: ActivationFormat,
-    /// The matmul that the result of one row is for: each split has its weights, and the last of a head to arrive does it.
+    /// The matmul that reads the result of one row: each split loads its weights, and the last split of a head to complete does it.
     pub fused_tail: Option<FusedTailSpec>,
     /// As `MatMulSpec::clears`.
     pub clears: usize,
     /// Divides a page's tokens.
     pub subgroup_size: u32,
-    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`.
+    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`.
     pub counter_sync: bool,
 }
 
-/// Parts that a lane has under way while it puts them together.
+/// Partial results that a lane has in flight while it combines them.
 const GATHERED: usize = 8;
 
 impl Kernel for DecodeAttentionSpec {
@@ -180,7 +184,7 @@ impl DecodeAttentionSpec {
         self.cache.format.chunk() / 4
     }
 
-    /// Quads of the result that are put together at a time, and lanes that share the splits of each.
+    /// Quads of the result that are combined at a time, and lanes that share the splits of each.
     fn pass(&self) -> (usize, usize) {
         let lanes = (self.heads_per_group * self.cache.head_dim.div_ceil(4)).min(self.lanes());
         (lanes, self.lanes() / lanes)

@@ -11,12 +11,17 @@ use crate::template::{Values, render};
 /// Parameters of one elementwise kernel over rows of `width`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ElementwiseSpec {
+    /// The operation.
     pub op: ElementwiseOp,
+    /// Elements of a row.
     pub width: usize,
+    /// Elements between rows of the inputs.
     pub input_stride: usize,
+    /// Elements between rows of the output.
     pub output_stride: usize,
 }
 
+/// What is computed for each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ElementwiseOp {
     /// `input + second`

@@ -11,10 +11,13 @@ use crate::template::{Values, render};
 /// Parameters of one lookup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EmbedSpec {
+    /// Format and shape of the embedding matrix, or of a part of its rows.
     pub layout: WeightLayout,
     /// Token of the layout's first row.
     pub first_token: usize,
+    /// Elements between rows of the output.
     pub output_stride: usize,
+    /// Factor of every element of the embedding.
     pub scale: Number,
 }
 

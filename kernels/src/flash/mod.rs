@@ -1,6 +1,6 @@
 //! Attention of prefill on cooperative matrices: many rows of one sequence over the paged KV cache.
 //!
-//! Formula and cache as in `attention`. A workgroup takes the query heads of one KV head that `heads_per_group` says and a few
+//! Formula and cache as in `attention`. A workgroup takes `heads_per_group` query heads of one KV head and a few
 //! rows: together `queries` vectors. It walks the pages that some of them see, and skips the others:
 //!
 //! ```text

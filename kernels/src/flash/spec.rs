@@ -16,7 +16,7 @@ use crate::template::{Values, render};
 const SLICE: usize = 80;
 /// f16 numbers in one vec4<u32>.
 const HALVES_PER_WORD: usize = 8;
-/// ln(2^14): the greatest weight is 2^14, far below 65504.
+/// ln(2^14): the largest weight is 2^14, far below 65504.
 const LIFT: f32 = 9.704_061;
 
 /// Parameters of one flash attention pipeline.

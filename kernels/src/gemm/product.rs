@@ -12,14 +12,17 @@ use crate::template::Values;
 /// `y[t][n] = Σ_k W[n][k] · x[t][k]`, with bias, and activation·mul of interleaved gate and up tiles.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Product {
+    /// Format and shape of the weights W.
     pub layout: WeightLayout,
     /// Of the codes that are read.
     pub input: Precision,
-    /// Words between rows of the input and elements between rows of the output.
+    /// Words between rows of the input.
     pub input_stride: usize,
+    /// Elements between rows of the output.
     pub output_stride: usize,
     /// First column of the output that this matrix writes.
     pub output_first: usize,
+    /// Whether a bias is added, one f32 for each row of the matrix.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
@@ -27,10 +30,13 @@ pub struct Product {
 
 /// Buffers of the twin, as the kernel binds them.
 pub struct GemmInputs<'a> {
+    /// The packed matrix, in the spec's layout.
     pub packed: &'a [u8],
     /// (rows, input_stride)
     pub codes: &'a [u32],
+    /// (rows of the matrix) f32; not read where the spec has no bias.
     pub bias: &'a [f32],
+    /// Rows of the step.
     pub n_rows: usize,
 }
 

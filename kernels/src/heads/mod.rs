@@ -8,7 +8,7 @@
 //! rope table   vec2(cos, sin)   variant 0: [position / 256][pair], then [position % 256][pair]; variant 1 the same
 //! ```
 //!
-//! Pages of the cache are drawn in `cache`. Where each row of a step is the only row of its sequence, attention does all
+//! The layout of the cache's pages is in `cache`. Where each row of a step is the only row of its sequence, attention does all
 //! this itself, as its prologue.
 
 mod spec;

@@ -14,41 +14,58 @@ pub const ROPE_FINE: usize = 256;
 /// Parameters of one heads kernel: the parts of one source row, in the order in which they lie there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HeadsSpec {
+    /// Parts of a source row.
     pub parts: Vec<HeadsPart>,
+    /// Shape of the layer's cache.
     pub cache: CacheLayout,
+    /// Elements between rows of the input.
     pub input_stride: usize,
+    /// Elements between rows of the output.
     pub output_stride: usize,
+    /// Epsilon of the RMS norms.
     pub eps: Number,
     /// Elements of a head that RoPE turns; 0 when no part is turned.
     pub rotary_dim: usize,
     /// Coarse entries of one variant of the RoPE table.
     pub rope_coarse: usize,
+    /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 
 /// Consecutive heads that are treated alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HeadsPart {
+    /// Number of heads.
     pub n_heads: usize,
     /// RMS norm with the weight of this role (`QueryNorm` or `KeyNorm`).
     pub norm: Option<NormOf>,
+    /// Whether RoPE is applied.
     pub rope: bool,
+    /// Factor of the elements that go to `Destination::Output`; not applied to the cache.
     pub scale: Number,
+    /// Where the heads are written.
     pub to: Destination,
 }
 
+/// Heads whose RMS norm is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NormOf {
+    /// Query heads: `Role::QueryNorm`.
     Query,
+    /// Key heads: `Role::KeyNorm`.
     Key,
 }
 
+/// Where the heads of a part are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Destination {
     /// f32 rows of `output_stride`, heads from 0.
     Output,
+    /// Key pages of the cache.
     Keys,
+    /// Value pages of the cache.
     Values,
 }
 
@@ -112,7 +129,7 @@ impl HeadsSpec {
         self.has(|part| part.norm == Some(of))
     }
 
-    /// What pieces that include `vectors` want to know, besides the cache's.
+    /// Values for pieces that include `vectors`, without those of the cache.
     pub(crate) fn values(&self, values: Values) -> Values {
         values
             .size("ROTARY_PAIRS", self.rotary_dim / 2)

@@ -7,13 +7,19 @@ use crate::norm::{NormSpec, norm_row};
 
 /// Buffers of the twin; caches in 32-bit words.
 pub struct HeadsInputs<'a> {
+    /// (rows, input_stride)
     pub input: &'a [f32],
+    /// (head_dim), weight of the RMS norm of query heads; empty where there is none.
     pub query_norm: &'a [f32],
+    /// (head_dim), weight of the RMS norm of key heads; empty where there is none.
     pub key_norm: &'a [f32],
+    /// (cos, sin) pairs, as `rope_table` makes them.
     pub rope_table: &'a [[f32; 2]],
+    /// Position of each row in the sequence, in tokens.
     pub positions: &'a [u32],
     /// Of one sequence and this KV group: page of the pool for each page of the sequence.
     pub block_table: &'a [u32],
+    /// Variant of the RoPE table: 0, or 1 for LongRoPE's long frequencies.
     pub rope_variant: usize,
 }
 

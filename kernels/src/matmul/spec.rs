@@ -17,9 +17,11 @@ use crate::template::{Values, render};
 /// Parameters of one matmul pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatMulSpec {
+    /// Format and shape of the weights W.
     pub layout: WeightLayout,
-    /// Elements between rows of the input and of the output.
+    /// Words between rows of the input.
     pub input_stride: usize,
+    /// Words between rows of the output.
     pub output_stride: usize,
     /// First column of the output that this matrix writes (a large head is cut into several matrices).
     pub output_first: usize,
@@ -29,19 +31,23 @@ pub struct MatMulSpec {
     pub prologue: Option<NormSpec>,
     /// F32, or Codes: then a workgroup makes whole groups of them.
     pub output: ActivationFormat,
+    /// Whether a bias is added, one f32 for each row of the matrix.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
-    /// The matmul that this one's result, codes of one row, is for; workgroups do it, too.
+    /// The matmul that reads this one's result, codes of one row; the same workgroups compute it.
     pub fused_tail: Option<FusedTailSpec>,
     /// Elements of the sums that the dispatch behind this one adds to, zeroed here; a multiple of 4, or 0.
     pub clears: usize,
+    /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
     /// Reads row `StepHeader::logits_row` only and writes row 0.
     pub row_from_step: bool,
+    /// How lanes share the work.
     pub tile: MatMulTile,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`. Not of f32
+    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`. Not of f32
     /// activations.
     pub counter_sync: bool,
 }
@@ -57,13 +63,14 @@ pub struct MatMulTile {
     pub split_k: usize,
     /// Lane groups of 8 · split_k in a workgroup.
     pub group_tiles: usize,
-    /// Groups of 32 columns that a lane has under way at a time, where the input is integers.
+    /// Groups of 32 columns that a lane has in flight, where the input is integers.
     pub unroll: usize,
     /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
     pub passes: usize,
     /// With `counter_sync`, the kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
     /// saves their registers.
     pub early: bool,
+    /// How the lanes of a subgroup share what they load.
     pub sharing: Sharing,
 }
 
@@ -74,14 +81,15 @@ pub enum Sharing {
     /// Not at all.
     #[default]
     Own,
-    /// A lane loads one of every eight activations and gets the others from its neighbours: where each lane pays for its load.
+    /// A lane loads one of every eight activations and gets the others from its neighbours: for devices where each lane's load has a cost.
     Broadcast,
     /// Lanes take eight columns of a row, the rows of a tile follow one another: where what is the same for all lanes is
-    /// loaded once, and other loads are dear. Needs `columns` of 1.
+    /// loaded once, and other loads are slow. Needs `tokens_per_lane` of 1.
     Across,
 }
 
 impl MatMulTile {
+    /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> usize {
         TILE_ROWS * self.split_k * self.group_tiles
     }
@@ -290,7 +298,7 @@ impl MatMulSpec {
     /// Numbers by which loops are unrolled.
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
-        // Groups that a lane has under way, and rounds in which it has had all of its own.
+        // Groups that a lane has in flight, and rounds in which it has had all of its own.
         let own = activations::groups(self.layout.cols).div_ceil(tile.split_k);
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.

@@ -7,16 +7,23 @@ use crate::norm::norm_row;
 
 /// Buffers of the twin, as the kernel binds them.
 pub struct MatMulInputs<'a> {
+    /// The packed matrix, in the spec's layout.
     pub packed: &'a [u8],
     /// The matrix of the matmul behind; empty where there is none.
     pub tail_packed: &'a [u8],
     /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
     pub input: &'a [u32],
+    /// (rows, input_stride), the residual stream before the sum; empty unless the prologue adds it.
     pub residual: &'a [f32],
+    /// (cols), weight of the prologue's norm; empty without a prologue.
     pub norm_weight: &'a [f32],
+    /// (cols), weight of the norm on the input before the sum; empty where there is none.
     pub post_norm_weight: &'a [f32],
+    /// (rows of the matrix) f32; empty where there is none.
     pub bias: &'a [f32],
+    /// Rows of the step.
     pub n_rows: usize,
+    /// The only row that is read where the spec has `row_from_step`.
     pub logits_row: usize,
 }
 

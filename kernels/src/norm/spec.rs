@@ -13,9 +13,11 @@ use crate::template::{Values, render};
 /// Parameters of one norm; the same record describes a matmul's prologue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NormSpec {
+    /// Elements of a row.
     pub width: usize,
     /// Elements between rows, the same for all operands.
     pub stride: usize,
+    /// Epsilon of the RMS norm.
     pub eps: Number,
     /// Sum with the residual first, and store the sum.
     pub add: bool,
@@ -27,8 +29,9 @@ pub struct NormSpec {
     pub format: ActivationFormat,
     /// Of the kernel of its own: a multiple of 8.
     pub lanes: usize,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Of the kernel of its own: waits for the dispatch before it, and counts itself for the next, without a barrier: see `counter_sync`.
+    /// Of the standalone kernel: synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`.
     pub counter_sync: bool,
 }
 

@@ -10,6 +10,7 @@ use crate::template::{Values, render};
 /// Parameters of one quantisation of activations; `activations::encode_row` is its twin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuantizeSpec {
+    /// Elements of a row.
     pub width: usize,
     /// Elements between rows of the input, and words between rows of the output.
     pub stride: usize,
@@ -17,6 +18,7 @@ pub struct QuantizeSpec {
     pub format: ActivationFormat,
     /// Of a workgroup: a multiple of 8.
     pub lanes: usize,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 

@@ -31,7 +31,7 @@ pub struct RegisterGemmSpec {
     pub splits: usize,
     /// Invocations of a subgroup: a multiple of 4.
     pub subgroup_size: u32,
-    /// Whether the device's lanes hold the elements of matrices that `fragments` draws.
+    /// Whether the device's lanes hold the elements of matrices as in `fragments`.
     pub lanes_hold_fragments: bool,
 }
 

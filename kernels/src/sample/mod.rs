@@ -1,11 +1,11 @@
-//! Drawing the next token of each sequence from its row of logits, on the GPU.
+//! Samples the next token of each sequence from its row of logits, on the GPU.
 //!
-//! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, draw. Each filter is a threshold on the
-//! logit, found without sorting the vocabulary: the k-th greatest by a radix search over the bits of the floats, the top-p
-//! threshold among the few hundred tokens that usually remain, else by bisection on the probability mass above it. Ties at a threshold all stay. Temperature 0 takes the greatest logit, the
-//! lowest token id among equals.
+//! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, sample. Each filter is a threshold on the
+//! logit, found without sorting the vocabulary: the k-th largest by a radix search over the bits of the floats, the top-p
+//! threshold among the few hundred tokens that usually remain, else by bisection on the probability mass above it. Ties
+//! at a threshold all stay. Temperature 0 takes the largest logit, the lowest token id among equals.
 //!
-//! The random number is PCG-RXS-M-XS-32 (O'Neill 2014) over seed and draw counter, so a seed gives the same text again.
+//! The random number is PCG-RXS-M-XS-32 (O'Neill 2014) over the seed and the sample counter, so equal seeds give equal text.
 
 mod spec;
 mod twin;

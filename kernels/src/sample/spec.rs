@@ -12,13 +12,15 @@ use crate::template::{Values, render};
 /// Parameters of one sampler.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SampleSpec {
+    /// Tokens of the vocabulary: logits of a row.
     pub vocab: usize,
     /// Elements between rows of the logits.
     pub logits_stride: usize,
-    /// Lanes; each owns a run of consecutive tokens while drawing.
+    /// Lanes of the workgroup; each has a run of consecutive tokens while it samples.
     pub workgroup: usize,
+    /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// The program synchronises by counters: where a dispatch gave up waiting, the output holds it (`Output::stalled`).
+    /// The program synchronises by counters: where a dispatch gave up waiting, the output reports it (`Output::stalled`).
     pub counter_sync: bool,
 }
 

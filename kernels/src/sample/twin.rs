@@ -57,7 +57,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
     SampledToken { token: token.unwrap_or(*candidates.last().expect("the greatest always stays")), candidates }
 }
 
-/// The draw's random number in [0, 1).
+/// The random number of this sample, in [0, 1).
 pub fn uniform(sampler: &Sampler) -> f32 {
     let state = pcg(sampler.sample ^ pcg(sampler.seed_low ^ pcg(sampler.seed_high)));
     (state >> 8) as f32 / 16_777_216.0
