@@ -1,4 +1,4 @@
-//! [`Progress`]: who is told how far a compile is, and may end it.
+//! [`Progress`]: receives the progress of a compile, and can cancel it.
 
 use std::fmt::{self, Display};
 use std::ops::ControlFlow;

@@ -3,11 +3,11 @@
 //! ```text
 //! submitted, at most two        ended            taken
 //! [steps 5 to 8] [9 to 12]  ──► step 4, step 3 ──► the stream's next token
-//!                            read by the stream, or by whoever needs the device next
+//!                            read by the stream, or by the next user of the device
 //! ```
 //!
-//! The device keeps the samples of the last few steps only, and steps of others overwrite them. So whoever needs the device for
-//! something else first waits for the steps in flight and keeps their samples here; the stream that they are for takes them
+//! The device keeps the samples of the last few steps only, and other steps overwrite them. Before the device is used for
+//! another sequence, the steps in flight are awaited and their samples stored here, from where their stream takes them
 //! without the device.
 
 use std::collections::VecDeque;

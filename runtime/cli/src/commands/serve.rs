@@ -73,7 +73,7 @@ fn stop_at_sigterm(stopper: Stopper) {
     }
 }
 
-/// Nobody who sends a request sees what `unicorn-run` notes about synthetic weights on stderr, so they are not served.
+/// Synthetic weights are not served: the note about them goes to stderr, which clients do not see.
 fn refuse_synthetic(args: &ServeArgs) -> Result<(), CliError> {
     let model = read(&args.artifact, |view| view.meta.model.synthetic.then(|| view.meta.model.name.clone()))?;
     match model {
