@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 use unicorn_artifact::{ArtifactView, MappedFile};
 
 use crate::args::LoadArgs;
 use crate::error::CliError;
 use crate::files::tuning_file;
-use crate::terminal::output::note;
+use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
@@ -98,7 +98,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Mo
         cache_folder: if args.no_cache { None } else { user_cache_folder() },
         ..options
     };
-    let bar = ProgressBar::no_length().with_style(
+    let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
             .expect("the template is a constant"),
     );

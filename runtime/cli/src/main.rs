@@ -31,7 +31,7 @@ use crate::commands::{
     bench, devices, doctor, generate, inspect, logits, perplexity, profile, replan, serve, top, tune,
 };
 use crate::error::CliError;
-use crate::terminal::output::note;
+use crate::terminal::output::{Verbosity, print_error, set_verbosity};
 use clap::Parser;
 
 /// Exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it rejects. A closed stdout (`| head`) is
@@ -42,13 +42,18 @@ fn main() -> ExitCode {
     match run(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {
-            note(format_args!("error: {message}"));
+            print_error(message);
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(args: Args) -> Result<(), CliError> {
+    set_verbosity(match (args.output.quiet, args.output.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, true) => Verbosity::Verbose,
+        (false, false) => Verbosity::Normal,
+    });
     match args.command {
         None => generate::run(&args.run),
         Some(Command::Serve(args)) => serve::run(&args),

@@ -1,11 +1,36 @@
-//! Results on stdout, notes on stderr.
+//! Results on stdout; notes and errors on stderr.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
 
 use crate::error::CliError;
+
+/// How much is printed beside results and errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Nothing.
+    Quiet,
+    /// Notes, progress, and a summary.
+    Normal,
+    /// Everything that was measured.
+    Verbose,
+}
+
+/// Sets the verbosity of this process. The first call counts.
+pub fn set_verbosity(verbosity: Verbosity) {
+    let _ = VERBOSITY.set(verbosity);
+}
+
+/// The verbosity of this process.
+pub fn verbosity() -> Verbosity {
+    VERBOSITY.get().copied().unwrap_or(Verbosity::Normal)
+}
+
+static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
 
 /// Prints text that ends its own lines.
 pub fn print(text: &str) -> Result<(), CliError> {
@@ -19,13 +44,31 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(json + "\n"))
 }
 
-/// Prints a line on stderr. Errors of stderr, such as a full disk behind a log, are ignored.
+/// Prints a line on stderr, unless `--quiet` is given. Errors of stderr, such as a full disk behind a log, are ignored.
 pub fn note(line: impl Display) {
     note_part(format_args!("{line}\n"));
 }
 
 /// The same without a line break.
 pub fn note_part(text: impl Display) {
+    if verbosity() != Verbosity::Quiet {
+        write_stderr(text);
+    }
+}
+
+/// Prints `error: …` on stderr, even with `--quiet`.
+pub fn print_error(message: impl Display) {
+    write_stderr(format_args!("error: {message}\n"));
+}
+
+/// A progress bar on stderr; hidden with `--quiet`, and where stderr is not a terminal.
+pub fn progress_bar() -> ProgressBar {
+    let is_shown = verbosity() != Verbosity::Quiet && io::stderr().is_terminal();
+    let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    ProgressBar::with_draw_target(None, target)
+}
+
+fn write_stderr(text: impl Display) {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
 }

@@ -9,13 +9,11 @@ mod cases;
 mod measure;
 mod report;
 
-use indicatif::ProgressBar;
-
 use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::load::{load_for, max_positions};
 use crate::report::statistics::LoadStatistics;
-use crate::terminal::output::{note, print, print_json};
+use crate::terminal::output::{note, print, print_json, progress_bar};
 use cases::Cases;
 use measure::Bench;
 use report::{BenchReport, LoadedFor};
@@ -26,7 +24,8 @@ pub use measure::random_tokens;
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let Cases { groups, notes } = Cases::new(args, max_positions(&args.artifact)?);
     notes.iter().for_each(note);
-    let bar = ProgressBar::new(groups.iter().map(|group| group.cases.len() as u64).sum());
+    let bar = progress_bar();
+    bar.set_length(groups.iter().map(|group| group.cases.len() as u64).sum());
     let mut report = BenchReport::new(args.repetitions);
     for group in groups {
         let model = load_for(&args.artifact, &args.load, group.context_tokens, group.slots)?;

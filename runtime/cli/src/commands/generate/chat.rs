@@ -12,7 +12,7 @@ use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::report::statistics::LoadStatistics;
 use crate::terminal::interrupt;
-use crate::terminal::output::note;
+use crate::terminal::output::{note, print_error};
 
 /// Reads lines until /quit or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
 pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
@@ -45,7 +45,7 @@ pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
             Ok(Line::System(text)) => chat.options_mut().system = (!text.is_empty()).then(|| text.to_owned()),
             Ok(Line::Set(name, value)) => {
                 if let Err(error) = sampling.set(name, value) {
-                    note(format_args!("error: {error}"));
+                    print_error(&error);
                 }
             }
             Ok(Line::Quit) => return Ok(()),
@@ -54,11 +54,11 @@ pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
                 match answer(&mut runner, &mut chat, text, args.lazy) {
                     Ok(()) => {}
                     // The conversation can go on after most errors: /clear, a shorter question.
-                    Err(CliError::Failed(error)) if !runner.model.is_broken() => note(format_args!("error: {error}")),
+                    Err(CliError::Failed(error)) if !runner.model.is_broken() => print_error(&error),
                     Err(error) => return Err(error),
                 }
             }
-            Err(error) => note(format_args!("error: {error}")),
+            Err(error) => print_error(&error),
         }
     }
 }

@@ -8,14 +8,14 @@
 mod decide;
 mod report;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 use unicorn_artifact::header::hex;
 
 use crate::args::TuneArgs;
 use crate::error::CliError;
 use crate::files::tuning_file::TuningFile;
 use crate::load::{load_candidates, max_positions};
-use crate::terminal::output::{print, print_json};
+use crate::terminal::output::{print, print_json, progress_bar};
 use decide::{choices, decided};
 use report::{StepTimes, TuneReport, VersionTimes};
 use unicorn_runtime::{Effort, Model, StepShape, TimedPipeline};
@@ -77,7 +77,7 @@ fn measure(
     effort: Effort,
 ) -> Result<StepTimes, CliError> {
     let name = report::step_name(shape);
-    let bar = ProgressBar::no_length().with_style(
+    let bar = progress_bar().with_style(
         ProgressStyle::with_template("tuning {msg:44} {bar:30} {pos}/{len}").expect("the template is a constant"),
     );
     let mut progress = |done: u32, all: u32| {

@@ -1,0 +1,46 @@
+//! `unicorn-run MODEL`, `run` and `chat`.
+
+use std::path::PathBuf;
+
+use clap::value_parser;
+
+use super::{COMMON, LoadArgs, MEMORY, SamplingArgs};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = COMMON)]
+pub struct RunArgs {
+    /// Artifact made by unicorn-compile
+    #[arg(required = true, help_heading = None::<&str>)]
+    pub artifact: Option<PathBuf>,
+    /// Prompt to continue
+    #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// File that holds the prompt
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+    /// Continue the prompt as it is (the default with a prompt); without one, read it from standard input even on a terminal
+    #[arg(long, conflicts_with = "chat")]
+    pub raw: bool,
+    /// Put the prompt into the model's chat template
+    #[arg(long)]
+    pub chat: bool,
+    /// System message of a chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// Maximum number of tokens to generate [default: until a stop token or a full context]
+    #[arg(short, long = "n-predict", value_name = "N")]
+    pub n_predict: Option<u32>,
+    /// Context in tokens [default: the model's maximum, or as much as fits the memory]
+    #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+    /// Print text and statistics as one JSON object on stdout
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Start generating when the first layers are loaded, and load the rest during the first steps
+    #[arg(long, conflicts_with = "load_alone", help_heading = MEMORY, hide_short_help = true)]
+    pub lazy: bool,
+}

@@ -1,0 +1,48 @@
+//! Options of every command that loads a model.
+
+use clap::value_parser;
+
+use unicorn_artifact::Budget;
+use unicorn_runtime::UploadPath;
+
+use super::{DEVICE, EXPERT, MEMORY};
+
+/// Which device, and how the model is loaded.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct LoadArgs {
+    /// Device number or part of its name, as `devices` lists them [default: the best GPU]
+    #[arg(short, long, env = "UNICORN_DEVICE", help_heading = DEVICE)]
+    pub device: Option<String>,
+    /// Name of the artifact's target to run [default: the first that fits the device]
+    #[arg(long, value_name = "NAME", help_heading = DEVICE, hide_short_help = true)]
+    pub target: Option<String>,
+    /// Memory budget of each tier, such as vram=8GiB,gtt=20GiB [default: all free memory]
+    #[arg(long, value_name = "TIER=SIZE,…", help_heading = MEMORY, hide_short_help = true)]
+    pub budget: Option<Budget>,
+    /// Upload path of the weights: import (the mapped file itself), map (read into mapped device memory), host (read into host
+    /// memory that is imported) or staging (copied on the device) [default: the fastest of the last three that the device supports]
+    #[arg(long, value_name = "PATH", help_heading = MEMORY, hide_short_help = true)]
+    pub residency: Option<UploadPath>,
+    /// Verify the weights in device memory against the artifact's hashes (the default)
+    #[arg(long, overrides_with = "no_verify", help_heading = MEMORY, hide_short_help = true)]
+    pub verify: bool,
+    /// Do not verify the weights
+    #[arg(long, overrides_with = "verify", help_heading = MEMORY, hide_short_help = true)]
+    pub no_verify: bool,
+    /// Compile kernels after the weights are loaded, not at the same time: a slower start, in which nothing disturbs the measured
+    /// loading rate
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub load_alone: bool,
+    /// Longest time of one submission to the device, in milliseconds [default: 100]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..), help_heading = EXPERT, hide_short_help = true)]
+    pub submission_ms: Option<u32>,
+    /// Compile every kernel again, and write no cache for the next start
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub no_cache: bool,
+    /// Run the compiler's choice of kernels, not the result of `tune`
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub no_tune: bool,
+    /// Synchronise dispatches with barriers only, without counters
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub barriers: bool,
+}

@@ -1,0 +1,140 @@
+//! The command line, as clap parses it: a file for each group of commands. Defaults are llama.cpp's where both have the option.
+//!
+//! Options stand under the headings below. `-h` lists those of everyday use on one screen: all others have `hide_short_help`.
+
+mod generate;
+mod serve;
+
+mod load;
+mod sampling;
+
+mod bench;
+mod profile;
+mod quality;
+mod tune;
+
+mod inspect;
+mod system;
+
+mod output;
+
+use clap::{Parser, Subcommand};
+
+pub use bench::BenchArgs;
+pub use generate::RunArgs;
+pub use inspect::{InspectArgs, ReplanArgs};
+pub use load::LoadArgs;
+pub use output::OutputArgs;
+pub use profile::ProfileArgs;
+pub use quality::{LogitsArgs, PerplexityArgs};
+pub use sampling::SamplingArgs;
+pub use serve::ServeArgs;
+pub use system::{DevicesArgs, DoctorArgs, TopArgs};
+pub use tune::TuneArgs;
+
+/// What the command is mostly called with.
+const COMMON: &str = "Common";
+/// How the next token is sampled.
+const SAMPLING: &str = "Sampling";
+/// Where weights and KV cache live, and how they get there.
+const MEMORY: &str = "Memory";
+/// Which device, and which target of the artifact.
+const DEVICE: &str = "Device";
+/// What is changed to measure, or to find an error.
+const EXPERT: &str = "Expert";
+
+/// Generates text with a compiled model on a Vulkan device.
+///
+/// With a prompt (-p, --file, or standard input) the continuation goes to stdout and statistics to stderr. On a terminal
+/// without a prompt, it starts a chat.
+#[derive(Debug, Parser)]
+#[command(
+    name = "unicorn-run",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve OpenAI's HTTP API, several requests at a time
+    Serve(ServeArgs),
+    /// List the Vulkan devices, their features, and which targets of an artifact run on each
+    Devices(DevicesArgs),
+    /// Check this machine's drivers, limits and memory, and print what to change
+    Doctor(DoctorArgs),
+    /// Show the GPUs and every running unicorn-run: tokens/s, memory, clocks, power, KV pages
+    Top(TopArgs),
+    /// Show the contents of an artifact and its memory plan; needs no GPU
+    Inspect(InspectArgs),
+    /// Plan an artifact's memory again, for example with another budget; runs unicorn-compile
+    Replan(ReplanArgs),
+    /// Measure prefill and decode with random tokens
+    Bench(BenchArgs),
+    /// Measure every kernel of prefill and decode with the device's timestamps
+    Profile(ProfileArgs),
+    /// Find the fastest kernels on this device and save the result beside the artifact
+    Tune(TuneArgs),
+    /// Measure perplexity on a text, as llama-perplexity does
+    Perplexity(PerplexityArgs),
+    /// Write the logits of given tokens to a safetensors file
+    Logits(LogitsArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn an_artifact_needs_no_subcommand() {
+        let args = Args::try_parse_from(["unicorn-run", "m.unicorn", "-p", "text", "-n", "64", "--temp", "0"]).unwrap();
+        assert!(args.command.is_none());
+        assert_eq!(args.run.artifact, Some("m.unicorn".into()));
+        assert_eq!((args.run.n_predict, args.run.sampling.resolve().temperature), (Some(64), 0.0));
+    }
+
+    #[test]
+    fn a_subcommand_needs_no_artifact_of_its_own() {
+        let args = Args::try_parse_from(["unicorn-run", "devices", "--json"]).unwrap();
+        assert!(matches!(args.command, Some(Command::Devices(DevicesArgs { artifact: None, json: true, .. }))));
+        assert!(Args::try_parse_from(["unicorn-run", "m.unicorn", "-p", "text", "devices"]).is_err());
+        assert!(Args::try_parse_from(["unicorn-run"]).is_err());
+    }
+
+    #[test]
+    fn every_command_can_be_quiet_or_verbose() {
+        for line in [&["unicorn-run", "m", "-q"][..], &["unicorn-run", "bench", "m", "--quiet"]] {
+            assert!(Args::try_parse_from(line).unwrap().output.quiet, "{line:?}");
+        }
+        assert!(Args::try_parse_from(["unicorn-run", "tune", "-v", "m"]).unwrap().output.verbose);
+        assert!(Args::try_parse_from(["unicorn-run", "m", "-q", "-v"]).is_err());
+    }
+
+    /// The commands, and below them what most people need.
+    #[test]
+    fn short_help_fits_a_screen() {
+        let short = Args::command().render_help().to_string();
+        assert!(short.lines().count() <= 45, "{short}");
+        let long = Args::command().render_long_help().to_string();
+        for heading in [COMMON, SAMPLING, MEMORY, DEVICE, EXPERT] {
+            assert_eq!(long.lines().filter(|line| *line == format!("{heading}:")).count(), 1, "{heading} in:\n{long}");
+        }
+    }
+}

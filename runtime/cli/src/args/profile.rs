@@ -1,0 +1,32 @@
+//! `profile`.
+
+use std::path::PathBuf;
+
+use clap::value_parser;
+
+use super::{COMMON, LoadArgs};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = COMMON)]
+pub struct ProfileArgs {
+    /// Artifact made by unicorn-compile
+    #[arg(help_heading = None::<&str>)]
+    pub artifact: PathBuf,
+    /// Tokens of the prompt
+    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1 << 30))]
+    pub n_prompt: u32,
+    /// Decode steps after the prompt
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 30))]
+    pub n_gen: u32,
+    /// Number of sequences that decode together, each after the prompt
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub sequences: u32,
+    /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
