@@ -1,4 +1,4 @@
-//! Sizes and bandwidths as people write them: `16 GiB`, `89.6 GB/s`.
+//! Sizes, bandwidths and rates of arithmetic as people write them: `16 GiB`, `89.6 GB/s`, `8.9 TFLOP/s`.
 
 /// Units of bytes; those of three letters are powers of 1024.
 const UNITS: [(&str, u64); 8] = [
@@ -38,6 +38,16 @@ pub fn bytes_per_s(text: &str) -> Result<u64, String> {
     amount.ok_or_else(|| "a positive number with a unit such as MB/s, GB/s, MiB/s or GiB/s".to_owned())
 }
 
+/// Operations a second of `text`: a positive number of GFLOP/s or TFLOP/s.
+///
+/// # Errors
+/// What was expected, without the text itself.
+pub fn flop_per_s(text: &str) -> Result<u64, String> {
+    let bytes = text.strip_suffix("FLOP/s").map(|amount| format!("{amount}B"));
+    let amount = bytes.and_then(|amount| self::bytes(&amount).ok());
+    amount.ok_or_else(|| "a positive number with a unit of GFLOP/s or TFLOP/s".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +58,7 @@ mod tests {
         assert_eq!(bytes("16GB"), Ok(16_000_000_000));
         assert_eq!(bytes("7.75 GiB"), Ok(31 << 28));
         assert_eq!(bytes_per_s("89.6 GB/s"), Ok(89_600_000_000));
+        assert_eq!(flop_per_s("8.9 TFLOP/s"), Ok(8_900_000_000_000));
     }
 
     #[test]
@@ -58,5 +69,6 @@ mod tests {
             assert!(bytes(text).is_err(), "{text}");
         }
         assert!(bytes_per_s("89.6 GB").is_err());
+        assert!(flop_per_s("8.9 TB/s").is_err() && flop_per_s("8.9").is_err() && flop_per_s("9999 TFLOP/s").is_err());
     }
 }

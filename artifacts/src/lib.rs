@@ -24,10 +24,13 @@ pub mod amount;
 pub mod budget;
 pub mod codec;
 pub mod error;
+pub mod fit;
 pub mod hash;
 pub mod header;
 pub mod int4;
 pub mod kernels;
+#[cfg(feature = "machines")]
+pub mod machine;
 pub mod map;
 pub mod meta;
 pub mod modules;
@@ -50,6 +53,8 @@ pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
     TargetMatch,
 };
+#[cfg(feature = "machines")]
+pub use machine::Machine;
 pub use map::MappedFile;
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 #[cfg(feature = "write")]

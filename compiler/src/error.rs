@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use unicorn_artifact::Tier;
+use unicorn_artifact::machine::MachineError;
 use unicorn_kernels::KvFormat;
 
 use crate::weights::FormatPolicy;
@@ -124,6 +125,17 @@ pub enum Remedy {
 pub type Result<T> = std::result::Result<T, CompileError>;
 
 impl CompileError {
+    /// The error of a machine that cannot be planned for.
+    pub fn of_machine(error: MachineError) -> CompileError {
+        let what = error.to_string();
+        match error {
+            MachineError::Unknown { .. } => CompileError::Option { option: "machine", what },
+            MachineError::NoTier { .. } => CompileError::Option { option: "budget", what },
+            MachineError::Io { path, source } => CompileError::Io { path, source },
+            MachineError::Malformed { path, what } => CompileError::Malformed { path, what },
+        }
+    }
+
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> CompileError + '_ {
         move |source| CompileError::Io { path: path.to_owned(), source }
     }

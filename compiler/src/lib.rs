@@ -34,7 +34,6 @@ mod progress;
 
 mod export;
 mod kernel_set;
-mod machine;
 mod outputs;
 mod replan;
 mod report;
@@ -87,7 +86,6 @@ use weights::{PackedWeight, PackedWeights};
 pub use emit::Form;
 pub use error::{CompileError, Remedy, Result};
 pub use export::export;
-pub use machine::{Machine, MachineTier};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_replaced, write_text};
 pub use progress::{Progress, Silent, Stage};
@@ -95,6 +93,7 @@ pub use replan::{ReplanOptions, replan};
 pub use report::{PlanReport, Report, TensorFigures};
 pub use weights::{FormatPolicy, WeightsOption};
 
+pub use unicorn_artifact::machine::{Machine, MachineError, MachineTier};
 pub use unicorn_artifact::view::is_artifact;
 pub use unicorn_artifact::{Account, Budget, Kernels, MachinePlan, Plan, Reader, Tier, TierAccount, TierPlan};
 pub use unicorn_kernels::KvFormat;

@@ -6,9 +6,9 @@ use unicorn_spirv::{Target, target};
 
 use crate::emit::Form;
 use crate::error::{CompileError, Result};
-use crate::machine::Machine;
 use crate::select::SelectOptions;
 use crate::weights::{FormatPolicy, WeightsOption};
+use unicorn_artifact::Machine;
 
 /// What a compile is asked for. Checked by [`compile`](crate::compile) and [`plan`](crate::plan) before they begin.
 ///

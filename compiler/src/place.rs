@@ -6,9 +6,10 @@ pub mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use unicorn_artifact::fit::{Choice, LOGITS, STEP, step_buffer_bytes};
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
-use unicorn_artifact::step::{self, MAX_OUTPUTS, Output};
+use unicorn_artifact::step::{MAX_OUTPUTS, Output};
 use unicorn_artifact::{
     ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program,
     SlicePlan, Tier, WeightPlan,
@@ -26,7 +27,7 @@ use crate::select::{
     stride,
 };
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
-use tiers::{Demand, Seat, Tiers};
+use tiers::{Demand, Tiers};
 
 /// What is to be placed, and on which machine.
 pub struct PlaceRequest<'a> {
@@ -60,10 +61,6 @@ pub struct WeightPlacement {
     pub ids: Vec<PackedId>,
 }
 
-/// The buffer that lies with the activations; all others are host buffers.
-const LOGITS: &str = "logits";
-/// The host buffer whose size depends on the context.
-const STEP: &str = "step";
 /// One of two buffers that weights pass through where memory cannot be written in place.
 const STAGING_BYTES: u64 = 64 << 20;
 
@@ -122,8 +119,8 @@ fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
     for tier in [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host] {
         let mut open = false;
         for (index, weight) in weights.list.iter().enumerate() {
-            let seat = tiers.weights[index];
-            if seat.tier != tier {
+            let choice = tiers.weights[index];
+            if choice.tier != tier {
                 continue;
             }
             let offset = placement.slices.last().map_or(0, |slice| slice.bytes.next_multiple_of(BUFFER_ALIGN));
@@ -142,26 +139,11 @@ fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
                 len_bytes: weight.len_bytes,
                 layer: weight.layer.map(|layer| layer as u32),
                 bytes_read_per_token: weight.bytes_read_per_token,
-                reason: seat.explain(&weight.reason),
+                reason: choice.explain(&weight.reason),
             });
         }
     }
     placement
-}
-
-/// What follows a reason where a faster tier was full.
-const NO_ROOM: &str = "; no room in ";
-
-impl Seat {
-    /// `reason`, and where a faster tier was full, that.
-    fn explain(self, reason: &str) -> String {
-        // An earlier plan may have found another tier full.
-        let (reason, _) = reason.split_once(NO_ROOM).unwrap_or((reason, ""));
-        match self.rather {
-            Some(full) => format!("{reason}{NO_ROOM}{}", full.name()),
-            None => reason.into(),
-        }
-    }
 }
 
 /// The KV groups' pages, before they have a tier.
@@ -181,18 +163,18 @@ fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Ve
     groups.iter().map(plan).collect()
 }
 
-fn place_kv(groups: Vec<KvGroupPlan>, seats: &[Seat]) -> Vec<KvGroupPlan> {
-    let place = |(group, seat): (KvGroupPlan, &Seat)| {
-        let reason = seat.explain(&group.reason);
-        KvGroupPlan { tier: seat.tier, reason, ..group }
+fn place_kv(groups: Vec<KvGroupPlan>, choices: &[Choice]) -> Vec<KvGroupPlan> {
+    let place = |(group, choice): (KvGroupPlan, &Choice)| {
+        let reason = choice.explain(&group.reason);
+        KvGroupPlan { tier: choice.tier, reason, ..group }
     };
-    groups.into_iter().zip(seats).map(place).collect()
+    groups.into_iter().zip(choices).map(place).collect()
 }
 
 /// Buffers that both host and GPU see.
 fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<BufferPlan> {
     let n_groups = kv_groups(request.config).len();
-    let step_bytes = step_buffer_bytes(n_groups, request.context_tokens as usize);
+    let step_bytes = step_buffer_bytes(vec![PAGE_TOKENS as u32; n_groups], request.context_tokens);
     [
         ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
         (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),
@@ -437,11 +419,6 @@ fn range_of(binding: &Binding) -> Range {
     };
     let end = if binding.len_bytes == 0 { u64::MAX } else { binding.offset_bytes + binding.len_bytes };
     (key, binding.offset_bytes, end)
-}
-
-/// Bytes of the step buffer for one sequence of `context_tokens`.
-fn step_buffer_bytes(n_groups: usize, context_tokens: usize) -> u64 {
-    4 * (step::TABLES_AT + n_groups * context_tokens.div_ceil(PAGE_TOKENS)) as u64
 }
 
 #[cfg(test)]

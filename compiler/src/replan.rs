@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use unicorn_artifact::machine::with_budget;
 use unicorn_artifact::rewrite::replace_plan;
-use unicorn_artifact::{Account, ArtifactView, Budget, MappedFile};
+use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile};
 
 use crate::error::{CompileError, Result};
-use crate::machine::{Machine, budget};
 use crate::place::replace::replace;
 use crate::planned_context;
 use crate::progress::{self, Progress, Stage};
@@ -33,9 +33,10 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: path.to_owned(), what: error.to_string() })?;
     let machine = match &options.machine {
-        Some(machine) => machine.plan(&options.budget)?,
-        None => budget::apply(&options.budget, view.plan.machine.clone())?,
+        Some(machine) => machine.plan(&options.budget),
+        None => with_budget(&options.budget, view.plan.machine.clone()),
     };
+    let machine = machine.map_err(CompileError::of_machine)?;
     let context_tokens = match options.context_tokens {
         Some(asked) => planned_context(Some(asked), view.meta.model.max_positions as usize)?,
         None => view.plan.planned_context_tokens,

@@ -143,7 +143,7 @@ fn a_plan_is_written_where_it_is_asked_for() {
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
     // A user's own machine: a shipped one, written anew.
     let mine = folder.path().join("my-laptop.json");
-    let preset = Path::new(env!("CARGO_MANIFEST_DIR")).join("../compiler/machines/phoenix-16gb.json");
+    let preset = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/machines/phoenix-16gb.json");
     std::fs::copy(preset, &mine).unwrap();
     assert_eq!(
         run(&["--machine", mine.to_str().unwrap()]).lines().next().unwrap(),

@@ -180,7 +180,8 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.kv = if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 };
     let form_named = |name: &String| Form::ALL.into_iter().find(|form| form.name() == name);
     options.emit = args.emit.iter().filter_map(form_named).collect();
-    options.machine = Machine::named(&args.machine)?.plan(&args.budget.clone().unwrap_or_default())?;
+    let machine = Machine::named(&args.machine).and_then(|one| one.plan(&args.budget.clone().unwrap_or_default()));
+    options.machine = machine.map_err(CompileError::of_machine)?;
     options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);
     let source = match (&args.model, &args.synthetic) {
@@ -236,7 +237,7 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
 
 fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
     let mut options = ReplanOptions::default();
-    options.machine = args.machine.as_deref().map(Machine::named).transpose()?;
+    options.machine = args.machine.as_deref().map(Machine::named).transpose().map_err(CompileError::of_machine)?;
     options.budget = args.budget.clone().unwrap_or_default();
     options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);

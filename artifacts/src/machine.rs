@@ -1,14 +1,13 @@
-//! [`Machine`]: what the planner knows of a machine's memory. Presets are files in `compiler/machines`, and users write
-//! their own; a [`Budget`] overrides sizes.
+//! [`Machine`]: what is known of a machine's memory. Presets are files in `artifacts/machines`, and users write their own; a
+//! [`Budget`] overrides sizes. The compiler plans for one, `inspect` compares an artifact with all presets.
 
-pub(crate) mod budget;
 mod file;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use unicorn_artifact::{Budget, MachinePlan, Reader, Tier, TierPlan};
-
-use crate::error::{CompileError, Result};
+use crate::budget::Budget;
+use crate::plan::{MachinePlan, Reader, Tier, TierPlan};
 
 /// A machine's tiers of memory, as its file gives them.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +18,8 @@ pub struct Machine {
     pub about: String,
     /// Each once, in the order of [`Tier`]; VRAM, GTT and host are always there.
     pub tiers: Vec<MachineTier>,
+    /// Peak arithmetic of its GPU, multiply-adds counted as two; `None`: unknown.
+    pub flop_per_s: Option<u64>,
 }
 
 /// One tier of a machine's memory.
@@ -40,6 +41,43 @@ pub struct MachineTier {
     pub source: String,
 }
 
+/// Why a machine cannot be planned for.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// There is neither a preset nor a file of this name.
+    #[error("machine {name} is unknown, expected a file or one of {presets}")]
+    Unknown {
+        /// As it was given.
+        name: String,
+        /// Names of all presets, separated by commas.
+        presets: String,
+    },
+    /// The file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not as `artifacts/machines/README.md` says.
+    #[error("{}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, what was expected, and where.
+        what: String,
+    },
+    /// A budget names a tier that the machine does not have.
+    #[error("machine {machine} has no {tier} to budget")]
+    NoTier {
+        /// The machine's name.
+        machine: String,
+        /// The tier that was named.
+        tier: Tier,
+    },
+}
+
 /// The shipped files, by name.
 const PRESETS: [(&str, &str); 9] = [
     ("generic", include_str!("../machines/generic.json")),
@@ -57,18 +95,18 @@ impl Machine {
     /// The preset called `name`, or the machine that the file of this path describes.
     ///
     /// # Errors
-    /// When there is neither, and when the file is not as `compiler/machines/README.md` says.
-    pub fn named(name: &str) -> Result<Machine> {
+    /// When there is neither, and when the file is not as `artifacts/machines/README.md` says.
+    pub fn named(name: &str) -> Result<Machine, MachineError> {
         if let Some((name, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
             return file::parse(Path::new(name), text.as_bytes());
         }
         let path = Path::new(name);
         if !path.exists() {
             let presets: Vec<&str> = Machine::presets().collect();
-            let what = format!("machine {name} is unknown, expected a file or one of {}", presets.join(", "));
-            return Err(CompileError::Option { option: "machine", what });
+            return Err(MachineError::Unknown { name: name.to_owned(), presets: presets.join(", ") });
         }
-        file::parse(path, &std::fs::read(path).map_err(CompileError::io(path))?)
+        let bytes = std::fs::read(path).map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
+        file::parse(path, &bytes)
     }
 
     /// Nothing is known: nothing is refused or estimated.
@@ -84,8 +122,8 @@ impl Machine {
     /// The plan's record of it, with the sizes that `budget` gives in place of its own.
     ///
     /// # Errors
-    /// When `budget` speaks of a tier that the machine lacks.
-    pub fn plan(&self, budget: &Budget) -> Result<MachinePlan> {
+    /// When `budget` names a tier that the machine lacks.
+    pub fn plan(&self, budget: &Budget) -> Result<MachinePlan, MachineError> {
         let plan = |one: &MachineTier| TierPlan {
             tier: one.tier,
             budget_bytes: one.size_bytes.map(|size| size - one.kept_free_bytes),
@@ -94,8 +132,22 @@ impl Machine {
             sparse_rows: one.sparse_rows,
             source: one.source.clone(),
         };
-        budget::apply(budget, MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
+        with_budget(budget, MachinePlan { name: self.name.clone(), tiers: self.tiers.iter().map(plan).collect() })
     }
+}
+
+/// `machine` with the sizes of `budget` in place of its own.
+///
+/// # Errors
+/// When the machine lacks a tier that is budgeted.
+pub fn with_budget(budget: &Budget, mut machine: MachinePlan) -> Result<MachinePlan, MachineError> {
+    for (tier, bytes) in budget.iter() {
+        let found = machine.tiers.iter_mut().find(|one| one.tier == tier);
+        let Some(one) = found else { return Err(MachineError::NoTier { machine: machine.name, tier }) };
+        one.budget_bytes = Some(bytes);
+        one.source = format!("size: --budget; {}", one.source);
+    }
+    Ok(machine)
 }
 
 #[cfg(test)]

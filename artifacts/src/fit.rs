@@ -1,0 +1,272 @@
+//! Tiers for what a model needs: the one rule by which compiler, `replan` and `inspect` decide what lies where, and whether a
+//! machine has the memory. What a token reads most of, byte for byte, is placed first, in the fastest tier with enough room.
+//!
+//! Addresses within slices never change here: slices move as a whole.
+
+use crate::plan::{KvGroupPlan, MachinePlan, Plan, Reader, Tier, TierPlan};
+use crate::step;
+
+/// Something that lies in one tier as a whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Item {
+    /// Its length.
+    pub bytes: u64,
+    /// Which tiers it may lie in, and in which order they are tried.
+    pub preference: Preference,
+}
+
+/// The order in which tiers are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preference {
+    /// Fastest first.
+    Fastest,
+    /// Slowest first, of those where a few rows of a table may be read: fast memory is for others.
+    SparseRows,
+    /// Slowest first, of those that the host reads, too.
+    HostVisible,
+}
+
+/// The tier of an item.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Where it lies.
+    pub tier: Tier,
+    /// The preferred tier, where that one is full.
+    pub full: Option<Tier>,
+}
+
+/// Something of a plan that has a tier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part {
+    /// The arena and the logits.
+    Activations,
+    /// All other buffers: the host reads or writes them.
+    HostBuffers,
+    /// A KV group, by its index.
+    KvGroup(usize),
+    /// A slice of weights, by its index.
+    Slice(usize),
+}
+
+/// The buffer that lies with the activations; all others are host buffers.
+pub const LOGITS: &str = "logits";
+/// The host buffer whose size depends on the context.
+pub const STEP: &str = "step";
+
+/// A weight of which a token reads less than this part is as fast in slow memory…
+const SPARSE_PART: u64 = 100;
+/// …if it is large enough to matter.
+const SPARSE_BYTES: u64 = 16 << 20;
+
+impl Preference {
+    /// Of a weight of `len_bytes`, of which a token reads `bytes_read_per_token`.
+    pub fn of_weight(bytes_read_per_token: u64, len_bytes: u64) -> Preference {
+        let sparse = bytes_read_per_token < len_bytes / SPARSE_PART && len_bytes > SPARSE_BYTES;
+        if sparse { Preference::SparseRows } else { Preference::Fastest }
+    }
+
+    /// Indices of the tiers that it allows, the best first.
+    fn order(self, tiers: &[(&TierPlan, u64)]) -> Vec<usize> {
+        let all = 0..tiers.len();
+        match self {
+            Preference::Fastest => all.collect(),
+            Preference::SparseRows => {
+                let (last, others): (Vec<usize>, Vec<usize>) = all.partition(|&at| tiers[at].0.sparse_rows);
+                last.into_iter().rev().chain(others).collect()
+            }
+            Preference::HostVisible => all.rev().filter(|&at| tiers[at].0.readers.contains(&Reader::Cpu)).collect(),
+        }
+    }
+}
+
+/// What follows a reason where a faster tier was full.
+const NO_ROOM: &str = "; no room in ";
+
+impl Choice {
+    /// `reason`, and where a faster tier was full, that.
+    pub fn explain(self, reason: &str) -> String {
+        // An earlier plan may have found another tier full.
+        let (reason, _) = reason.split_once(NO_ROOM).unwrap_or((reason, ""));
+        match self.full {
+            Some(full) => format!("{reason}{NO_ROOM}{}", full.name()),
+            None => reason.into(),
+        }
+    }
+}
+
+/// A tier for each item, in this order.
+///
+/// # Errors
+/// Bytes by which the slowest tier of the GPU is too small.
+pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
+    choose(machine, items, 0).ok_or_else(|| {
+        // More room never makes a fit worse by much, so the least that is enough is searched by halves.
+        let (mut short, mut enough) = (0, items.iter().map(|item| item.bytes).sum::<u64>());
+        while enough - short > 1 {
+            let middle = short + (enough - short) / 2;
+            match choose(machine, items, middle) {
+                Some(_) => enough = middle,
+                None => short = middle,
+            }
+        }
+        enough
+    })
+}
+
+/// `None` if something finds no room, even with `extra_bytes` more in the slowest tier.
+fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec<Choice>> {
+    let mut tiers: Vec<(&TierPlan, u64)> =
+        machine.gpu_tiers().map(|tier| (tier, tier.budget_bytes.unwrap_or(u64::MAX))).collect();
+    if let Some((_, room)) = tiers.last_mut() {
+        *room = room.saturating_add(extra_bytes);
+    }
+    let mut choices = Vec::with_capacity(items.len());
+    for item in items {
+        let order = item.preference.order(&tiers);
+        let at = *order.iter().find(|&&at| item.bytes <= tiers[at].1)?;
+        // An unlimited tier stays so.
+        if tiers[at].0.budget_bytes.is_some() {
+            tiers[at].1 -= item.bytes;
+        }
+        let first = tiers[order[0]].0.tier;
+        let tier = tiers[at].0.tier;
+        choices.push(Choice { tier, full: (first != tier).then_some(first) });
+    }
+    Some(choices)
+}
+
+/// `plan` for `machine` and a sequence of `context_tokens`, with tiers chosen anew.
+///
+/// # Errors
+/// Bytes by which the slowest tier of the GPU is too small.
+pub fn on(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Plan, u64> {
+    let mut plan = Plan { machine: machine.clone(), ..for_context(plan, context_tokens) };
+    let (parts, items): (Vec<Part>, Vec<Item>) = parts(&plan).into_iter().unzip();
+    let choices = fill(machine, &items)?;
+    for (part, choice) in parts.into_iter().zip(choices) {
+        match part {
+            Part::Activations => {
+                plan.arena_tier = choice.tier;
+                plan.buffers.iter_mut().filter(|one| one.name == LOGITS).for_each(|one| one.tier = choice.tier);
+            }
+            Part::HostBuffers => {
+                plan.buffers.iter_mut().filter(|one| one.name != LOGITS).for_each(|one| one.tier = choice.tier);
+            }
+            Part::KvGroup(index) => {
+                let group = &mut plan.kv_groups[index];
+                *group = KvGroupPlan { tier: choice.tier, reason: choice.explain(&group.reason), ..group.clone() };
+            }
+            Part::Slice(index) => {
+                plan.slices[index].tier = choice.tier;
+                let of_slice = plan.weights.iter_mut().filter(|weight| weight.slice as usize == index);
+                of_slice.for_each(|weight| weight.reason = choice.explain(&weight.reason));
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// `plan` for a sequence of `context_tokens`, with the tiers that it has.
+pub fn for_context(plan: &Plan, context_tokens: u32) -> Plan {
+    let mut plan = Plan { planned_context_tokens: context_tokens, ..plan.clone() };
+    let page_tokens = plan.kv_groups.iter().map(|group| group.page_tokens);
+    let step_bytes = step_buffer_bytes(page_tokens, context_tokens);
+    plan.buffers.iter_mut().filter(|buffer| buffer.name == STEP).for_each(|buffer| buffer.bytes = step_bytes);
+    plan
+}
+
+/// Bytes of the step buffer for one sequence of `context_tokens`, of KV groups with pages of so many tokens.
+pub fn step_buffer_bytes(page_tokens: impl IntoIterator<Item = u32>, context_tokens: u32) -> u64 {
+    let pages = page_tokens.into_iter().map(|tokens| u64::from(context_tokens.div_ceil(tokens.max(1))));
+    4 * (step::TABLES_AT as u64 + pages.sum::<u64>())
+}
+
+/// Everything that needs memory, in the order in which it is placed: as when a model is compiled, as far as slices allow, which may
+/// hold weights of all kinds.
+pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
+    let mut read = vec![0u64; plan.slices.len()];
+    for weight in &plan.weights {
+        if let Some(read) = read.get_mut(weight.slice as usize) {
+            *read += weight.bytes_read_per_token;
+        }
+    }
+    let mut slices: Vec<usize> = (0..plan.slices.len()).collect();
+    // Traffic per byte, compared without dividing; sorting keeps the order of equals.
+    let per_byte = |slice: usize| (u128::from(read[slice]), u128::from(plan.slices[slice].bytes));
+    slices.sort_by(|&one, &other| {
+        let ((one_read, one_bytes), (other_read, other_bytes)) = (per_byte(one), per_byte(other));
+        (other_read * one_bytes).cmp(&(one_read * other_bytes))
+    });
+    let buffers = |with_activations| -> u64 {
+        let of = plan.buffers.iter().filter(|buffer| (buffer.name == LOGITS) == with_activations);
+        of.map(|buffer| buffer.bytes).sum()
+    };
+    let fastest = |bytes| Item { bytes, preference: Preference::Fastest };
+    let first = [
+        (Part::Activations, fastest(plan.arena_bytes + buffers(true))),
+        (Part::HostBuffers, Item { bytes: buffers(false), preference: Preference::HostVisible }),
+    ];
+    let groups = plan.kv_groups.iter().enumerate();
+    let groups = groups.map(|(index, group)| (Part::KvGroup(index), fastest(kv_bytes(plan, group))));
+    let slices = slices.into_iter().map(|index| {
+        let bytes = plan.slices[index].bytes;
+        (Part::Slice(index), Item { bytes, preference: Preference::of_weight(read[index], bytes) })
+    });
+    first.into_iter().chain(groups).chain(slices).collect()
+}
+
+/// K and V of a group, of one sequence of the planned context.
+pub fn kv_bytes(plan: &Plan, group: &KvGroupPlan) -> u64 {
+    group.bytes(group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(budgets: [Option<u64>; 2]) -> MachinePlan {
+        let tier = |tier, budget_bytes, readers: &[Reader]| TierPlan {
+            tier,
+            budget_bytes,
+            bytes_per_s: None,
+            readers: readers.to_vec(),
+            sparse_rows: tier == Tier::Gtt,
+            source: String::new(),
+        };
+        let tiers = vec![
+            tier(Tier::Vram, budgets[0], &[Reader::Gpu]),
+            tier(Tier::Gtt, budgets[1], &[Reader::Gpu, Reader::Cpu]),
+            tier(Tier::Host, None, &[Reader::Cpu]),
+        ];
+        MachinePlan { name: "m".into(), tiers }
+    }
+
+    fn tiers(budgets: [Option<u64>; 2], items: &[(u64, Preference)]) -> Result<Vec<Tier>, u64> {
+        let items: Vec<Item> = items.iter().map(|&(bytes, preference)| Item { bytes, preference }).collect();
+        fill(&machine(budgets), &items).map(|choices| choices.iter().map(|choice| choice.tier).collect())
+    }
+
+    #[test]
+    fn the_first_in_line_has_the_fast_memory_and_gaps_are_filled() {
+        let fast = |bytes| (bytes, Preference::Fastest);
+        let filled = tiers([Some(100), Some(100)], &[fast(60), fast(50), fast(40), fast(50)]);
+        assert_eq!(filled, Ok(vec![Tier::Vram, Tier::Gtt, Tier::Vram, Tier::Gtt]));
+    }
+
+    #[test]
+    fn tables_leave_fast_memory_to_others_while_there_is_other() {
+        let table = (80, Preference::SparseRows);
+        assert_eq!(tiers([Some(100), Some(100)], &[table, table]), Ok(vec![Tier::Gtt, Tier::Vram]));
+        assert_eq!(tiers([None, None], &[table, (80, Preference::HostVisible)]), Ok(vec![Tier::Gtt, Tier::Gtt]));
+        // Buffers of the host have no other place.
+        assert_eq!(tiers([Some(100), Some(100)], &[(101, Preference::HostVisible)]), Err(1));
+    }
+
+    #[test]
+    fn what_is_short_is_what_would_be_enough() {
+        let items = [(90, Preference::Fastest), (90, Preference::Fastest), (50, Preference::Fastest)];
+        assert_eq!(tiers([Some(100), Some(100)], &items), Err(40));
+        assert!(tiers([Some(100), Some(140)], &items).is_ok());
+        assert!(tiers([Some(100), Some(139)], &items).is_err());
+    }
+}
