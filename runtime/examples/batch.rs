@@ -17,9 +17,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let first = arguments.map(|token| token.parse()).collect::<Result<Vec<u32>, _>>()?;
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
     // Sequences that can exist at a time, each with room for a context.
-    let options =
-        LoadOptions { device, slots: first.len() as u32, context_tokens: Some(256), ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |_done_bytes, _total_bytes| ())?;
+    let options = LoadOptions::default().with(|options| {
+        options.device = device;
+        options.slots = first.len() as u32;
+        options.context_tokens = Some(256);
+    });
+    let model = Model::load(Path::new(&artifact), &options)?;
 
     let greedy = Sampling::default();
     let mut sessions = first.iter().map(|_| model.session()).collect::<Result<Vec<Session>, _>>()?;

@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let artifact = std::env::args().nth(1).ok_or("usage: chat ARTIFACT")?;
     // A number or a part of a name; without it, the best GPU.
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
-    let options = LoadOptions { device, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |_done_bytes, _total_bytes| ())?;
+    let options = LoadOptions::default().with(|options| options.device = device);
+    let model = Model::load(Path::new(&artifact), &options)?;
 
     let mut chat = Chat::new(&model, ChatOptions::default())?;
     let mut stdout = io::stdout().lock();

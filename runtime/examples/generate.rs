@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let prompt = arguments.map(|token| token.parse()).collect::<Result<Vec<u32>, _>>()?;
     // A number or a part of a name; without it, the best GPU.
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
-    let options = LoadOptions { device, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |_done_bytes, _total_bytes| ())?;
+    let options = LoadOptions::default().with(|options| options.device = device);
+    let model = Model::load(Path::new(&artifact), &options)?;
 
     let mut session = model.session()?;
     let greedy = Sampling::default();

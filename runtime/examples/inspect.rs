@@ -5,6 +5,7 @@
 //! ```
 
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use unicorn_runtime::{LoadOptions, Model, devices};
@@ -15,9 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("device {device}");
     }
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
-    let options = LoadOptions { device, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |done_bytes, total_bytes| {
+    let options = LoadOptions::default().with(|options| options.device = device);
+    let model = Model::load_with_progress(Path::new(&artifact), &options, &mut |done_bytes, total_bytes| {
         eprintln!("{done_bytes} of {total_bytes} bytes");
+        ControlFlow::Continue(())
     })?;
 
     let (report, meta) = (model.report(), &model.meta().model);

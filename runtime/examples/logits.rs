@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let artifact = arguments.next().ok_or("usage: logits ARTIFACT TOKEN…")?;
     let tokens = arguments.map(|token| token.parse()).collect::<Result<Vec<u32>, _>>()?;
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
-    let options = LoadOptions { device, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |_done_bytes, _total_bytes| ())?;
+    let options = LoadOptions::default().with(|options| options.device = device);
+    let model = Model::load(Path::new(&artifact), &options)?;
 
     // Called once a position, in order, with one f32 for each entry of the vocabulary.
     model.session()?.feed_with_logits(&tokens, &mut |position, logits| {

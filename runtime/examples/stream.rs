@@ -18,8 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let artifact = arguments.next().ok_or("usage: stream ARTIFACT TOKEN…")?;
     let prompt = arguments.map(|token| token.parse()).collect::<Result<Vec<u32>, _>>()?;
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
-    let options = LoadOptions { device, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&artifact), &options, &mut |_done_bytes, _total_bytes| ())?;
+    let options = LoadOptions::default().with(|options| options.device = device);
+    let model = Model::load(Path::new(&artifact), &options)?;
 
     let cancel = CancelToken::new();
     let mut session = model.session()?;
@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (sender, receiver) = mpsc::channel();
     // The session owns its share of the model and moves to the thread.
     let worker = thread::spawn(move || {
-        let sampling = Sampling { temperature: 0.8, top_k: 40, ..Sampling::default() };
+        let sampling = Sampling::default().with(|sampling| {
+            sampling.temperature = 0.8;
+            sampling.top_k = 40;
+        });
         let first = session.feed_and_sample(&prompt, &sampling)?.token;
         for sampled in session.generate(first, &sampling, u32::MAX) {
             if sender.send(sampled?.token).is_err() {

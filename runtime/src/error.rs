@@ -60,6 +60,17 @@ pub enum LoadError {
         /// Why each target does not fit, one entry a target.
         reasons: Vec<String>,
     },
+    /// A load option is outside its range.
+    Option {
+        /// Description of the option.
+        what: &'static str,
+        /// Its range.
+        expected: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// The caller's progress callback returned `Break`. Nothing is left on the device.
+    Cancelled,
     /// The requested context does not fit the model or the device's bindings.
     Context {
         /// What was requested and what is possible, in tokens or bytes.
@@ -289,6 +300,8 @@ impl fmt::Display for LoadError {
             LoadError::NoTarget { device, reasons } => {
                 write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))
             }
+            LoadError::Option { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
+            LoadError::Cancelled => write!(f, "loading was cancelled"),
             LoadError::Context { detail } => write!(f, "{detail}"),
             LoadError::InsufficientMemory(no_room) => no_room.fmt(f),
             LoadError::BindingTooLarge { what, bytes, limit_bytes } => {

@@ -29,8 +29,8 @@
 //! use unicorn_runtime::{LoadOptions, Model, Sampling};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = LoadOptions { context_tokens: Some(256), ..LoadOptions::default() };
-//! let model = Model::load(Path::new("model.unicorn"), &options, &mut |_done_bytes, _total_bytes| ())?;
+//! let options = LoadOptions::default().with(|options| options.context_tokens = Some(256));
+//! let model = Model::load(Path::new("model.unicorn"), &options)?;
 //! let mut session = model.session()?;
 //! // `generate` appends the prompt's last token itself.
 //! session.feed(&[1, 42])?;
@@ -74,6 +74,7 @@ pub use probe::transfers::{Transfers, measure_transfers};
 pub use program::pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use program::profile;
 pub use report::LoadReport;
+pub use resident::LoadProgress;
 pub use session::scheduler;
 pub use session::session::{LogitsSink, Session};
 pub use session::shared::Recovery;

@@ -1,5 +1,6 @@
 //! A loaded model: everything that can be done with one.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,7 @@ use crate::probe::bandwidth;
 use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
 use crate::program::profile::StepProfile;
 use crate::report::LoadReport;
-use crate::resident::{Decided, Resident, make_resident};
+use crate::resident::{Decided, LoadProgress, Resident, make_resident};
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
@@ -44,11 +45,26 @@ pub struct Model {
 
 impl Model {
     /// Reads the artifact, chooses device, target and context, makes the weights resident and records every program.
-    /// `progress` is called with the number of weight bytes done and their total. Blocks until steps can run.
+    /// Blocks until steps can run.
     ///
     /// # Errors
-    /// [`LoadError`] says whether the file, the device or the room on it is to blame.
-    pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, LoadError> {
+    /// [`LoadError`] names what is wrong: an option, the file, the device or its memory.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, LoadError> {
+        Model::load_with_progress(path, options, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// As [`Model::load`]; `progress` is called on this thread with the number of weight bytes loaded and their total. Returning
+    /// `Break` cancels the load: what it had allocated is freed, and its threads have ended, when this returns. A lazy load
+    /// never calls it.
+    ///
+    /// # Errors
+    /// As [`Model::load`], and [`LoadError::Cancelled`] after a `Break`.
+    pub fn load_with_progress(
+        path: &Path,
+        options: &LoadOptions,
+        progress: &mut LoadProgress<'_>,
+    ) -> Result<Model, LoadError> {
+        options.check()?;
         let begun = Instant::now();
         let mut artifact = ArtifactFile::open(path)?;
         let instance = Instance::create()?;
@@ -60,7 +76,7 @@ impl Model {
         let request = ContextRequest {
             requested_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
-            slots: options.slots.max(1),
+            slots: options.slots,
             chunk_tokens: rows.max().unwrap_or(1).max(MAX_POSITIONS_IN_FLIGHT),
         };
         let memory = AvailableMemory {

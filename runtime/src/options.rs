@@ -6,19 +6,28 @@ use std::time::Duration;
 use unicorn_artifact::Budget;
 
 use crate::device::choice::DeviceChoice;
+use crate::error::LoadError;
 use crate::load::upload_path::UploadPath;
 use crate::tune::choices::Tuning;
 
 /// How a model is loaded and run.
+///
+/// ```
+/// # use unicorn_runtime::LoadOptions;
+/// let mut options = LoadOptions::default();
+/// options.context_tokens = Some(4096);
+/// options.slots = 4;
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// The device to run on.
     pub device: DeviceChoice,
     /// Name of a target in the artifact; `None`: the first that fits the device.
     pub target: Option<String>,
-    /// Longest sequence, in tokens; `None`: the model's limit, or as many as memory holds.
+    /// Longest sequence, in tokens, 1 or more; `None`: the model's limit, or as many as memory holds.
     pub context_tokens: Option<u32>,
-    /// Sequences that can exist at a time; 0 counts as 1.
+    /// Sequences that can exist at a time, 1 or more.
     pub slots: u32,
     /// Most bytes of each tier that the model may take; tiers without an entry are not limited.
     pub budget: Budget,
@@ -60,6 +69,31 @@ const SUBMISSION: Duration = Duration::from_millis(100);
 const MULTISTEP: Duration = Duration::from_millis(10);
 
 impl LoadOptions {
+    /// The options after `change`, so that one expression makes them:
+    /// `LoadOptions::default().with(|options| options.slots = 4)`.
+    pub fn with(mut self, change: impl FnOnce(&mut LoadOptions)) -> LoadOptions {
+        change(&mut self);
+        self
+    }
+
+    /// Whether every option is in its range. Loading checks it before it opens the artifact.
+    ///
+    /// # Errors
+    /// [`LoadError::Option`] for the first that is not.
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |what, expected, found: String| Err(LoadError::Option { what, expected, found });
+        if self.slots == 0 {
+            return wrong("number of sequences (slots)", "1 or more", "0".into());
+        }
+        if self.context_tokens == Some(0) {
+            return wrong("context", "1 token or more", "0".into());
+        }
+        if self.submission == Some(Duration::ZERO) {
+            return wrong("longest time of a submission", "more than 0", "0".into());
+        }
+        Ok(())
+    }
+
     /// Longest estimated time of one submission.
     pub(crate) fn submission_seconds(&self) -> f64 {
         self.submission.unwrap_or(SUBMISSION).as_secs_f64()
@@ -87,5 +121,22 @@ impl Default for LoadOptions {
             candidates: false,
             robust_buffer_access: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_out_of_range_are_named() {
+        assert!(LoadOptions::default().check().is_ok());
+        let wrong = |change: fn(&mut LoadOptions)| LoadOptions::default().with(change).check().unwrap_err().to_string();
+        let slots = wrong(|options| options.slots = 0);
+        assert_eq!(slots, "number of sequences (slots) must be 1 or more, found 0");
+        let context = wrong(|options| options.context_tokens = Some(0));
+        assert_eq!(context, "context must be 1 token or more, found 0");
+        let submission = wrong(|options| options.submission = Some(Duration::ZERO));
+        assert_eq!(submission, "longest time of a submission must be more than 0, found 0");
     }
 }

@@ -52,16 +52,20 @@ pub struct Resident {
     pub tuning_resources: Option<TuningResources>,
 }
 
+/// Called with the weight bytes loaded and their total. Returning `Break` cancels the load.
+pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
+
 /// Longer than any submission to a working GPU.
 const GPU_TIMEOUT: Duration = Duration::from_secs(10);
 /// Software devices are slow.
 const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Opens the device, loads the weights and records every program; `begun` is when loading began. `progress` is called with the
-/// weight bytes loaded and their total. A lazy load returns before all weights are resident, and the engine's `loading` continues.
+/// Opens the device, loads the weights and records every program; `begun` is when loading began. A lazy load returns before all
+/// weights are resident, and the engine's `loading` continues.
 ///
 /// # Errors
-/// [`LoadError`] names the file, the device or its memory as the cause. Everything allocated on the device is freed then.
+/// [`LoadError`] names the file, the device or its memory as the cause, or says that `progress` cancelled the load. Everything
+/// allocated on the device is freed then.
 pub fn make_resident(
     artifact: &Arc<ArtifactFile>,
     decided: &Decided,
@@ -69,7 +73,7 @@ pub fn make_resident(
     facts: &DeviceFacts,
     begun: Instant,
     lazy: bool,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut LoadProgress<'_>,
 ) -> Result<Resident, LoadError> {
     let Decided { request, context_tokens, options, .. } = decided;
     let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
@@ -104,7 +108,13 @@ pub fn make_resident(
         allocated: buffers.bytes_by_heap(facts.heaps.len()),
         begun,
     };
-    let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref()));
+    let is_cancelled = AtomicBool::new(false);
+    let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref(), &is_cancelled));
+    let mut fill = |upload: &mut WeightUpload| {
+        let times = fill(upload, progress);
+        is_cancelled.store(times.is_err(), Ordering::Relaxed);
+        times
+    };
     let verify_method = |pipelines: &[Arc<Pipeline>]| match target.checksum {
         _ if !options.verify_weights => VerifyMethod::No,
         None => VerifyMethod::InFile,
@@ -118,11 +128,11 @@ pub fn make_resident(
         (Some(loading), None, compiled, seconds)
     } else {
         let (times, (compiled, seconds)) = if options.load_alone {
-            (fill(&mut upload, progress), compile())
+            (fill(&mut upload), compile())
         } else {
             thread::scope(|scope| {
                 let compiling = parallel::start(scope, 1, compile).pop();
-                let times = fill(&mut upload, progress);
+                let times = fill(&mut upload);
                 let compiled = match compiling {
                     Some(thread) => thread.join().expect("compiling does not panic"),
                     None => compile(),
@@ -182,17 +192,18 @@ pub fn make_resident(
     Ok(Resident { engine, report, tuning_resources })
 }
 
-/// Loads all weights; calls `progress` with the bytes loaded and their total.
-fn fill(upload: &mut WeightUpload, progress: &mut dyn FnMut(u64, u64)) -> Result<FillTimes, LoadError> {
+/// Loads all weights.
+fn fill(upload: &mut WeightUpload, progress: &mut LoadProgress<'_>) -> Result<FillTimes, LoadError> {
     let lengths: Vec<u64> = upload.order.chunks().iter().map(|chunk| chunk.len_bytes).collect();
     let (mut done, total) = (0, lengths.iter().sum());
-    progress(done, total);
+    if progress(done, total).is_break() {
+        return Err(LoadError::Cancelled);
+    }
     let times = upload.fill(&mut |position| {
         done += lengths[position];
-        progress(done, total);
-        ControlFlow::Continue(())
+        progress(done, total)
     })?;
-    Ok(times.expect("the callback never breaks"))
+    times.ok_or(LoadError::Cancelled)
 }
 
 /// Result of `work`, and the seconds that it took.

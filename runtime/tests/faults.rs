@@ -3,13 +3,16 @@
 //!
 //! `cargo test --workspace --features fault-injection --test faults`
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use toy_artifact::skip::skip;
-use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
+use toy_artifact::{
+    CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, repeat_penalty, twin, write_toy,
+};
 use unicorn_runtime::{
     BatchRow, CancelToken, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampled, Sampling, UploadPath,
 };
@@ -45,7 +48,7 @@ struct Stream {
 
 /// Prefill with and without logits, a sequence that is cut back, decoding ahead, and a batch.
 fn run(model: &Model) -> Result<Stream, RunError> {
-    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let sampling = repeat_penalty();
     let mut session = model.session()?;
     session.feed(&prompt(90))?;
     let mut logits = Vec::new();
@@ -73,7 +76,7 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
     let options = options();
     // Short submissions are measured at load, on a software device as well. With the shortest, every load makes the same calls,
     // however fast the device is just then: whatever can be cut is cut.
-    fail_every_call(LoadOptions { submission: Some(Duration::from_nanos(1)), ..options });
+    fail_every_call(options.with(|options| options.submission = Some(Duration::from_nanos(1))));
 }
 
 /// The same where steps of decode are submitted together, always.
@@ -81,8 +84,11 @@ fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
 fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
     let (_turn, options, _folder, path) = toy();
     let calls_of_run = |limit: Duration| {
-        let options = LoadOptions { slots: 2, multistep: limit, ..multistep(options.clone()) };
-        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+        let options = multistep(options.clone()).with(|options| {
+            options.slots = 2;
+            options.multistep = limit;
+        });
+        let model = Model::load(&path, &options).unwrap();
         inject(None);
         run(&model).unwrap();
         injected().0
@@ -97,8 +103,11 @@ fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
 #[test]
 fn a_device_that_is_lost_twice_comes_back_with_barriers() {
     let (_turn, options, _folder, path) = toy();
-    let options = LoadOptions { slots: 2, submission: Some(Duration::from_secs(3600)), ..options };
-    let load = || Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    let options = options.with(|options| {
+        options.slots = 2;
+        options.submission = Some(Duration::from_secs(3600));
+    });
+    let load = || Model::load(&path, &options).unwrap();
     inject(None);
     let model = load();
     let (calls_of_load, _) = injected();
@@ -123,11 +132,11 @@ fn a_device_that_is_lost_twice_comes_back_with_barriers() {
 
 /// Loads the toy and runs it, once for each Vulkan call of that, which fails.
 fn fail_every_call(options: LoadOptions) {
-    let options = LoadOptions { slots: 2, ..options };
+    let options = options.with(|options| options.slots = 2);
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    let options = LoadOptions { cache_folder: Some(folder.path().join("caches")), ..options };
-    let load = || Model::load(&path, &options, &mut |_, _| ());
+    let options = options.with(|options| options.cache_folder = Some(folder.path().join("caches")));
+    let load = || Model::load(&path, &options);
 
     inject(None);
     let model = load().unwrap();
@@ -183,7 +192,7 @@ fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
     let (_turn, options, _folder, path) = toy();
     let sound = std::fs::read(&path).unwrap();
     inject(None);
-    let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    let model = Model::load(&path, &options).unwrap();
     let mut session = model.session().unwrap();
     let mut rows = Vec::new();
     session.feed(&prompt(50)).unwrap();
@@ -214,7 +223,7 @@ fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
 fn a_device_that_is_gone_is_an_error_until_it_is_back() {
     let (_turn, options, _folder, path) = toy();
     inject(None);
-    let model = Model::load(&path, &options, &mut |_, _| ()).unwrap();
+    let model = Model::load(&path, &options).unwrap();
     let mut session = model.session().unwrap();
     session.feed(&prompt(CONTEXT - 1)).unwrap();
     inject(Some(Fault { call: 0, kind: FaultKind::DeviceRemoved }));
@@ -242,7 +251,13 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
         let options = options();
         inject(None);
         limit_reads(Some(1));
-        let loaded = Model::load(&path, &LoadOptions { residency: Some(way), lazy: true, ..options }, &mut |_, _| ());
+        let loaded = Model::load(
+            &path,
+            &options.with(|options| {
+                options.residency = Some(way);
+                options.lazy = true;
+            }),
+        );
         let model = match loaded {
             Err(LoadError::Residency { refusals, .. }) => {
                 skip("upload path", refusals.join("; "));
@@ -271,7 +286,7 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
     let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
-    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
     let (before, _) = injected();
     std::thread::scope(|scope| {
         let step = scope.spawn(|| model.session().unwrap().feed_and_sample(&prompt(5), &Sampling::default()).unwrap());
@@ -293,7 +308,14 @@ fn nothing_waits_for_a_step_that_runs() {
     let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
-    let model = Model::load(&path, &LoadOptions { lazy: true, slots: 3, ..options }, &mut |_, _| ()).unwrap();
+    let model = Model::load(
+        &path,
+        &options.with(|options| {
+            options.lazy = true;
+            options.slots = 3;
+        }),
+    )
+    .unwrap();
     let mut idle = model.session().unwrap();
     let (before, _) = injected();
     std::thread::scope(|scope| {
@@ -322,7 +344,7 @@ fn a_step_is_cancelled_between_its_submissions() {
     let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
-    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
     let mut session = model.session().unwrap();
     let cancel = CancelToken::new();
     session.set_cancel(cancel.clone());
@@ -349,7 +371,7 @@ fn a_lazy_load_that_is_given_up_ends() {
     let (_turn, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(1));
-    let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+    let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
@@ -369,22 +391,23 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
     let expected = format!("cannot read {}: the file ends too early, it was cut while it was in use", path.display());
     for way in UploadPath::ALL {
         let options = options();
-        let options = LoadOptions { residency: Some(way), ..options };
+        let options = options.with(|options| options.residency = Some(way));
         let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         inject(None);
         let mut cut_at_once = |done, _| {
             if done == 0 {
                 cut()
             }
+            ControlFlow::Continue(())
         };
-        let eager = Model::load(&path, &options, &mut cut_at_once);
+        let eager = Model::load_with_progress(&path, &options, &mut cut_at_once);
         std::fs::write(&path, &sound).unwrap();
         match eager {
             Err(LoadError::Residency { .. }) => continue,
             loaded => assert_eq!(loaded.err().unwrap().to_string(), expected, "{way}"),
         }
         limit_reads(Some(1));
-        let model = Model::load(&path, &LoadOptions { lazy: true, ..options }, &mut |_, _| ()).unwrap();
+        let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
         let mut session = model.session().unwrap();
         session.feed(&prompt(20)).unwrap();
         cut();
@@ -405,10 +428,14 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
 fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
     let _turn = turn();
     let options = options();
-    let lazy = LoadOptions { slots: 2, residency: Some(UploadPath::Staging), lazy: true, ..options };
+    let lazy = options.with(|options| {
+        options.slots = 2;
+        options.residency = Some(UploadPath::Staging);
+        options.lazy = true;
+    });
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    let load = || Model::load(&path, &lazy, &mut |_, _| ());
+    let load = || Model::load(&path, &lazy);
     inject(None);
     let model = load().unwrap();
     let expected = run(&model).unwrap();

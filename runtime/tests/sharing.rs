@@ -4,7 +4,7 @@
 use std::thread;
 
 use toy_artifact::{multistep, options, prompt, twin, write_toy};
-use unicorn_runtime::{CancelToken, LoadOptions, Model, RunError, Sampled, Sampling, Session, Tokens};
+use unicorn_runtime::{CancelToken, Model, RunError, Sampled, Sampling, Session, Tokens};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
@@ -17,9 +17,9 @@ struct Conversation {
 
 /// A loaded toy and the folder that it lies in.
 fn toy(slots: u32) -> (Model, tempfile::TempDir) {
-    let options = LoadOptions { slots, ..multistep(options()) };
+    let options = multistep(options()).with(|options| options.slots = slots);
     let folder = tempfile::tempdir().unwrap();
-    let model = Model::load(&write_toy(folder.path()), &options, &mut |_, _| ()).unwrap();
+    let model = Model::load(&write_toy(folder.path()), &options).unwrap();
     (model, folder)
 }
 

@@ -2,10 +2,13 @@
 //!
 //! Runs on llvmpipe unless UNICORN_DEVICE names another device.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use toy_artifact::skip::skip;
-use toy_artifact::{CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, twin, write_toy};
+use toy_artifact::{
+    CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, repeat_penalty, twin, write_toy,
+};
 use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath};
 
 mod toy_artifact;
@@ -63,20 +66,23 @@ fn sampling_parameters_and_history_reach_the_kernel() {
     // The toy counts as candidates: draws so far, tokens of history, and 1000 for LongRoPE's second set.
     let plain = session.feed_and_sample(&prompt(20), &Sampling::default()).unwrap();
     assert_eq!(plain.candidates, 0);
-    let penalty = Sampling { repeat_penalty: 1.5, repeat_last_n: 7, ..Sampling::default() };
+    let penalty = Sampling::default().with(|sampling| {
+        sampling.repeat_penalty = 1.5;
+        sampling.repeat_last_n = 7;
+    });
     assert_eq!(session.feed_and_sample(&[1], &penalty).unwrap().candidates, 1 + 7);
     session.feed(&prompt(80)).unwrap();
     assert_eq!(session.feed_and_sample(&[1], &Sampling::default()).unwrap().candidates, 2 + 1000);
-    let error = session.feed_and_sample(&[1], &Sampling { top_p: 0.0, ..Sampling::default() }).unwrap_err();
+    let error = session.feed_and_sample(&[1], &Sampling::default().with(|sampling| sampling.top_p = 0.0)).unwrap_err();
     assert_eq!(error.to_string(), "top-p must be above 0 and at most 1, found 0");
 }
 
 /// Each draw feeds the next step on the device; the text, the penalty's history and the draws are those of single steps.
 #[test]
 fn generating_ahead_gives_what_single_steps_give() {
-    let multistep = |options: &mut LoadOptions| *options = LoadOptions { slots: 2, ..multistep(options.clone()) };
+    let multistep = |options: &mut LoadOptions| *options = multistep(options.clone()).with(|options| options.slots = 2);
     let toy = Toy::load(multistep);
-    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let sampling = repeat_penalty();
     let [mut stepped, mut ahead] = [toy.model.session().unwrap(), toy.model.session().unwrap()];
     let first = stepped.feed_and_sample(&prompt(70), &sampling).unwrap();
     assert_eq!(ahead.feed_and_sample(&prompt(70), &sampling).unwrap(), first);
@@ -109,7 +115,7 @@ fn generating_ahead_gives_what_single_steps_give() {
 #[test]
 fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
     let toy = Toy::load(|options| *options = multistep(options.clone()));
-    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let sampling = repeat_penalty();
     let begin = || {
         let mut session = toy.model.session().unwrap();
         let first = session.feed_and_sample(&prompt(30), &sampling).unwrap();
@@ -136,7 +142,7 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
 #[test]
 fn a_batch_gives_each_sequence_what_it_gets_alone() {
     let toy = Toy::load(|options| options.slots = 6);
-    let sampling = Sampling { repeat_penalty: 1.5, repeat_last_n: 5, ..Sampling::default() };
+    let sampling = repeat_penalty();
     // Sequences of different lengths, some beyond the window and LongRoPE's limit.
     let lengths = [5, 30, 120];
     let sessions = || lengths.map(|_| toy.model.session().unwrap());
@@ -208,10 +214,10 @@ fn a_changed_weight_is_found_unless_nobody_looks() {
     bytes[at + 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let options = options();
-    let error = Model::load(&path, &options, &mut |_, _| ()).err().unwrap();
+    let error = Model::load(&path, &options).err().unwrap();
     assert!(matches!(error, LoadError::Artifact { .. }) && error.to_string().contains("hash"), "{error}");
-    let trusting = LoadOptions { verify_weights: false, ..options };
-    assert!(Model::load(&path, &trusting, &mut |_, _| ()).is_ok());
+    let trusting = options.with(|options| options.verify_weights = false);
+    assert!(Model::load(&path, &trusting).is_ok());
 }
 
 #[test]
@@ -220,7 +226,11 @@ fn loading_reports_what_it_did() {
     let path = write_toy(folder.path());
     let options = options();
     let mut last = (0, 0);
-    let model = Model::load(&path, &options, &mut |done, total| last = (done, total)).unwrap();
+    let model = Model::load_with_progress(&path, &options, &mut |done, total| {
+        last = (done, total);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
     let weight_bytes = 4 * FIRST_SLICE_WORDS as u64 + 4 * u64::from(VOCAB);
     assert_eq!(last, (weight_bytes, weight_bytes));
     let report = model.report();
@@ -228,11 +238,11 @@ fn loading_reports_what_it_did() {
     assert!(report.memory.iter().map(|tier| tier.weights).sum::<u64>() >= weight_bytes);
     assert_eq!(model.context_tokens(), CONTEXT);
 
-    let long = LoadOptions { context_tokens: Some(CONTEXT + 1), ..options.clone() };
-    let error = Model::load(&path, &long, &mut |_, _| ()).err().unwrap().to_string();
+    let long = options.clone().with(|options| options.context_tokens = Some(CONTEXT + 1));
+    let error = Model::load(&path, &long).err().unwrap().to_string();
     assert!(error.starts_with("context must be 1 to 200 tokens"), "{error}");
-    let other = LoadOptions { target: Some("other".into()), ..options };
-    let error = Model::load(&path, &other, &mut |_, _| ()).err().unwrap().to_string();
+    let other = options.with(|options| options.target = Some("other".into()));
+    let error = Model::load(&path, &other).err().unwrap().to_string();
     assert!(error.ends_with("target toy: not other, which was asked for"), "{error}");
 }
 
@@ -247,7 +257,11 @@ fn every_way_of_loading_gives_the_same_model() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
         let mut parts = Vec::new();
-        let loaded = Model::load(&path, &LoadOptions { residency: way, ..options }, &mut |done, _| parts.push(done));
+        let loaded =
+            Model::load_with_progress(&path, &options.with(|options| options.residency = way), &mut |done, _| {
+                parts.push(done);
+                ControlFlow::Continue(())
+            });
         let model = match loaded {
             // A device need not have them all; llvmpipe does.
             Err(LoadError::Residency { refusals, .. }) if !is_llvmpipe() => {
@@ -278,8 +292,8 @@ fn a_cache_of_pipelines_is_never_in_the_way() {
     let path = write_toy(folder.path());
     let options = options();
     let load = |cache_folder: &std::path::Path| {
-        let options = LoadOptions { cache_folder: Some(cache_folder.to_owned()), ..options.clone() };
-        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
+        let options = options.clone().with(|options| options.cache_folder = Some(cache_folder.to_owned()));
+        let model = Model::load(&path, &options).unwrap_or_else(|error| panic!("{error}"));
         model.session().unwrap().feed(&prompt(20)).unwrap();
         model.report().pipelines.clone()
     };
@@ -332,7 +346,7 @@ impl Toy {
         change(&mut options);
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
-        let model = Model::load(&path, &options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{error}"));
+        let model = Model::load(&path, &options).unwrap_or_else(|error| panic!("{error}"));
         Toy { model, _folder: folder }
     }
 }

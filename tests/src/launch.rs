@@ -181,14 +181,13 @@ impl Launch {
         let path = folder.path().join("kernel.unicorn");
         self.write(&path, logits, stride);
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-        let options = LoadOptions {
-            device: DeviceChoice::Name(device),
-            context_tokens: Some(CONTEXT),
-            slots: 2,
-            barriers,
-            ..LoadOptions::default()
-        };
-        let model = Model::load(&path, &options, &mut |_, _| {}).expect("the artifact loads");
+        let options = LoadOptions::default().with(|options| {
+            options.device = DeviceChoice::Name(device);
+            options.context_tokens = Some(CONTEXT);
+            options.slots = 2;
+            options.barriers = barriers;
+        });
+        let model = Model::load(&path, &options).expect("the artifact loads");
         (folder, model)
     }
 

@@ -15,8 +15,11 @@ static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
 fn load() -> Model {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let Ok(device) = device.parse();
-    let options = LoadOptions { device, context_tokens: Some(512), ..LoadOptions::default() };
-    Model::load(&MODEL.artifact_path(), &options, &mut |_, _| ()).unwrap()
+    let options = LoadOptions::default().with(|options| {
+        options.device = device;
+        options.context_tokens = Some(512);
+    });
+    Model::load(&MODEL.artifact_path(), &options).unwrap()
 }
 
 /// Greedy answers of at most `max_tokens`.

@@ -152,8 +152,13 @@ impl Built {
         // However slow the device, decode has several steps in a submission.
         let multistep = Duration::MAX;
         let device = DeviceChoice::Name(device);
-        let options = LoadOptions { device, slots, multistep, barriers, ..LoadOptions::default() };
-        Model::load(&self.artifact(), &options, &mut |_, _| {})
+        let options = LoadOptions::default().with(|options| {
+            options.device = device;
+            options.slots = slots;
+            options.multistep = multistep;
+            options.barriers = barriers;
+        });
+        Model::load(&self.artifact(), &options)
     }
 
     /// Logits of the exported weights by the reference.
@@ -174,7 +179,7 @@ fn logits(model: &Model, tokens: &[i32], chunk_tokens: u32) -> Vec<f32> {
 }
 
 fn greedy(model: &Model, prompt: &[i32], count: usize) -> Vec<u32> {
-    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let sampling = Sampling::default();
     let mut session = model.session().expect("a free slot");
     let mut next: Vec<u32> = prompt.iter().map(|&token| token as u32).collect();
     let mut drawn = Vec::new();
@@ -438,7 +443,10 @@ fn a_seed_draws_the_same_text_again() {
     let folder = models().join("tiny").join("llama-tied");
     let model = Built::of(&folder, INT4).load();
     let text = |seed: u64| -> Vec<u32> {
-        let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+        let sampling = Sampling::default().with(|sampling| {
+            sampling.temperature = 1.0;
+            sampling.seed = seed;
+        });
         let mut session = model.session().expect("a free slot");
         let mut next = vec![1u32, 5, 9];
         (0..16)
@@ -456,7 +464,12 @@ fn a_seed_draws_the_same_text_again() {
 /// Sequences of different lengths in one step, and draws that feed the next step on the device, against one token at a time.
 #[test]
 fn batches_and_generation_ahead_draw_what_single_steps_draw() {
-    let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 3, ..Sampling::default() };
+    let sampling = Sampling::default().with(|sampling| {
+        sampling.temperature = 0.7;
+        sampling.top_k = 20;
+        sampling.repeat_penalty = 1.2;
+        sampling.seed = 3;
+    });
     // The generic target splits attention, in batches too.
     let split = Ask { target: "generic", ..INT4 };
     let asks = [
@@ -525,7 +538,12 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
 /// window that moves.
 #[test]
 fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
-    let sampling = Sampling { temperature: 0.7, top_k: 20, repeat_penalty: 1.2, seed: 5, ..Sampling::default() };
+    let sampling = Sampling::default().with(|sampling| {
+        sampling.temperature = 0.7;
+        sampling.top_k = 20;
+        sampling.repeat_penalty = 1.2;
+        sampling.seed = 5;
+    });
     for (name, ask) in [("mistral-window", INT4), ("gemma3-text", Ask { target: "generic", ..INT4 })] {
         let model = Built::of(&models().join("tiny").join(name), ask).load();
         let begin = || {

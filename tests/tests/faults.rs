@@ -30,7 +30,11 @@ fn turn() -> MutexGuard<'static, ()> {
 fn load_options() -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     // However slow the device, decode has several steps in a submission.
-    LoadOptions { device: DeviceChoice::Name(device), slots: 2, multistep: Duration::MAX, ..LoadOptions::default() }
+    LoadOptions::default().with(|options| {
+        options.device = DeviceChoice::Name(device);
+        options.slots = 2;
+        options.multistep = Duration::MAX;
+    })
 }
 
 /// A seeded text: a prompt of several steps, some of them long, then as many draws, some more beside another text, and what a last look
@@ -38,7 +42,11 @@ fn load_options() -> LoadOptions {
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
     let prompt: Vec<u32> = (0..90).map(|index| (index * 7919 + 13) % vocab_size).collect();
-    let sampling = Sampling { temperature: 1.0, repeat_penalty: 1.3, seed: 11, ..Sampling::default() };
+    let sampling = Sampling::default().with(|sampling| {
+        sampling.temperature = 1.0;
+        sampling.repeat_penalty = 1.3;
+        sampling.seed = 11;
+    });
     let mut session = model.session()?;
     session.feed(&prompt[..60])?;
     let first = session.feed_and_sample(&prompt[60..], &sampling)?;
@@ -66,7 +74,7 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
         let path = folder.path().join("model.unicorn");
         let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
         compile(Source::Model(&source), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
-        let model = Model::load(&path, &load_options(), &mut |_, _| {}).expect("it loads");
+        let model = Model::load(&path, &load_options()).expect("it loads");
 
         inject(None);
         let expected = text(&model).expect("the steps run");
@@ -92,15 +100,18 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
     compile(Source::Synthetic(&config), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
     inject(None);
-    let eager = Model::load(&path, &load_options(), &mut |_, _| {}).expect("it loads");
+    let eager = Model::load(&path, &load_options()).expect("it loads");
     let expected = text(&eager).expect("the steps run");
     drop(eager);
     // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
     for (way, first_reads) in [(UploadPath::Map, FIRST_MIB), (UploadPath::Staging, FIRST_MIB / 4)] {
         inject(None);
         limit_reads(Some(first_reads));
-        let options = LoadOptions { residency: Some(way), lazy: true, ..load_options() };
-        let model = match Model::load(&path, &options, &mut |_, _| {}) {
+        let options = load_options().with(|options| {
+            options.residency = Some(way);
+            options.lazy = true;
+        });
+        let model = match Model::load(&path, &options) {
             Err(LoadError::Residency { refusals, .. }) => {
                 skip("upload path", refusals.join("; "));
                 continue;

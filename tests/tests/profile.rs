@@ -14,8 +14,11 @@ use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 #[test]
 fn every_matrix_says_how_much_work_it_is() {
     let (_folder, path) = artifact();
-    let load = LoadOptions { device: device(), profile: true, ..LoadOptions::default() };
-    let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    let load = LoadOptions::default().with(|options| {
+        options.device = device();
+        options.profile = true;
+    });
+    let model = Model::load(&path, &load).unwrap_or_else(|error| panic!("{error}"));
     let mut session = model.session().unwrap();
     session.feed(&[1, 2, 3]).unwrap();
     session.feed(&[4]).unwrap();
@@ -41,8 +44,8 @@ fn every_matrix_says_how_much_work_it_is() {
 #[test]
 fn nobody_pays_who_did_not_ask() {
     let (_folder, path) = artifact();
-    let load = LoadOptions { device: device(), ..LoadOptions::default() };
-    let model = Model::load(&path, &load, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    let load = LoadOptions::default().with(|options| options.device = device());
+    let model = Model::load(&path, &load).unwrap_or_else(|error| panic!("{error}"));
     model.session().unwrap().feed(&[1, 2, 3]).unwrap();
     assert!(model.take_profiles().is_empty());
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,7 +124,10 @@ fn a_lazy_load_draws_what_an_eager_one_draws() {
     for way in UploadPath::ALL {
         // Measured at load, as on a GPU: with weights that are only just arriving.
         for submission in [None, Some(Duration::from_micros(100))] {
-            let options = LoadOptions { lazy: true, submission, ..load_options(way) };
+            let options = load_options(way).with(|options| {
+                options.lazy = true;
+                options.submission = submission;
+            });
             let Some(model) = load_with(&artifact.path(), &options, &mut |_, _| ()) else { continue };
             let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
             assert_eq!(text(&model), expected, "{way}");
@@ -324,7 +328,11 @@ fn load_options(way: UploadPath) -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let (device, residency) = (DeviceChoice::Name(device), Some(way));
     // However slow the device, decode has several steps in a submission, once the weights are there.
-    LoadOptions { device, residency, multistep: Duration::MAX, ..LoadOptions::default() }
+    LoadOptions::default().with(|options| {
+        options.device = device;
+        options.residency = residency;
+        options.multistep = Duration::MAX;
+    })
 }
 
 /// The same.
@@ -333,7 +341,11 @@ fn load_with(
     options: &LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Option<Result<Model, LoadError>> {
-    match Model::load(path, options, progress) {
+    let mut progress = |done, total| {
+        progress(done, total);
+        ControlFlow::Continue(())
+    };
+    match Model::load_with_progress(path, options, &mut progress) {
         Err(LoadError::Residency { refusals, .. }) => {
             skip("upload path", refusals.join("; "));
             None

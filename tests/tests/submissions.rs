@@ -25,7 +25,11 @@ struct Seen {
 fn see(model: &Model) -> Result<Seen, RunError> {
     let vocab_size = model.meta().model.vocab_size;
     let prompt: Vec<u32> = (0..75).map(|index| (index * 7919 + 13) % vocab_size).collect();
-    let sampling = Sampling { temperature: 1.0, repeat_penalty: 1.3, seed: 3, ..Sampling::default() };
+    let sampling = Sampling::default().with(|sampling| {
+        sampling.temperature = 1.0;
+        sampling.repeat_penalty = 1.3;
+        sampling.seed = 3;
+    });
     let mut logits = Vec::new();
     let mut keep = |_: u32, row: &[f32]| logits.extend(row.iter().map(|logit| logit.to_bits()));
     let mut session = model.session()?;
@@ -49,15 +53,19 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let device = DeviceChoice::Name(device);
     // Uncut steps of decode go together, too.
-    let as_they_come = LoadOptions { device, slots: 2, multistep: Duration::MAX, ..LoadOptions::default() };
+    let as_they_come = LoadOptions::default().with(|options| {
+        options.device = device;
+        options.slots = 2;
+        options.multistep = Duration::MAX;
+    });
     for (name, of_target) in [("gemma3-text", "llvmpipe"), ("phi3-longrope-long", "generic")] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny").join(name);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.unicorn");
         let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
         compile(Source::Model(&source), &path, &options(targets, Vec::new()), &mut Silent).expect("it compiles");
-        let as_they_come = LoadOptions { target: Some(of_target.into()), ..as_they_come.clone() };
-        let load = |options: &LoadOptions| Model::load(&path, options, &mut |_, _| {}).expect("it loads");
+        let as_they_come = as_they_come.clone().with(|options| options.target = Some(of_target.into()));
+        let load = |options: &LoadOptions| Model::load(&path, options).expect("it loads");
 
         let file = MappedFile::open(&path).expect("it loads");
         let view = ArtifactView::read(file.file()).expect("it loads");
@@ -66,7 +74,8 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
 
         let expected = see(&load(&as_they_come)).expect("the steps run");
         let cut = BOUNDS.iter().find_map(|&microseconds| {
-            let options = LoadOptions { submission: Some(Duration::from_micros(microseconds)), ..as_they_come.clone() };
+            let options =
+                as_they_come.clone().with(|options| options.submission = Some(Duration::from_micros(microseconds)));
             let model = load(&options);
             // Each dispatch is in one submission at least.
             (model.report().submissions.iter().sum::<u32>() as usize > dispatches).then_some((model, options))
@@ -76,7 +85,7 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
         drop(model);
 
         // A profile counts a dispatch once, however often it was submitted.
-        let model = load(&LoadOptions { profile: true, ..options });
+        let model = load(&options.with(|options| options.profile = true));
         model.session().expect("a slot").feed(&[1, 2, 3]).expect("a step");
         let [step] = model.take_profiles().try_into().expect("one step");
         assert_eq!(step.seconds.len(), step.dispatches.len());

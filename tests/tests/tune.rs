@@ -68,8 +68,8 @@ fn any_mix_computes_the_same(target: &str, tolerance: f64) {
 #[test]
 fn candidates_are_timed_each() {
     let (_folder, path) = artifact();
-    let options = LoadOptions { candidates: true, ..load_options("generic", None) };
-    let model = Model::load(&path, &options, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    let options = load_options("generic", None).with(|options| options.candidates = true);
+    let model = Model::load(&path, &options).unwrap_or_else(|error| panic!("{error}"));
     let kernels = kernels(&path, "generic");
     let tunable = model.tunable(40);
     let batch = |rows| StepShape { rows, batch: true, from_tokens: 0 };
@@ -210,11 +210,16 @@ fn kernels(path: &Path, target: &str) -> TargetKernels {
 
 fn load_options(target: &str, tuning: Option<Tuning>) -> LoadOptions {
     let Ok(device) = device().name.parse();
-    LoadOptions { device, target: Some(target.into()), tuning, slots: 4, ..LoadOptions::default() }
+    LoadOptions::default().with(|options| {
+        options.device = device;
+        options.target = Some(target.into());
+        options.tuning = tuning;
+        options.slots = 4;
+    })
 }
 
 fn load(path: &Path, target: &str, tuning: Option<Tuning>) -> Model {
-    Model::load(path, &load_options(target, tuning), &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"))
+    Model::load(path, &load_options(target, tuning)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Of steps of one row, of a few, of many, and (the greatest of each) of several sequences.

@@ -1,5 +1,6 @@
 //! Loads a model for a command, with a progress bar and notes on stderr.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
-    load_with(artifact, args, LoadOptions { context_tokens, ..LoadOptions::default() })
+    load_with(artifact, args, |options| options.context_tokens = context_tokens)
 }
 
 /// The same for text, which may begin before all weights are there.
@@ -24,19 +25,19 @@ pub fn load_to_generate(
     context_tokens: Option<u32>,
     lazy: bool,
 ) -> Result<Model, CliError> {
-    load_with(artifact, args, LoadOptions { context_tokens, lazy, ..LoadOptions::default() })
+    load_with(artifact, args, |options| (options.context_tokens, options.lazy) = (context_tokens, lazy))
 }
 
 /// The same, for `slots` sequences at a time.
 pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
-    load_with(artifact, args, LoadOptions { context_tokens: Some(context_tokens), slots, ..LoadOptions::default() })
+    load_with(artifact, args, |options| (options.context_tokens, options.slots) = (Some(context_tokens), slots))
 }
 
 /// For one sequence, so that the time of every dispatch is written down.
 pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
-    let context_tokens = Some(context_tokens);
-    let options = LoadOptions { context_tokens, slots, profile: true, ..LoadOptions::default() };
-    load_with(artifact, args, options)
+    load_with(artifact, args, |options| {
+        (options.context_tokens, options.slots, options.profile) = (Some(context_tokens), slots, true);
+    })
 }
 
 /// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for so many.
@@ -46,8 +47,10 @@ pub fn load_candidates(
     context_tokens: u32,
     slots: u32,
 ) -> Result<Option<Model>, CliError> {
-    let context_tokens = Some(context_tokens);
-    match try_load(artifact, args, LoadOptions { context_tokens, slots, candidates: true, ..LoadOptions::default() }) {
+    let candidates = |options: &mut LoadOptions| {
+        (options.context_tokens, options.slots, options.candidates) = (Some(context_tokens), slots, true);
+    };
+    match try_load(artifact, args, candidates) {
         Err(LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
             if slots > 1 =>
         {
@@ -64,7 +67,7 @@ pub fn load_to_serve(
     context_tokens: Option<u32>,
     slots: u32,
 ) -> Result<Model, CliError> {
-    load_with(artifact, args, LoadOptions { context_tokens, slots, ..LoadOptions::default() })
+    load_with(artifact, args, |options| (options.context_tokens, options.slots) = (context_tokens, slots))
 }
 
 /// The longest context of the model, read before it is loaded.
@@ -79,32 +82,33 @@ pub fn read<T>(artifact: &Path, get: impl FnOnce(&ArtifactView<'_>) -> T) -> Res
     Ok(get(&view))
 }
 
-fn load_with(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, CliError> {
-    Ok(try_load(artifact, args, options)?)
+fn load_with(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptions)) -> Result<Model, CliError> {
+    Ok(try_load(artifact, args, change)?)
 }
 
-fn try_load(artifact: &Path, args: &LoadArgs, options: LoadOptions) -> Result<Model, LoadError> {
+/// With the options of the command line, `change`d for the command.
+fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptions)) -> Result<Model, LoadError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
-    let options = LoadOptions {
-        device,
-        target: args.target.clone(),
-        budget: args.budget.clone().unwrap_or_default(),
-        residency: args.residency,
-        barriers: args.barriers,
-        load_alone: args.load_alone,
-        verify_weights: !args.no_verify,
-        tuning: if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) },
-        submission: args.submission_ms.map(|bound| Duration::from_millis(bound.into())),
-        cache_folder: if args.no_cache { None } else { user_cache_folder() },
-        ..options
-    };
+    let mut options = LoadOptions::default();
+    options.device = device;
+    options.target = args.target.clone();
+    options.budget = args.budget.clone().unwrap_or_default();
+    options.residency = args.residency;
+    options.barriers = args.barriers;
+    options.load_alone = args.load_alone;
+    options.verify_weights = !args.no_verify;
+    options.submission = args.submission_ms.map(|bound| Duration::from_millis(bound.into()));
+    options.cache_folder = if args.no_cache { None } else { user_cache_folder() };
+    change(&mut options);
+    options.tuning = if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) };
     let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
             .expect("the template is a constant"),
     );
-    let loaded = Model::load(artifact, &options, &mut |done_bytes, total_bytes| {
+    let loaded = Model::load_with_progress(artifact, &options, &mut |done_bytes, total_bytes| {
         bar.set_length(total_bytes);
         bar.set_position(done_bytes);
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     let model = loaded?;

@@ -66,7 +66,7 @@ impl RequestHandler {
             let job = Job {
                 choice,
                 prompt: prompt.clone(),
-                sampling: Sampling { seed: seed.wrapping_add(number.into()), ..request.sampling.clone() },
+                sampling: request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into())),
                 conditions: self.stop_conditions(&request),
                 events: events.clone(),
             };

@@ -1,6 +1,8 @@
 //! What a driver makes of kernels: registers, spills, cost, machine code. Nothing runs, so that a driver without its hardware is
 //! enough.
 
+use std::sync::atomic::AtomicBool;
+
 use unicorn_artifact::TargetKernels;
 
 use crate::device::facts::DeviceFacts;
@@ -28,5 +30,5 @@ pub fn kernel_statistics(
     }
     let device = Device::open(Instance::create()?, facts, true)?;
     let capture = if representations { Capture::Representations } else { Capture::Statistics };
-    compile_each(&device, target, None, capture, |pipeline| Ok(pipeline.executables()?))
+    compile_each(&device, target, None, capture, &AtomicBool::new(false), |pipeline| Ok(pipeline.executables()?))
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use unicorn_artifact::TargetKernels;
 use unicorn_artifact::hash::hash_parts;
@@ -37,8 +38,13 @@ pub struct PipelineReport {
 /// Compiles the pipelines of `target` with the cache below `folder`, and updates it.
 ///
 /// # Errors
-/// When the driver rejects a kernel. A cache that cannot be used is not an error.
-pub fn compile(device: &Arc<Device>, target: &TargetKernels, folder: Option<&Path>) -> Result<Compiled, LoadError> {
+/// When the driver rejects a kernel, or `is_cancelled` becomes true. A cache that cannot be used is not an error.
+pub fn compile(
+    device: &Arc<Device>,
+    target: &TargetKernels,
+    folder: Option<&Path>,
+    is_cancelled: &AtomicBool,
+) -> Result<Compiled, LoadError> {
     let opened = folder.map(|folder| OpenCache::below(folder, device, target));
     let (cache, unopened) = match opened {
         None => (None, None),
@@ -46,7 +52,7 @@ pub fn compile(device: &Arc<Device>, target: &TargetKernels, folder: Option<&Pat
         Some(Err(problem)) => (None, Some(problem)),
     };
     let in_driver = cache.as_ref().map(|cache| &cache.in_driver);
-    let pipelines = compile_each(device, target, in_driver, Capture::Nothing, Ok)?;
+    let pipelines = compile_each(device, target, in_driver, Capture::Nothing, is_cancelled, Ok)?;
     let mut report = PipelineReport { pipelines: pipelines.len() as u32, from_cache: None, note: unopened };
     if let Some(cache) = cache {
         let cached = count_cached(&pipelines);
@@ -68,7 +74,7 @@ pub fn warm_pipeline_cache(
     folder: &Path,
 ) -> Result<PipelineReport, LoadError> {
     let device = Device::open(Instance::create()?, facts, true)?;
-    Ok(compile(&device, target, Some(folder))?.report)
+    Ok(compile(&device, target, Some(folder), &AtomicBool::new(false))?.report)
 }
 
 /// A driver without support for caches writes only Vulkan's own header.

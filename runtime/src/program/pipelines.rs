@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use unicorn_artifact::TargetKernels;
 
@@ -15,12 +16,14 @@ use crate::vk::pipeline_cache::PipelineCache;
 /// for compiled pipelines and stores them.
 ///
 /// # Errors
-/// [`LoadError::Pipeline`] names the first kernel that the driver rejects.
+/// [`LoadError::Pipeline`] names the first kernel that the driver rejects. [`LoadError::Cancelled`] when `is_cancelled` becomes
+/// true: no further pipeline is begun.
 pub fn compile_each<T: Send>(
     device: &Arc<Device>,
     target: &TargetKernels,
     cache: Option<&PipelineCache>,
     capture: Capture,
+    is_cancelled: &AtomicBool,
     inspect: impl Fn(Arc<Pipeline>) -> Result<T, LoadError> + Sync,
 ) -> Result<Vec<T>, LoadError> {
     let facts = device.facts();
@@ -32,6 +35,9 @@ pub fn compile_each<T: Send>(
     let modules = target.modules.unpack(target.pipelines.iter().map(|pipeline| pipeline.module));
     let modules = modules.map_err(|source| LoadError::Modules { target: target.name.clone(), source })?;
     let one = |index: usize| {
+        if is_cancelled.load(Ordering::Relaxed) {
+            return Err(LoadError::Cancelled);
+        }
         let pipeline = &target.pipelines[index];
         let request = PipelineRequest {
             spirv: &modules[pipeline.module as usize],

@@ -8,6 +8,7 @@
 //!
 //! So making and dropping a session, cutting it back and all reports wait for no step.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -241,8 +242,9 @@ impl Shared {
             wanted: format!("{}, which was lost", self.facts.name),
             found: devices.iter().map(DeviceFacts::to_string).collect(),
         })?;
+        let (decided, progress) = (&self.decided, &mut |_, _| ControlFlow::Continue(()));
         let Resident { engine, report, .. } =
-            make_resident(&self.artifact, &self.decided, instance, facts, self.begun, false, &mut |_, _| ())?;
+            make_resident(&self.artifact, decided, instance, facts, self.begun, false, progress)?;
         self.streaming.replace(report.upload.expect("this load was not lazy"));
         Ok(engine)
     }

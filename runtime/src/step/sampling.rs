@@ -8,7 +8,15 @@ use crate::error::RunError;
 ///
 /// The logits of tokens among the last `repeat_last_n` are divided (if positive) or multiplied by `repeat_penalty`, then all are
 /// divided by `temperature`; `top_k`, `top_p` and `min_p` then leave fewer candidates, and one of them is sampled.
+///
+/// ```
+/// # use unicorn_runtime::Sampling;
+/// let mut sampling = Sampling::default();
+/// sampling.temperature = 0.7;
+/// sampling.top_k = 40;
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Sampling {
     /// 0 or more; 0 is greedy.
     pub temperature: f32,
@@ -51,6 +59,13 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// The parameters after `change`, so that one expression makes them:
+    /// `Sampling::default().with(|sampling| sampling.seed = 7)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Sampling)) -> Sampling {
+        change(&mut self);
+        self
+    }
+
     /// Whether every parameter is in its range. Everything that takes a `Sampling` checks it.
     ///
     /// # Errors

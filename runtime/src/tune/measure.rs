@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use unicorn_artifact::{ModelMeta, Pipeline, Plan, TargetKernels};
@@ -183,7 +184,7 @@ impl Tuner<'_> {
         profile: bool,
     ) -> Result<RecordedPrograms, LoadError> {
         let TuningResources { device, buffers, bound_seconds } = resources;
-        let pipelines = compile_each(device, target, None, Capture::Nothing, Ok)?;
+        let pipelines = compile_each(device, target, None, Capture::Nothing, &AtomicBool::new(false), Ok)?;
         let barriers = profile || self.barriers;
         let prepared =
             programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers)?;

@@ -10,7 +10,7 @@ use unicorn_artifact::{
     ModelMeta, Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch,
     Tier, TokenizerSection, WeightPlan, step,
 };
-use unicorn_runtime::{DeviceChoice, LoadOptions};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Sampling};
 
 // The workspace's own: `tests` depends on this package.
 #[path = "../../../tests/src/skip.rs"]
@@ -28,13 +28,21 @@ pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;
 pub fn options() -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let device: DeviceChoice = device.parse().unwrap();
-    LoadOptions { device, ..LoadOptions::default() }
+    LoadOptions::default().with(|options| options.device = device)
 }
 
 /// The same so that decode has several steps in a submission, however slow the device: they are foreseen to fit, and as quick as
 /// is asked for.
 pub fn multistep(options: LoadOptions) -> LoadOptions {
-    LoadOptions { submission: Some(Duration::from_secs(3600)), multistep: Duration::MAX, ..options }
+    options.with(|options| {
+        options.submission = Some(Duration::from_secs(3600));
+        options.multistep = Duration::MAX;
+    })
+}
+
+/// With a repeat penalty, so that samples depend on earlier tokens.
+pub fn repeat_penalty() -> Sampling {
+    Sampling::default().with(|sampling| (sampling.repeat_penalty, sampling.repeat_last_n) = (1.5, 5))
 }
 
 /// Tokens without a short period.

@@ -306,7 +306,15 @@ fn sampling_draws_what_the_twin_draws() {
         |&((target, vocab), temperature, (top_k, top_p, min_p), repeat_penalty, seed), rng| {
             let target = &targets[target];
             let logits: Vec<f32> = normals(rng, vocab).iter().map(|x| 3.0 * x).collect();
-            let sampling = Sampling { temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n: 64, seed };
+            let sampling = Sampling::default().with(|sampling| {
+                sampling.temperature = temperature;
+                sampling.top_k = top_k;
+                sampling.top_p = top_p;
+                sampling.min_p = min_p;
+                sampling.repeat_penalty = repeat_penalty;
+                sampling.repeat_last_n = 64;
+                sampling.seed = seed;
+            });
             let history: Vec<u32> = (0..5).map(|_| rng.random_range(0..vocab as u32)).collect();
             // Logits reach the buffer by adding nothing to them.
             let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };

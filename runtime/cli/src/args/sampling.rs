@@ -39,15 +39,15 @@ pub struct SamplingArgs {
 impl SamplingArgs {
     /// The options as given, the defaults for the rest. Without a seed, each call gets a random one.
     pub fn resolve(&self) -> Sampling {
-        Sampling {
-            temperature: self.temp.unwrap_or(0.8),
-            top_k: self.top_k.unwrap_or(40),
-            top_p: self.top_p.unwrap_or(0.95),
-            min_p: self.min_p.unwrap_or(0.05),
-            repeat_penalty: self.repeat_penalty.unwrap_or(1.0),
-            repeat_last_n: self.repeat_last_n.unwrap_or(64),
-            seed: self.seed.unwrap_or_else(random_seed),
-        }
+        Sampling::default().with(|sampling| {
+            sampling.temperature = self.temp.unwrap_or(0.8);
+            sampling.top_k = self.top_k.unwrap_or(40);
+            sampling.top_p = self.top_p.unwrap_or(0.95);
+            sampling.min_p = self.min_p.unwrap_or(0.05);
+            sampling.repeat_penalty = self.repeat_penalty.unwrap_or(1.0);
+            sampling.repeat_last_n = self.repeat_last_n.unwrap_or(64);
+            sampling.seed = self.seed.unwrap_or_else(random_seed);
+        })
     }
 
     /// Sets one option by the name that it has on the command line, without the dashes.

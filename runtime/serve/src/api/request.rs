@@ -214,17 +214,15 @@ fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampling, ApiErr
     // vLLM's name and llama.cpp's.
     let repetition_penalty = fields.take("repetition_penalty", NUMBER)?;
     let repeat_penalty = fields.take("repeat_penalty", NUMBER)?.or(repetition_penalty);
-    let sampling = Sampling {
-        temperature: fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature),
-        // 0 stands for the smallest set, which holds the most likely token.
-        top_p: top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p),
-        min_p: fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p),
-        // vLLM has -1 for all tokens.
-        top_k: top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k),
-        repeat_penalty: repeat_penalty.unwrap_or(defaults.repeat_penalty),
-        repeat_last_n: fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n),
-        ..defaults.clone()
-    };
+    let mut sampling = defaults.clone();
+    sampling.temperature = fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature);
+    // 0 stands for the smallest set, which holds the most likely token.
+    sampling.top_p = top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p);
+    sampling.min_p = fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p);
+    // vLLM has -1 for all tokens.
+    sampling.top_k = top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k);
+    sampling.repeat_penalty = repeat_penalty.unwrap_or(defaults.repeat_penalty);
+    sampling.repeat_last_n = fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n);
     sampling.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok(sampling)
 }
@@ -299,7 +297,7 @@ mod tests {
     use super::*;
 
     fn parse(endpoint: Endpoint, body: Value) -> Result<Request, String> {
-        let defaults = Sampling { top_k: 5, ..unicorn_text::default_sampling() };
+        let defaults = unicorn_text::default_sampling().with(|sampling| sampling.top_k = 5);
         Request::parse(endpoint, body.to_string().as_bytes(), &defaults).map_err(|error| error.message)
     }
 
