@@ -24,10 +24,10 @@ use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
 use crate::program::profile::StepProfile;
 use crate::report::LoadReport;
 use crate::resident::{Decided, LoadProgress, Resident, make_resident};
+use crate::session::batch::{self, BatchRow, BatchTokens};
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
-use crate::session::stream::{self, BatchRow, BatchTokens};
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape};
 use crate::tune::measure::{Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, Tuner, TuningResources};
@@ -119,7 +119,7 @@ impl Model {
     /// # Panics
     /// If a session is of another model.
     pub fn decode_batch<'s>(&self, rows: impl IntoIterator<Item = BatchRow<'s>>) -> Result<Vec<Sampled>, RunError> {
-        stream::decode(&self.shared, rows.into_iter().collect())
+        batch::decode(&self.shared, rows.into_iter().collect())
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most

@@ -13,16 +13,13 @@ const RUNTIME: [&str; 15] = [
     "resident", "session", "model",
 ];
 
-/// What still uses each other in circles; an entry goes when its files no longer do.
-const UNFINISHED: [&str; 2] = ["step", "session"];
-
 #[test]
 fn folders_of_the_runtime_use_only_folders_below() {
     let rank = |file: &Path| {
         let folder = folder(file);
         RUNTIME.iter().position(|name| *name == folder).unwrap_or_else(|| panic!("{folder} has no place in RUNTIME"))
     };
-    let uses = finished(uses(&root().join("runtime/src")));
+    let uses = uses(&root().join("runtime/src"));
     let mut found = Vec::new();
     for (file, used) in &uses {
         let is_free = |file: &Path| ["lib", "error"].contains(&folder(file).as_str());
@@ -34,7 +31,7 @@ fn folders_of_the_runtime_use_only_folders_below() {
 
 #[test]
 fn no_files_of_the_runtime_use_each_other_in_a_circle() {
-    let circles = circles(&finished(uses(&root().join("runtime/src"))));
+    let circles = circles(&uses(&root().join("runtime/src")));
     assert!(circles.is_empty(), "files in circles; a shared type in a lower file ends one: {circles:#?}");
 }
 
@@ -43,17 +40,6 @@ fn uses_are_read_from_the_sources() {
     let text = "use std::fmt;\nuse crate::a::{self, b::{C, D}, e};\npub use crate::f::G as H;\n#[cfg(test)]\nmod tests {\n    use crate::z::Y;\n}\n";
     let paths: Vec<String> = imported(text).iter().map(|path| path.join("::")).collect();
     assert_eq!(paths, ["a::self", "a::b::C", "a::b::D", "a::e", "f::G"]);
-}
-
-/// Without uses between files of [`UNFINISHED`].
-fn finished(mut uses: BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
-    let is_open = |file: &Path| {
-        UNFINISHED.iter().any(|open| file.starts_with(open) || file == Path::new(open).with_extension("rs"))
-    };
-    for (_, used) in uses.iter_mut().filter(|(file, _)| is_open(file)) {
-        used.retain(|used| !is_open(used));
-    }
-    uses
 }
 
 /// The files below `source` that each file below it uses. `lib.rs` and `main.rs` are on top of everything and left out.

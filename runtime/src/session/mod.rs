@@ -1,6 +1,7 @@
 //! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `session` → `stream` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
+//! → `batch` → `session` → `stream` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
 
+pub mod batch;
 pub mod fair_lock;
 pub mod journal;
 pub mod recovery;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::RunError;
+use crate::session::batch::{BatchRow, BatchTokens};
 use crate::session::session::Session;
 use crate::session::shared::Shared;
-use crate::session::stream::{BatchRow, BatchTokens};
 use crate::step::sampling::Sampling;
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls

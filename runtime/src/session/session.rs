@@ -7,7 +7,7 @@ use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::shared::Shared;
-use crate::session::stream::Tokens;
+use crate::session::stream::{StreamRow, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::sampling::{Sampled, Sampling};
@@ -129,7 +129,8 @@ impl Session {
     /// # Errors
     /// Each item: as [`Session::feed_and_sample`]. What was sampled before stays.
     pub fn generate(&mut self, first: u32, sampling: &Sampling, max_tokens: u32) -> Tokens<'_> {
-        Tokens::new(self, first, sampling, max_tokens)
+        let shared = self.shared.clone();
+        Tokens::new(&shared, self.stream_row(first, sampling), max_tokens)
     }
 
     /// Forgets tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
@@ -188,12 +189,10 @@ impl Session {
         &self.shared
     }
 
-    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
-        &mut self.sequence
-    }
-
-    pub(crate) fn cancel(&self) -> Option<&CancelToken> {
-        self.cancel.as_ref()
+    /// The session's sequence, and the token that is to be appended to it, as a row of a stream.
+    pub(crate) fn stream_row(&mut self, token: u32, sampling: &Sampling) -> StreamRow<'_> {
+        let sampling = sampling.clone();
+        StreamRow { sequence: &mut self.sequence, cancel: self.cancel.as_ref(), token, sampling }
     }
 
     /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
@@ -213,7 +212,7 @@ impl Session {
         mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
         let Session { shared, sequence, chunk_limit, cancel } = self;
-        check(shared, sequence.len_tokens(), tokens)?;
+        shared.check_tokens(sequence.len_tokens(), tokens)?;
         // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
         // keys that they got, as in every implementation with a cache.
         let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
@@ -240,20 +239,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// Whether `tokens` can follow a sequence of `len_tokens`.
-pub(crate) fn check(shared: &Shared, len_tokens: u32, tokens: &[u32]) -> Result<(), RunError> {
-    let vocab_size = shared.model().vocab_size;
-    if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-        return Err(RunError::UnknownToken { token, vocab_size });
-    }
-    let needed_tokens = u64::from(len_tokens) + tokens.len() as u64;
-    let context_tokens = shared.context_tokens();
-    if needed_tokens > u64::from(context_tokens) {
-        return Err(RunError::ContextFull { context_tokens, needed_tokens });
-    }
-    Ok(())
 }
 
 fn common_start(held: &[u32], prompt: &[u32]) -> u32 {

@@ -128,6 +128,23 @@ impl Shared {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Whether `tokens` can follow a sequence of `len_tokens`.
+    ///
+    /// # Errors
+    /// [`RunError::UnknownToken`] or [`RunError::ContextFull`].
+    pub fn check_tokens(&self, len_tokens: u32, tokens: &[u32]) -> Result<(), RunError> {
+        let vocab_size = self.model().vocab_size;
+        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+            return Err(RunError::UnknownToken { token, vocab_size });
+        }
+        let needed_tokens = u64::from(len_tokens) + tokens.len() as u64;
+        let context_tokens = self.context_tokens();
+        if needed_tokens > u64::from(context_tokens) {
+            return Err(RunError::ContextFull { context_tokens, needed_tokens });
+        }
+        Ok(())
+    }
+
     /// An empty sequence in a free slot. Waits for no step.
     ///
     /// # Errors

@@ -15,7 +15,6 @@ use crate::program::chunks::batch_program;
 use crate::program::multistep::steps_of_submission;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
-use crate::session::session::{Session, check};
 use crate::session::shared::Shared;
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
@@ -23,17 +22,7 @@ use crate::step::flight::{EndedStep, Flight, SharedFlight, SubmittedSteps};
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
 use crate::step::stop::Stop;
 
-/// A sequence's next token, and how those after it are sampled.
-pub struct BatchRow<'b> {
-    /// The sequence.
-    pub session: &'b mut Session,
-    /// Not appended to it yet.
-    pub token: u32,
-    /// How the tokens that follow are sampled.
-    pub sampling: &'b Sampling,
-}
-
-/// The tokens of one sequence as they are sampled: see [`Session::generate`].
+/// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
 ///
 /// Each item is the token that follows those before it; the newest one is appended to the session when the next one is asked
 /// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
@@ -42,21 +31,9 @@ pub struct Tokens<'s> {
     stream: Stream<'s>,
 }
 
-/// The tokens of several sequences, one each a step: see [`crate::Model::generate_batch`] and [`Tokens`].
-pub struct BatchTokens<'s> {
-    stream: Stream<'s>,
-}
-
 impl<'s> Tokens<'s> {
-    pub(crate) fn new(session: &'s mut Session, first: u32, sampling: &Sampling, max_tokens: u32) -> Tokens<'s> {
-        let shared = session.shared().clone();
-        Tokens { stream: Stream::new(&shared, vec![session], vec![first], vec![sampling.clone()], max_tokens) }
-    }
-}
-
-impl<'s> BatchTokens<'s> {
-    pub(crate) fn new(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> BatchTokens<'s> {
-        BatchTokens { stream: Stream::of_rows(shared, rows, max_steps) }
+    pub(crate) fn new(shared: &Arc<Shared>, row: StreamRow<'s>, max_tokens: u32) -> Tokens<'s> {
+        Tokens { stream: Stream::new(shared, vec![row], max_tokens) }
     }
 }
 
@@ -69,26 +46,20 @@ impl Iterator for Tokens<'_> {
     }
 }
 
-impl Iterator for BatchTokens<'_> {
-    type Item = Result<Vec<Sampled>, RunError>;
-
-    /// Waits for the step that samples the tokens, which are in the order of the rows.
-    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
-        self.stream.next()
-    }
+/// A sequence's next token, and how those after it are sampled.
+pub struct StreamRow<'s> {
+    /// The sequence.
+    pub sequence: &'s mut Sequence,
+    /// Ends the stream with [`RunError::Cancelled`].
+    pub cancel: Option<&'s CancelToken>,
+    /// Not appended to it yet.
+    pub token: u32,
+    /// How the tokens that follow are sampled.
+    pub sampling: Sampling,
 }
 
-/// Appends each row's token and samples the next ones, without steps ahead. Nothing is appended when it fails.
-pub fn decode(shared: &Arc<Shared>, rows: Vec<BatchRow<'_>>) -> Result<Vec<Sampled>, RunError> {
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut stream = Stream::of_rows(shared, rows, 1);
-    stream.feeds = false;
-    stream.next().expect("a stream of one step has one, or an error")
-}
-
-struct Stream<'s> {
+/// Tokens of several sequences, one each a step.
+pub struct Stream<'s> {
     shared: Arc<Shared>,
     sequences: Vec<&'s mut Sequence>,
     samplings: Vec<Sampling>,
@@ -104,56 +75,31 @@ struct Stream<'s> {
 }
 
 impl<'s> Stream<'s> {
-    fn of_rows(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> Stream<'s> {
-        let tokens = rows.iter().map(|row| row.token).collect();
-        let samplings = rows.iter().map(|row| row.sampling.clone()).collect();
-        let sessions = rows.into_iter().map(|row| row.session).collect();
-        Stream::new(shared, sessions, tokens, samplings, max_steps)
-    }
-
-    fn new(
-        shared: &Arc<Shared>,
-        sessions: Vec<&'s mut Session>,
-        tokens: Vec<u32>,
-        samplings: Vec<Sampling>,
-        max_steps: u32,
-    ) -> Stream<'s> {
-        let rows = || sessions.iter().zip(&tokens).zip(&samplings);
-        let checked = rows().try_for_each(|((session, &token), sampling)| {
-            assert!(Arc::ptr_eq(session.shared(), shared), "sessions of this model");
-            sampling.check()?;
-            check(shared, session.len_tokens(), &[token])
+    /// A stream of at most `max_steps` steps, and no further than the first full context.
+    pub fn new(shared: &Arc<Shared>, rows: Vec<StreamRow<'s>>, max_steps: u32) -> Stream<'s> {
+        let checked = rows.iter().try_for_each(|row| {
+            row.sampling.check()?;
+            shared.check_tokens(row.sequence.len_tokens(), &[row.token])
         });
-        let free_tokens = sessions.iter().map(|session| shared.context_tokens() - session.len_tokens()).min();
+        let free_tokens = rows.iter().map(|row| shared.context_tokens() - row.sequence.len_tokens()).min();
         // A context that is full already is an error, of the first step.
         let steps_left = free_tokens.map_or(0, |free_tokens| max_steps.min(free_tokens.max(1)));
         Stream {
             shared: shared.clone(),
-            samplings,
-            cancels: sessions.iter().filter_map(|session| session.cancel().cloned()).collect(),
-            newest: tokens,
+            samplings: rows.iter().map(|row| row.sampling.clone()).collect(),
+            cancels: rows.iter().filter_map(|row| row.cancel.cloned()).collect(),
+            newest: rows.iter().map(|row| row.token).collect(),
             steps_left,
             feeds: true,
             flight: SharedFlight::default(),
             refused: checked.err(),
-            sequences: sessions.into_iter().map(Session::sequence_mut).collect(),
+            sequences: rows.into_iter().map(|row| row.sequence).collect(),
         }
     }
 
-    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
-        self.steps_left = self.steps_left.checked_sub(1)?;
-        let step = match self.refused.take() {
-            Some(error) => Err(error),
-            None => self.step(),
-        };
-        match &step {
-            Ok(sampled) => {
-                self.newest.clear();
-                self.newest.extend(sampled.iter().map(|one| one.token));
-            }
-            Err(_) => self.steps_left = 0,
-        }
-        Some(step)
+    /// One step that feeds no other, so that it is profiled where the model was loaded for that.
+    pub fn one_step(shared: &Arc<Shared>, rows: Vec<StreamRow<'s>>) -> Stream<'s> {
+        Stream { feeds: false, ..Stream::new(shared, rows, 1) }
     }
 
     /// Appends the newest tokens and returns those that follow them.
@@ -182,6 +128,27 @@ impl<'s> Stream<'s> {
             }
             ran
         })
+    }
+}
+
+impl Iterator for Stream<'_> {
+    type Item = Result<Vec<Sampled>, RunError>;
+
+    /// The samples of the next step, in the order of the rows.
+    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.steps_left = self.steps_left.checked_sub(1)?;
+        let step = match self.refused.take() {
+            Some(error) => Err(error),
+            None => self.step(),
+        };
+        match &step {
+            Ok(sampled) => {
+                self.newest.clear();
+                self.newest.extend(sampled.iter().map(|one| one.token));
+            }
+            Err(_) => self.steps_left = 0,
+        }
+        Some(step)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::program::profile::StepProfile;
 use crate::program::programs::RecordedPrograms;
 use crate::program::submissions::DispatchRange;
 use crate::step::cancel::CancelToken;
-use crate::step::flight::SharedFlight;
+use crate::step::flight::{Flight, SharedFlight, SubmittedSteps};
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::stop::Stop;
 use crate::vk::Failure;
@@ -149,6 +149,40 @@ impl Engine {
     /// Waits for the turn's steps.
     pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
         self.lane.end(turn)
+    }
+
+    /// Waits for steps in flight unless they are `mine`, and keeps their samples for their stream. Afterwards the step buffer may
+    /// be written.
+    ///
+    /// # Errors
+    /// When one of them fails: nothing is in flight then.
+    pub fn settle(&mut self, mine: Option<&SharedFlight>) -> Result<(), Failure> {
+        let Some(flight) = self.in_flight.take_if(|flight| !mine.is_some_and(|mine| mine.is(flight))) else {
+            return Ok(());
+        };
+        let is_abandoned = flight.is_abandoned();
+        let mut flight = flight.lock();
+        while flight.first().is_some() {
+            self.end_first(&mut flight, is_abandoned)?;
+        }
+        Ok(())
+    }
+
+    /// Whether these steps are in flight, so that the next ones can be submitted behind them.
+    pub fn is_in_flight(&self, flight: &SharedFlight) -> bool {
+        self.in_flight.as_ref().is_some_and(|one| one.is(flight))
+    }
+
+    /// Waits for the oldest steps in flight and reads their samples, unless nobody takes them.
+    ///
+    /// # Errors
+    /// When the device fails. The samples before stay.
+    pub fn end_first(&mut self, flight: &mut Flight, is_abandoned: bool) -> Result<(), Failure> {
+        let Some(SubmittedSteps { program, turn, n_steps }) = flight.pop() else { return Ok(()) };
+        self.end(turn)?;
+        flight.add_gpu_seconds(self.gpu_seconds(program, turn), n_steps);
+        let n_read = if is_abandoned { 0 } else { n_steps };
+        (0..n_read).try_for_each(|_| flight.keep(program, |row, number| self.sampled(row, number)))
     }
 
     /// Seconds that the device spent in the turn's last submissions; `None`: it keeps no time.

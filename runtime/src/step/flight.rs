@@ -13,9 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::step::engine::Engine;
 use crate::step::sampling::Sampled;
-use crate::vk::Failure;
 
 /// The steps in flight of one stream, which the stream and the engine share. A leaf lock, held for a few instructions or, by who
 /// has the engine, while its steps end.
@@ -60,12 +58,13 @@ impl SharedFlight {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn is(&self, other: &SharedFlight) -> bool {
+    /// Whether both are the same stream's.
+    pub fn is(&self, other: &SharedFlight) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether the stream was dropped, so that nobody takes the samples.
-    fn is_abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 }
@@ -107,50 +106,27 @@ impl Flight {
     pub fn take_gpu_seconds(&mut self) -> f64 {
         std::mem::take(&mut self.gpu_seconds)
     }
-}
 
-impl Engine {
-    /// Waits for steps in flight unless they are `mine`, and keeps their samples for their stream. Afterwards the step buffer may
-    /// be written.
-    ///
-    /// # Errors
-    /// When one of them fails: nothing is in flight then.
-    pub fn settle(&mut self, mine: Option<&SharedFlight>) -> Result<(), Failure> {
-        let Some(flight) = self.in_flight.take_if(|flight| !mine.is_some_and(|mine| mine.is(flight))) else {
-            return Ok(());
-        };
-        let is_abandoned = flight.is_abandoned();
-        let mut flight = flight.lock();
-        while !flight.submitted.is_empty() {
-            self.end_first(&mut flight, is_abandoned)?;
-        }
-        Ok(())
+    /// The oldest steps in flight, which are about to be awaited.
+    pub fn pop(&mut self) -> Option<SubmittedSteps> {
+        self.submitted.pop_front()
     }
 
-    /// Whether these steps are in flight, so that the next ones can be submitted behind them.
-    pub fn is_in_flight(&self, flight: &SharedFlight) -> bool {
-        self.in_flight.as_ref().is_some_and(|one| one.is(flight))
+    /// Counts the time that the device spent in a submission of `n_steps` steps; `None`: it keeps no time.
+    pub fn add_gpu_seconds(&mut self, gpu_seconds: Option<f64>, n_steps: u32) {
+        self.gpu_seconds += gpu_seconds.unwrap_or_default();
+        self.step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(n_steps));
     }
 
-    /// Waits for the oldest steps in flight and reads their samples, unless nobody takes them.
+    /// Keeps the samples of a step of `program` that ended: `read` is called with each row and the number of its sample.
     ///
     /// # Errors
-    /// When the device fails. The samples before stay.
-    pub fn end_first(&mut self, flight: &mut Flight, is_abandoned: bool) -> Result<(), Failure> {
-        let Some(SubmittedSteps { program, turn, n_steps }) = flight.submitted.pop_front() else { return Ok(()) };
-        self.end(turn)?;
-        let gpu_seconds = self.gpu_seconds(program, turn);
-        flight.gpu_seconds += gpu_seconds.unwrap_or_default();
-        flight.step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(n_steps));
-        if is_abandoned {
-            return Ok(());
-        }
-        for _ in 0..n_steps {
-            let numbers = flight.sample_numbers.iter().enumerate();
-            let sampled = numbers.map(|(row, &number)| self.sampled(row, number)).collect::<Result<_, _>>()?;
-            flight.sample_numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
-            flight.ended.push_back(EndedStep { program, sampled });
-        }
+    /// The first of `read`; nothing is kept then.
+    pub fn keep<E>(&mut self, program: usize, read: impl Fn(usize, u32) -> Result<Sampled, E>) -> Result<(), E> {
+        let numbers = self.sample_numbers.iter().enumerate();
+        let sampled = numbers.map(|(row, &number)| read(row, number)).collect::<Result<_, _>>()?;
+        self.sample_numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
+        self.ended.push_back(EndedStep { program, sampled });
         Ok(())
     }
 }

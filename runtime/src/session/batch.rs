@@ -1,0 +1,54 @@
+//! Several sessions' tokens, one each a step.
+
+use std::sync::Arc;
+
+use crate::error::RunError;
+use crate::session::session::Session;
+use crate::session::shared::Shared;
+use crate::session::stream::{Stream, StreamRow};
+use crate::step::sampling::{Sampled, Sampling};
+
+/// A sequence's next token, and how those after it are sampled.
+pub struct BatchRow<'b> {
+    /// The sequence.
+    pub session: &'b mut Session,
+    /// Not appended to it yet.
+    pub token: u32,
+    /// How the tokens that follow are sampled.
+    pub sampling: &'b Sampling,
+}
+
+/// The tokens of several sequences, one each a step: see [`crate::Model::generate_batch`] and [`crate::Tokens`].
+pub struct BatchTokens<'s> {
+    stream: Stream<'s>,
+}
+
+impl<'s> BatchTokens<'s> {
+    pub(crate) fn new(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> BatchTokens<'s> {
+        BatchTokens { stream: Stream::new(shared, of_model(shared, rows), max_steps) }
+    }
+}
+
+impl Iterator for BatchTokens<'_> {
+    type Item = Result<Vec<Sampled>, RunError>;
+
+    /// Waits for the step that samples the tokens, which are in the order of the rows.
+    fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.stream.next()
+    }
+}
+
+/// Appends each row's token and samples the next ones, without steps ahead. Nothing is appended when it fails.
+pub fn decode(shared: &Arc<Shared>, rows: Vec<BatchRow<'_>>) -> Result<Vec<Sampled>, RunError> {
+    let step = Stream::one_step(shared, of_model(shared, rows)).next();
+    // No rows, no step.
+    step.unwrap_or(Ok(Vec::new()))
+}
+
+fn of_model<'s>(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>) -> Vec<StreamRow<'s>> {
+    let row = |BatchRow { session, token, sampling }: BatchRow<'s>| {
+        assert!(Arc::ptr_eq(session.shared(), shared), "sessions of this model");
+        session.stream_row(token, sampling)
+    };
+    rows.into_iter().map(row).collect()
+}
