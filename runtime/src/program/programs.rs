@@ -6,6 +6,7 @@ use unicorn_artifact::{BufferRef, Dispatch, LogitsRows, Order, Plan, Program, Ta
 
 use crate::error::LoadError;
 use crate::memory::buffers::Buffers;
+use crate::parallel;
 use crate::program::chunks::ProgramShape;
 use crate::program::counters::counters;
 use crate::program::multistep::STEPS_PER_SUBMISSION;
@@ -126,7 +127,7 @@ impl PreparedPrograms {
     pub fn estimated_costs(&self, is_software: bool) -> Vec<CostModel> {
         let estimate = |program: &PreparedProgram| match program.shape {
             ProgramShape { rows, batch: false, .. } if is_software && rows >= MIN_SOFTWARE_ROWS => {
-                CostModel::estimate_software_prefill(rows)
+                CostModel::estimate_software_prefill(rows, parallel::cores())
             }
             ProgramShape { rows, .. } => CostModel::estimate(rows),
         };

@@ -19,8 +19,10 @@ const ESTIMATED_BYTES_PER_SECOND: f64 = 20e9;
 /// Estimated bytes times rows a second: INT4 at 2.5 TFLOP/s, as a small APU computes.
 const ESTIMATED_BYTE_ROWS_PER_SECOND: f64 = 0.6e12;
 
-/// The same of a CPU: llvmpipe on two cores took 38 s for 512 rows of SmolLM2-135M.
-const SOFTWARE_BYTE_ROWS_PER_SECOND: f64 = 1e9;
+/// The same of a core of a CPU, ten times what llvmpipe reaches (38 s for 512 rows of SmolLM2-135M on two cores): with the
+/// default bound, a submission takes about a second. Submissions of 0.1 s were measured to take half as long again in all on 16
+/// cores: each ends with a wait for the slowest core.
+const SOFTWARE_BYTE_ROWS_PER_CORE_SECOND: f64 = 5e9;
 
 impl CostModel {
     /// For a program of `rows` rows that was not measured.
@@ -31,8 +33,8 @@ impl CostModel {
 
     /// For a prefill program on a software device. No driver resets that, and nothing is measured; long prefills are split all the
     /// same, so that they can be cancelled between two submissions.
-    pub fn estimate_software_prefill(rows: u32) -> CostModel {
-        CostModel { seconds_per_byte: f64::from(rows) / SOFTWARE_BYTE_ROWS_PER_SECOND }
+    pub fn estimate_software_prefill(rows: u32, cores: usize) -> CostModel {
+        CostModel { seconds_per_byte: f64::from(rows) / (SOFTWARE_BYTE_ROWS_PER_CORE_SECOND * cores as f64) }
     }
 
     /// Seconds that `bytes` take.
