@@ -2,7 +2,8 @@
 
 use unicorn_runtime::{CancelToken, Model, Sampling, Session};
 
-use crate::chat_template::{ChatTemplate, Message};
+use crate::chat_template::{ChatTemplate, Message, TemplateArguments};
+use crate::context_window::{Window, first_kept};
 use crate::continuation::Continuation;
 use crate::error::TextError;
 use crate::output::{EndReason, StopConditions};
@@ -11,6 +12,8 @@ use crate::tokenizer::Tokenizer;
 
 /// A conversation: a session of a model with its tokenizer and chat template, and the messages so far. It keeps the model loaded,
 /// can be stored in a struct and sent to another thread.
+///
+/// When the conversation no longer fits the context, its oldest turns are left out of the prompt; the system message stays.
 ///
 /// ```no_run
 /// use unicorn_text::{Chat, ChatOptions};
@@ -27,11 +30,14 @@ use crate::tokenizer::Tokenizer;
 /// ```
 pub struct Chat {
     session: Session,
+    context_tokens: u32,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     stop_tokens: Vec<u32>,
     options: ChatOptions,
     history: Vec<Message>,
+    /// Index of the first message of `history` that is part of prompts.
+    first: usize,
 }
 
 /// Options of a [`Chat`]. They may be changed between two questions.
@@ -40,6 +46,8 @@ pub struct Chat {
 pub struct ChatOptions {
     /// The system message. Default: none.
     pub system: Option<String>,
+    /// Further variables of the chat template, such as `enable_thinking`. Default: none.
+    pub template_arguments: TemplateArguments,
     /// How tokens are sampled. Default: [`default_sampling`], whose seed is random.
     pub sampling: Sampling,
     /// Most tokens of an answer; `None`, the default: until the model ends it or the context is full.
@@ -50,7 +58,13 @@ pub struct ChatOptions {
 
 impl Default for ChatOptions {
     fn default() -> ChatOptions {
-        ChatOptions { system: None, sampling: default_sampling(), max_tokens: None, stop_strings: Vec::new() }
+        ChatOptions {
+            system: None,
+            template_arguments: TemplateArguments::new(),
+            sampling: default_sampling(),
+            max_tokens: None,
+            stop_strings: Vec::new(),
+        }
     }
 }
 
@@ -65,11 +79,13 @@ impl Chat {
         let section = model.tokenizer_section();
         Ok(Chat {
             session: model.session()?,
+            context_tokens: model.context_tokens(),
             tokenizer: Tokenizer::new(section)?,
-            template: ChatTemplate::new(section)?,
+            template: ChatTemplate::new(section, model.context_tokens())?,
             stop_tokens: section.stop_ids.clone(),
             options,
             history: Vec::new(),
+            first: 0,
         })
     }
 
@@ -77,23 +93,70 @@ impl Chat {
     /// only what is new since the last question is computed. The question and the text that was read are added to the history when
     /// the answer is dropped, unless it failed.
     ///
+    /// Unless the answer can have a quarter of the context (or its maximum, if that is less), the oldest turns are left out of
+    /// this prompt and of later ones, until half the context is free: see [`Chat::turns_left_out`].
+    ///
     /// # Errors
-    /// When the template rejects the conversation, the conversation does not fit the context, or the device fails.
+    /// When the template rejects the conversation, question and system message alone do not fit the context, or the device fails.
     pub fn ask(&mut self, question: &str) -> Result<Answer<'_>, TextError> {
         let question = Message::new("user", question);
+        let max_tokens = self.options.max_tokens.unwrap_or(u32::MAX);
+        let room = Window::for_answer(self.context_tokens, max_tokens);
+        let (prompt, first) = self.fit(room, self.first, Some(&question), "")?;
+        self.first = first;
+        self.answer(&prompt, Exchange::New { question })
+    }
+
+    /// Continues the last answer, which ended because the context was full, without the oldest turns. `None`: there are no turns
+    /// before it that could be left out.
+    ///
+    /// # Errors
+    /// Those of [`Chat::ask`].
+    pub fn resume(&mut self) -> Result<Option<Answer<'_>>, TextError> {
+        let later_turn = turns(&self.history).find(|&turn| turn > self.first);
+        let (Some(first), Some(last)) = (later_turn, self.history.last()) else { return Ok(None) };
+        if last.role != ASSISTANT {
+            return Ok(None);
+        }
+        let begun = last.content.clone();
+        let (prompt, first) = self.fit(Window::for_rest(self.context_tokens), first, None, &begun)?;
+        self.first = first;
+        self.answer(&prompt, Exchange::Continued).map(Some)
+    }
+
+    /// Tokens of a prompt, and the index of the first message of the history in it: `from`, or a later turn so that it fits.
+    /// The prompt ends with `question`, or where it is `None`, with `begun` as the start of the last answer.
+    fn fit(
+        &self,
+        window: Window,
+        from: usize,
+        question: Option<&Message>,
+        begun: &str,
+    ) -> Result<(Vec<u32>, usize), TextError> {
         let system = self.options.system.as_ref().map(|content| Message::new("system", content.as_str()));
-        let messages: Vec<Message> =
-            system.into_iter().chain(self.history.iter().cloned()).chain([question.clone()]).collect();
-        let prompt = self.tokenizer.encode(&self.template.render(&messages)?)?;
+        let end = if question.is_some() { self.history.len() } else { self.history.len() - 1 };
+        let prompt = |first: usize| {
+            let kept = self.history[first..end].iter().chain(question);
+            let messages: Vec<Message> = system.iter().chain(kept).cloned().collect();
+            let text = self.template.render(&messages, &self.options.template_arguments)? + begun;
+            self.tokenizer.encode(&text)
+        };
+        // Without all turns, only a question is left.
+        let all_left_out = question.map(|_| end);
+        let later = turns(&self.history[..end]).filter(|&turn| turn > from).chain(all_left_out);
+        first_kept(window, from, later, prompt)
+    }
+
+    fn answer(&mut self, prompt: &[u32], exchange: Exchange) -> Result<Answer<'_>, TextError> {
         let conditions = StopConditions {
             max_tokens: self.options.max_tokens,
             stop_tokens: self.stop_tokens.clone(),
             stop_strings: self.options.stop_strings.clone(),
         };
         let continuation =
-            Continuation::new(&mut self.session, &self.tokenizer, &prompt, &self.options.sampling, conditions)?;
-        let messages = Some((question, &mut self.history));
-        Ok(Answer { continuation, text: String::new(), messages })
+            Continuation::new(&mut self.session, &self.tokenizer, prompt, &self.options.sampling, conditions)?;
+        let record = Some((exchange, &mut self.history));
+        Ok(Answer { continuation, text: String::new(), record })
     }
 
     /// Messages of user and assistant so far, without the system message.
@@ -101,9 +164,36 @@ impl Chat {
         &self.history
     }
 
+    /// Replaces the messages of user and assistant, for example by those of a conversation that was saved.
+    pub fn set_history(&mut self, history: Vec<Message>) {
+        (self.history, self.first) = (history, 0);
+    }
+
+    /// Removes the last question with its answer from the history, and returns the question.
+    pub fn take_last_question(&mut self) -> Option<String> {
+        let last = turns(&self.history).last()?;
+        self.first = self.first.min(last);
+        self.history.drain(last..).next().map(|question| question.content)
+    }
+
+    /// Turns of the history, from the oldest, that are left out of prompts because the context is full.
+    pub fn turns_left_out(&self) -> usize {
+        turns(&self.history).filter(|&turn| turn < self.first).count()
+    }
+
     /// Starts a new conversation. What its prompts have in common with the old ones is still cached.
     pub fn clear(&mut self) {
-        self.history.clear();
+        self.set_history(Vec::new());
+    }
+
+    /// The model's chat template.
+    pub fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+
+    /// The options of answers.
+    pub fn options(&self) -> &ChatOptions {
+        &self.options
     }
 
     /// The options of answers from now on.
@@ -117,12 +207,27 @@ impl Chat {
     }
 }
 
+const ASSISTANT: &str = "assistant";
+
+/// Indices of the messages that begin a turn: those of the user.
+fn turns(history: &[Message]) -> impl Iterator<Item = usize> {
+    history.iter().enumerate().filter(|(_, message)| message.role == "user").map(|(index, _)| index)
+}
+
+/// What an answer adds to the history.
+enum Exchange {
+    /// The question and the answer.
+    New { question: Message },
+    /// More text of the last answer.
+    Continued,
+}
+
 /// The pieces of one answer: see [`Continuation`].
 pub struct Answer<'c> {
     continuation: Continuation<'c>,
     text: String,
-    /// The question, and where it goes; `None` after an error.
-    messages: Option<(Message, &'c mut Vec<Message>)>,
+    /// What is added to which history; `None` after an error.
+    record: Option<(Exchange, &'c mut Vec<Message>)>,
 }
 
 impl Answer<'_> {
@@ -150,7 +255,7 @@ impl Iterator for Answer<'_> {
         let piece = self.continuation.next()?;
         match &piece {
             Ok(text) => self.text += text,
-            Err(_) => self.messages = None,
+            Err(_) => self.record = None,
         }
         Some(piece)
     }
@@ -158,8 +263,11 @@ impl Iterator for Answer<'_> {
 
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
-        if let Some((question, history)) = self.messages.take() {
-            history.extend([question, Message::new("assistant", std::mem::take(&mut self.text))]);
+        let Some((exchange, history)) = self.record.take() else { return };
+        let text = std::mem::take(&mut self.text);
+        match exchange {
+            Exchange::New { question } => history.extend([question, Message::new(ASSISTANT, text)]),
+            Exchange::Continued => history.last_mut().expect("there is an answer to continue").content += &text,
         }
     }
 }

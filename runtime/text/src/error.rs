@@ -40,6 +40,28 @@ pub enum TextError {
         /// What the template reported.
         detail: String,
     },
+    /// The chat template renders a text without one of the messages, which would be missing without notice.
+    DroppedMessage {
+        /// The message's role.
+        role: String,
+        /// Its number in the conversation, from 1.
+        number: usize,
+    },
+    /// An argument for the chat template has the name of a variable that each rendering sets itself.
+    TemplateArgument {
+        /// The name.
+        name: String,
+    },
+    /// The chat template was stopped after so many steps that it may never end.
+    TemplateSteps {
+        /// Where it was then; empty if that is unknown.
+        at: String,
+    },
+    /// The chat template was stopped because its text is longer than any that fits the context.
+    TemplateOutput {
+        /// Longest text, in bytes.
+        max_bytes: usize,
+    },
     /// The prompt has no tokens, and the model has no beginning-of-sequence token to start from.
     EmptyPrompt,
     /// A step of the model failed.
@@ -61,6 +83,20 @@ impl fmt::Display for TextError {
             TextError::ChatTemplate { detail } => write!(f, "chat template does not parse: {detail}"),
             TextError::Conversation { detail } => {
                 write!(f, "chat template does not accept this conversation: {detail}")
+            }
+            TextError::DroppedMessage { role, number } => write!(
+                f,
+                "chat template has no place for role {role:?}: message {number} would be missing from the prompt; expected \
+                 roles that the template has, such as system, user and assistant"
+            ),
+            TextError::TemplateArgument { name } => {
+                write!(f, "chat template argument {name:?} is set by each request: expected another name")
+            }
+            TextError::TemplateSteps { at } => {
+                write!(f, "chat template does not end: it was stopped after its limit of steps{at}")
+            }
+            TextError::TemplateOutput { max_bytes } => {
+                write!(f, "chat template writes more than {max_bytes} bytes, the longest text that fits the context")
             }
             TextError::EmptyPrompt => {
                 write!(f, "prompt is empty, and the model has no beginning-of-sequence token to start from")

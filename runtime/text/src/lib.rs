@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 
 mod chat;
+mod context_window;
 mod continuation;
 
 mod tokenizer;
@@ -23,17 +24,17 @@ mod output;
 mod stop_strings;
 
 mod chat_template;
-mod strftime;
 
 mod sampling;
 
 mod error;
 
+pub use serde_json;
 pub use unicorn_artifact::TokenizerSection;
 pub use unicorn_runtime;
 
 pub use chat::{Answer, Chat, ChatOptions};
-pub use chat_template::{ChatTemplate, Message};
+pub use chat_template::{ChatTemplate, Message, TemplateArguments};
 pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;

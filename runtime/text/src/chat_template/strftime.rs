@@ -1,15 +1,8 @@
 //! `strftime` for chat templates: the date of a moment, in UTC.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Formats now as Python's `strftime` does. Directives that no template uses are copied unchanged.
-pub(crate) fn strftime_now(format: &str) -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    strftime(format, seconds)
-}
-
-/// Formats the moment `seconds` after 1970-01-01 00:00 UTC.
-fn strftime(format: &str, seconds: u64) -> String {
+/// Formats the moment `seconds` after 1970-01-01 00:00 UTC as Python's `strftime` does. Directives that no template uses are copied
+/// unchanged.
+pub(super) fn strftime(format: &str, seconds: u64) -> String {
     let day = seconds / SECONDS_PER_DAY;
     let second_of_day = seconds % SECONDS_PER_DAY;
     let (year, month, day_of_month) = date(day);
