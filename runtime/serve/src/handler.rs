@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc::unbounded_channel;
 use unicorn_text::unicorn_runtime::{Model, Sampling};
-use unicorn_text::{ChatTemplate, StopConditions, TextError, Tokenizer, random_seed};
+use unicorn_text::{ChatTemplate, StopConditions, TemplateArguments, TextError, Tokenizer, random_seed};
 
 use crate::api::error::ApiError;
 use crate::api::request::{Endpoint, Prompt, Request};
@@ -19,6 +19,7 @@ pub(crate) struct RequestHandler {
     tokenizer: Tokenizer,
     /// `None`: the model came without one.
     template: Option<ChatTemplate>,
+    template_arguments: TemplateArguments,
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
@@ -36,10 +37,15 @@ impl RequestHandler {
     ) -> Result<RequestHandler, TextError> {
         let section = model.tokenizer_section();
         let meta = &model.meta().model;
-        let ServeOptions { sampling, seed, model_name } = options;
+        let ServeOptions { sampling, seed, template_arguments, model_name } = options;
         Ok(RequestHandler {
             tokenizer: Tokenizer::new(section)?,
-            template: section.chat_template.is_some().then(|| ChatTemplate::new(section)).transpose()?,
+            template: section
+                .chat_template
+                .is_some()
+                .then(|| ChatTemplate::new(section, model.context_tokens()))
+                .transpose()?,
+            template_arguments,
             stop_tokens: section.stop_ids.clone(),
             sampling,
             seed,
@@ -56,8 +62,10 @@ impl RequestHandler {
     /// When the request is wrong, or the server is stopping. Nothing is generated then.
     pub(crate) fn handle(&self, endpoint: Endpoint, body: &[u8]) -> Result<PendingResponse, ApiError> {
         let request = Request::parse(endpoint, body, &self.sampling)?;
+        let mut arguments = self.template_arguments.clone();
+        arguments.extend(request.template_arguments.clone());
         let prompts: Vec<Vec<u32>> =
-            request.prompts.iter().map(|prompt| self.tokens(prompt)).collect::<Result<_, _>>()?;
+            request.prompts.iter().map(|prompt| self.tokens(prompt, &arguments)).collect::<Result<_, _>>()?;
         let (events, received) = unbounded_channel();
         let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).sum();
         let seed = request.seed.or(self.seed).unwrap_or_else(random_seed);
@@ -98,19 +106,22 @@ impl RequestHandler {
     }
 
     /// Ids of a prompt that fits the context.
-    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, ApiError> {
+    fn tokens(&self, prompt: &Prompt, arguments: &TemplateArguments) -> Result<Vec<u32>, ApiError> {
         let tokens = match prompt {
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
             Prompt::Text(text) => self.tokenizer.encode_prompt(text),
             Prompt::Chat(messages) => match &self.template {
-                Some(template) => template.render(messages).and_then(|text| self.tokenizer.encode(&text)),
+                Some(template) => template.render(messages, arguments).and_then(|text| self.tokenizer.encode(&text)),
                 None => {
                     let message = "messages: the model came without a chat template; /v1/completions takes plain text";
                     return Err(ApiError::bad_request(message));
                 }
             },
         };
-        let tokens = tokens.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let tokens = tokens.map_err(|error| match error {
+            TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
+            error => ApiError::bad_request(error.to_string()),
+        })?;
         let name = match prompt {
             Prompt::Chat(_) => "messages",
             Prompt::Text(_) | Prompt::Tokens(_) => "prompt",

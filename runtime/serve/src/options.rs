@@ -1,7 +1,7 @@
 //! What a program may choose about a server.
 
-use unicorn_text::default_sampling;
 use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::{TemplateArguments, default_sampling};
 
 /// Options of [`Server::new`](crate::Server::new).
 ///
@@ -18,12 +18,19 @@ pub struct ServeOptions {
     pub sampling: Sampling,
     /// Seed of requests without one; `None`, the default: each gets a random one.
     pub seed: Option<u64>,
+    /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
+    pub template_arguments: TemplateArguments,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
     pub model_name: Option<String>,
 }
 
 impl Default for ServeOptions {
     fn default() -> ServeOptions {
-        ServeOptions { sampling: default_sampling(), seed: None, model_name: None }
+        ServeOptions {
+            sampling: default_sampling(),
+            seed: None,
+            template_arguments: TemplateArguments::new(),
+            model_name: None,
+        }
     }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs, MEMORY, SamplingArgs};
+use super::sampling::template_arguments;
+use super::{COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs};
+use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -27,6 +29,9 @@ pub struct RunArgs {
     /// System message of a chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
     pub system: Option<String>,
+    /// Further variables of the chat template, a JSON object, such as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", conflicts_with = "raw", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
+    pub chat_template_kwargs: Option<TemplateArguments>,
     /// Maximum number of tokens to generate [default: until a stop token or a full context]
     #[arg(short, long = "n-predict", value_name = "N")]
     pub n_predict: Option<u32>,

@@ -6,6 +6,7 @@ use clap::{Parser, value_parser};
 
 use unicorn_artifact::step::MAX_HISTORY;
 use unicorn_runtime::Sampling;
+use unicorn_text::{TemplateArguments, serde_json};
 
 use super::SAMPLING;
 
@@ -77,6 +78,12 @@ struct SamplingLine {
 /// Different at each call: the standard library's hash keys are random. 32 bits are easier to type again.
 pub fn random_seed() -> u64 {
     u64::from(RandomState::new().build_hasher().finish() as u32)
+}
+
+/// A JSON object of variables of the chat template.
+pub fn template_arguments(text: &str) -> Result<TemplateArguments, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("expected a JSON object, such as '{{\"enable_thinking\": false}}': {error}"))
 }
 
 fn probability(text: &str) -> Result<f32, String> {

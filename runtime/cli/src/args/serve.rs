@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs, SamplingArgs};
+use super::sampling::template_arguments;
+use super::{COMMON, LoadArgs, SAMPLING, SamplingArgs};
+use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -24,6 +26,9 @@ pub struct ServeArgs {
     /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+    /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
+    #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
+    pub chat_template_kwargs: Option<TemplateArguments>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]

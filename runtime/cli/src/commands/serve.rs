@@ -27,6 +27,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let mut options = ServeOptions::default();
     options.sampling = args.sampling.resolve();
     options.seed = args.sampling.seed;
+    options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();

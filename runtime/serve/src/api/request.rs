@@ -4,8 +4,8 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use unicorn_text::Message;
 use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::{Message, TemplateArguments};
 
 use super::error::ApiError;
 
@@ -34,6 +34,8 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// Strings that end a choice.
     pub stop_strings: Vec<String>,
+    /// Further variables of the chat template.
+    pub template_arguments: TemplateArguments,
     /// Whether the response is a stream of server-sent events.
     pub stream: bool,
     /// Whether a stream ends with token counts.
@@ -137,6 +139,7 @@ impl Request {
             seed: seed(&mut fields)?,
             max_tokens: max_tokens(&mut fields)?,
             stop_strings: stop_strings(fields.take("stop", STOP)?)?,
+            template_arguments: template_arguments(&mut fields)?,
             stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
         })
@@ -231,6 +234,18 @@ fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampling, ApiErr
 fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let seed: Option<i128> = fields.take("seed", "a whole number")?;
     Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
+}
+
+/// By llama-server's and vLLM's name; those that templates of reasoning models read also by names of their own.
+fn template_arguments(fields: &mut Fields) -> Result<TemplateArguments, ApiError> {
+    let mut arguments: TemplateArguments = fields.take("chat_template_kwargs", "an object")?.unwrap_or_default();
+    if let Some(enable) = fields.take::<bool>("enable_thinking", BOOLEAN)? {
+        arguments.entry("enable_thinking").or_insert(enable.into());
+    }
+    if let Some(effort) = fields.take::<String>("reasoning_effort", "a text")? {
+        arguments.entry("reasoning_effort").or_insert(effort.into());
+    }
+    Ok(arguments)
 }
 
 fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
@@ -342,6 +357,20 @@ mod tests {
         ] {
             assert!(messages(rejected).unwrap_err().starts_with("messages[0]: expected a role"));
         }
+    }
+
+    #[test]
+    fn arguments_of_the_template_have_several_names() {
+        let arguments = |body: Value| text(body).map(|request| Value::Object(request.template_arguments));
+        assert_eq!(arguments(json!({})), Ok(json!({})));
+        assert_eq!(
+            arguments(
+                json!({"reasoning_effort": "low", "enable_thinking": true, "chat_template_kwargs": {"enable_thinking": false}})
+            ),
+            Ok(json!({"enable_thinking": false, "reasoning_effort": "low"}))
+        );
+        assert!(arguments(json!({"chat_template_kwargs": [1]})).unwrap_err().contains("expected an object"));
+        assert!(arguments(json!({"enable_thinking": "yes"})).unwrap_err().contains("expected true or false"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The Jinja environment that transformers renders chat templates in, on minijinja.
+//! The Jinja environment that transformers renders chat templates in, on minijinja. Known differences: a dictionary that is written
+//! in the template has its keys in alphabetical order, and lists and dictionaries print as JSON instead of Python.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +7,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::json::tojson;
+use super::json::{number, tojson};
 use super::strftime::strftime;
 
 /// Instructions of one rendering. A long conversation takes some hundred per message; these end within seconds.
@@ -23,11 +24,14 @@ pub(super) fn environment(now: fn() -> u64) -> Environment<'static> {
     environment.set_formatter(|out, state, value| match value.kind() {
         ValueKind::Bool => Ok(out.write_str(if value.is_true() { "True" } else { "False" })?),
         ValueKind::None => Ok(out.write_str("None")?),
+        ValueKind::Number => Ok(out.write_str(&number(value))?),
         _ => minijinja::escape_formatter(out, state, value),
     });
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", move |format: &str| strftime(format, now()));
     environment.add_filter("tojson", tojson);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_iterable);
     environment
 }
 
@@ -35,25 +39,12 @@ pub(super) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
+/// As in Python, `none` is neither iterable nor a sequence; a text, a dictionary and an undefined value are both.
+fn is_iterable(value: &Value) -> bool {
+    use ValueKind::{Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
 }
 
-/// Transformers marks the assistant's text with `{% generation %}` for training. Jinja has no such block, so it becomes
-/// `if true`.
-pub(super) fn without_generation_tags(source: &str) -> String {
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
-        let (before, tag) = (&rest[..start], &rest[start..start + len]);
-        result += before;
-        result += &match tag.trim_matches(|letter: char| "{%-+ \n".contains(letter)) {
-            "generation" => tag.replace("generation", "if true"),
-            "endgeneration" => tag.replace("endgeneration", "endif"),
-            _ => tag.to_owned(),
-        };
-        rest = &rest[start + len..];
-    }
-    result + rest
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
 }

@@ -67,7 +67,10 @@ impl JsonWriter {
                 })?;
             }
             kind => {
-                return Err(Error::new(ErrorKind::BadSerialization, format!("a value of type {kind} has no JSON form")));
+                return Err(Error::new(
+                    ErrorKind::BadSerialization,
+                    format!("a value of type {kind} has no JSON form"),
+                ));
             }
         }
         Ok(())
@@ -130,17 +133,17 @@ impl JsonWriter {
     }
 }
 
-/// A number as Python writes it: the exponent of a float has a sign and two digits.
-fn number(value: &Value) -> String {
-    let text = value.to_string();
+/// A number as Python writes it: a float has a point or an exponent of a sign and two digits.
+pub(super) fn number(value: &Value) -> String {
+    if value.is_integer() {
+        return value.to_string();
+    }
+    let text = format!("{:?}", f64::try_from(value.clone()).unwrap_or(f64::NAN));
     match text.split_once('e') {
-        Some((mantissa, exponent)) => {
-            let mantissa = mantissa.strip_suffix(".0").unwrap_or(mantissa);
-            match exponent.strip_prefix('-') {
-                Some(digits) => format!("{mantissa}e-{digits:0>2}"),
-                None => format!("{mantissa}e+{exponent:0>2}"),
-            }
-        }
+        Some((mantissa, exponent)) => match exponent.strip_prefix('-') {
+            Some(digits) => format!("{mantissa}e-{digits:0>2}"),
+            None => format!("{mantissa}e+{exponent:0>2}"),
+        },
         None => text,
     }
 }

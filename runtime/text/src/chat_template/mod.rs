@@ -1,11 +1,13 @@
 //! The model's chat template: Jinja as transformers runs it, with Python's methods on strings and dictionaries.
 //!
 //! ```text
-//! messages ──► conversation: arrangements that a template may take ──► environment (fuel) ──► text of bounded length
-//!                                                                       └─ json, strftime
+//! messages ──► conversation: arrangements that a template may take ──► environment ──► text of bounded length
+//!                                           template ──► dialect ─────────┘ └─ json, strftime
 //! ```
 
 mod conversation;
+mod dialect;
+mod dictionary;
 mod environment;
 mod json;
 mod strftime;
@@ -16,7 +18,9 @@ use minijinja::{Environment, ErrorKind, Value, context};
 use unicorn_artifact::TokenizerSection;
 
 use self::conversation::{arrangements, marked, missing_mark};
-use self::environment::{environment, seconds_since_1970, without_generation_tags};
+use self::dialect::for_minijinja;
+use self::dictionary::{Dictionary, dictionary};
+use self::environment::{environment, seconds_since_1970};
 use crate::error::TextError;
 
 /// One message of a conversation.
@@ -56,7 +60,7 @@ impl ChatTemplate {
         let source = section.chat_template.clone().ok_or(TextError::NoChatTemplate)?;
         let mut environment = environment(now);
         environment
-            .add_template_owned(TEMPLATE_NAME, without_generation_tags(&source))
+            .add_template_owned(TEMPLATE_NAME, for_minijinja(&source))
             .map_err(|error| TextError::ChatTemplate { detail: shown(&error) })?;
         let (bos_token, eos_token) = (section.bos_token.clone(), section.eos_token.clone());
         let max_bytes = (context_tokens as usize).saturating_mul(MAX_TOKEN_BYTES);
@@ -123,7 +127,7 @@ impl ChatTemplate {
         let mut output = BoundedOutput { text: Vec::new(), max_bytes: self.max_bytes };
         let rendered = self
             .template()
-            .render_captured_to(context! { ..own, ..map(arguments), ..tokens }, &mut output)
+            .render_captured_to(context! { ..own, ..dictionary(arguments), ..tokens }, &mut output)
             .map(|_| ());
         match rendered {
             Ok(()) => Ok(String::from_utf8(output.text).expect("templates write text")),
@@ -148,27 +152,8 @@ impl Message {
 
     /// A dictionary, as templates expect it.
     fn value(&self) -> Value {
-        context! { role => self.role.as_str(), content => self.content.as_str() }
-    }
-}
-
-/// A JSON object as a dictionary of the template.
-fn map(object: &TemplateArguments) -> Value {
-    object.iter().map(|(name, value)| (name.as_str(), json(value))).collect()
-}
-
-fn json(value: &serde_json::Value) -> Value {
-    match value {
-        serde_json::Value::Null => Value::from(()),
-        serde_json::Value::Bool(value) => Value::from(*value),
-        serde_json::Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-            (Some(value), _) => Value::from(value),
-            (None, Some(value)) => Value::from(value),
-            (None, None) => Value::from(number.as_f64()),
-        },
-        serde_json::Value::String(text) => Value::from(text.as_str()),
-        serde_json::Value::Array(items) => items.iter().map(json).collect(),
-        serde_json::Value::Object(object) => map(object),
+        let fields = [("role", &self.role), ("content", &self.content)];
+        fields.into_iter().map(|(name, text)| (name, Value::from(text.as_str()))).collect::<Dictionary>().into()
     }
 }
 
@@ -213,98 +198,6 @@ fn line(error: &minijinja::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\
-        {% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}\
-        {{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}\
-        {% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
-
-    const CHATML: &str = "{%- if messages[0]['role'] == 'system' %}\n    {{- '<|im_start|>system\\n' + \
-        messages[0].content + '<|im_end|>\\n' }}\n{%- endif %}\n{%- for message in messages %}\n    \
-        {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or \
-        message.role.startswith('assist') %}\n        {{- '<|im_start|>' + message.role + '\\n' + message.content + \
-        '<|im_end|>' + '\\n' }}\n    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
-        {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
-
-    const LLAMA3: &str = "{{- bos_token }}\n{%- if not tools is defined %}\n    {%- set tools = none %}\n{%- endif %}\n\
-        {%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content']|trim %}\n    \
-        {%- set messages = messages[1:] %}\n{%- else %}\n    {%- set system_message = \"\" %}\n{%- endif %}\n\
-        {{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}\n{%- if tools is not none %}\n    \
-        {{- \"Environment: ipython\\n\" }}\n{%- endif %}\n{{- system_message }}\n{{- \"<|eot_id|>\" }}\n\
-        {%- for message in messages %}\n    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ \
-        message['content'] | trim + '<|eot_id|>' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
-        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n";
-
-    fn template(source: &str) -> Result<ChatTemplate, TextError> {
-        let section = TokenizerSection {
-            chat_template: Some(source.into()),
-            bos_token: Some("<bos>".into()),
-            eos_token: Some("<eos>".into()),
-            ..TokenizerSection::default()
-        };
-        ChatTemplate::new(&section, 4)
-    }
-
-    fn render(source: &str, turns: &[(&'static str, &str)]) -> String {
-        let messages: Vec<Message> = turns.iter().map(|&(role, content)| Message::new(role, content)).collect();
-        template(source).unwrap().render(&messages, &TemplateArguments::new()).unwrap()
-    }
-
-    #[test]
-    fn gemma() {
-        assert_eq!(
-            render(GEMMA, &[("user", " Hi <b> "), ("assistant", "Hello"), ("user", "Bye")]),
-            "<bos><start_of_turn>user\nHi <b><end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>\n\
-             <start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
-        );
-    }
-
-    #[test]
-    fn chatml() {
-        assert_eq!(
-            render(CHATML, &[("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", "1 & 2")]),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n\
-             <|im_start|>user\n1 & 2<|im_end|>\n<|im_start|>assistant\n"
-        );
-    }
-
-    #[test]
-    fn llama3() {
-        assert_eq!(
-            render(LLAMA3, &[("system", " Be brief. "), ("user", "Hi")]),
-            "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\
-             \n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-        );
-    }
-
-    #[test]
-    fn blocks_leave_no_line_of_their_own() {
-        let source =
-            "{% for message in messages %}\n  {% if true %}\n{{ message.content }}\n  {% endif %}\n{% endfor %}\n";
-        assert_eq!(render(source, &[("user", "a"), ("user", "b")]), "a\nb\n");
-    }
-
-    #[test]
-    fn functions_and_blocks_of_transformers_are_supported() {
-        assert_eq!(
-            render("{{ messages[0] | tojson }}", &[("user", r"<a>\u003cé")]),
-            r#"{"role": "user", "content": "<a>\\u003cé"}"#
-        );
-        assert_eq!(render("{{ [1, 2] | tojson(indent=1, ensure_ascii=false) }}", &[]), "[\n 1,\n 2\n]");
-        assert_eq!(render("{{ strftime_now('%Y') | length }}", &[]), "4");
-        assert_eq!(render("a{%- generation -%} b {%- endgeneration %}c", &[]), "abc");
-        assert_eq!(
-            render("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", &[]),
-            "1"
-        );
-    }
-
-    #[test]
-    fn a_template_s_own_error_is_quoted() {
-        let error = template("{{ raise_exception('roles must alternate') }}").unwrap().render(&[], &TemplateArguments::new()).unwrap_err();
-        assert!(matches!(error, TextError::Conversation { detail } if detail.contains("roles must alternate")));
-        assert!(template("{% for %}").is_err());
-    }
-}
+mod families;
+#[cfg(test)]
+mod tests;

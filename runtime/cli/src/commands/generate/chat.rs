@@ -23,6 +23,7 @@ pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
     let seed = *sampling.seed.get_or_insert(sampling.resolve().seed);
     let mut options = ChatOptions::default();
     (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
+    options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let mut chat = Chat::new(runner.model, options)?;
     chat.set_cancel(interrupt::token());
 

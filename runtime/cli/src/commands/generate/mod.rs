@@ -40,7 +40,9 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         false => tokenizer.encode_prompt(&prompt)?,
         true => {
             let messages = first_messages(args.system.clone(), prompt);
-            tokenizer.encode(&ChatTemplate::new(section)?.render(&messages)?)?
+            let arguments = args.chat_template_kwargs.clone().unwrap_or_default();
+            let template = ChatTemplate::new(section, model.context_tokens())?;
+            tokenizer.encode(&template.render(&messages, &arguments)?)?
         }
     };
     let mut conditions = StopConditions::default();

@@ -1,0 +1,201 @@
+//! Conversations through templates, and templates that misbehave. `families` compares real templates with transformers.
+
+use serde_json::json;
+
+use super::*;
+
+const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\
+    {% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}\
+    {{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
+
+const CHATML: &str = "{%- if messages[0]['role'] == 'system' %}\n    {{- '<|im_start|>system\\n' + \
+    messages[0].content + '<|im_end|>\\n' }}\n{%- endif %}\n{%- for message in messages %}\n    \
+    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or \
+    message.role.startswith('assist') %}\n        {{- '<|im_start|>' + message.role + '\\n' + message.content + \
+    '<|im_end|>' + '\\n' }}\n    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
+    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
+
+const LLAMA3: &str = "{{- bos_token }}\n{%- if not tools is defined %}\n    {%- set tools = none %}\n{%- endif %}\n\
+    {%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content']|trim %}\n    \
+    {%- set messages = messages[1:] %}\n{%- else %}\n    {%- set system_message = \"\" %}\n{%- endif %}\n\
+    {{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}\n{%- if tools is not none %}\n    \
+    {{- \"Environment: ipython\\n\" }}\n{%- endif %}\n{{- system_message }}\n{{- \"<|eot_id|>\" }}\n\
+    {%- for message in messages %}\n    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ \
+    message['content'] | trim + '<|eot_id|>' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n";
+
+fn template(source: &str) -> Result<ChatTemplate, TextError> {
+    let section = TokenizerSection {
+        chat_template: Some(source.into()),
+        bos_token: Some("<bos>".into()),
+        eos_token: Some("<eos>".into()),
+        ..TokenizerSection::default()
+    };
+    ChatTemplate::new(&section, 4)
+}
+
+fn render(source: &str, turns: &[(&'static str, &str)]) -> String {
+    let messages: Vec<Message> = turns.iter().map(|&(role, content)| Message::new(role, content)).collect();
+    template(source).unwrap().render(&messages, &TemplateArguments::new()).unwrap()
+}
+
+#[test]
+fn gemma() {
+    assert_eq!(
+        render(GEMMA, &[("user", " Hi <b> "), ("assistant", "Hello"), ("user", "Bye")]),
+        "<bos><start_of_turn>user\nHi <b><end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>\n\
+         <start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+    );
+}
+
+#[test]
+fn chatml() {
+    assert_eq!(
+        render(CHATML, &[("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", "1 & 2")]),
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n\
+         <|im_start|>user\n1 & 2<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+#[test]
+fn llama3() {
+    assert_eq!(
+        render(LLAMA3, &[("system", " Be brief. "), ("user", "Hi")]),
+        "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\
+         \n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    );
+}
+
+#[test]
+fn blocks_leave_no_line_of_their_own() {
+    let source = "{% for message in messages %}\n  {% if true %}\n{{ message.content }}\n  {% endif %}\n{% endfor %}\n";
+    assert_eq!(render(source, &[("user", "a"), ("user", "b")]), "a\nb\n");
+}
+
+#[test]
+fn functions_and_blocks_of_transformers_are_supported() {
+    assert_eq!(
+        render("{{ messages[0] | tojson }}", &[("user", r"<a>\u003cé")]),
+        r#"{"role": "user", "content": "<a>\\u003cé"}"#
+    );
+    assert_eq!(render("{{ [1, 2] | tojson(indent=1, ensure_ascii=false) }}", &[]), "[\n 1,\n 2\n]");
+    assert_eq!(render("{{ strftime_now('%Y') | length }}", &[]), "4");
+    assert_eq!(render("a{%- generation -%} b {%- endgeneration %}c", &[]), "abc");
+    assert_eq!(render("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", &[]), "1");
+}
+
+#[test]
+fn a_template_s_own_error_is_quoted_with_its_line() {
+    let error = template("{{ raise_exception('roles must alternate') }}")
+        .unwrap()
+        .render(&[], &TemplateArguments::new())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "chat template does not accept this conversation: roles must alternate (line 1 of the template)"
+    );
+    assert!(template("{% for %}").is_err());
+}
+
+fn render_all(source: &str, turns: &[(&str, &str)], arguments: serde_json::Value) -> Result<String, String> {
+    let messages: Vec<Message> = turns.iter().map(|&(role, content)| Message::new(role, content)).collect();
+    let arguments = arguments.as_object().unwrap();
+    template(source).unwrap().render(&messages, arguments).map_err(|error| error.to_string())
+}
+
+/// Renders every message as `[role:content]`, but refuses a system message as Gemma 2's template does.
+const WITHOUT_SYSTEM: &str = "{% for message in messages %}{% if message.role == 'system' %}\
+    {{ raise_exception('System role not supported') }}{% endif %}[{{ message.role }}:{{ message.content }}]{% endfor %}";
+
+/// Renders messages of user and assistant, and the first if it is of the system; the others are left out.
+const SILENT: &str = "{% for message in messages %}{% if message.role in ['user', 'assistant'] or \
+    (loop.first and message.role == 'system') %}[{{ message.role }}:{{ message.content | trim }}]{% endif %}{% endfor %}";
+
+#[test]
+fn a_developer_is_the_system() {
+    let rendered = render_all(SILENT, &[("developer", "Be brief."), ("user", "Hi")], json!({}));
+    assert_eq!(rendered.unwrap(), "[system:Be brief.][user:Hi]");
+}
+
+#[test]
+fn a_system_message_that_is_refused_begins_the_first_question() {
+    let turns = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", "Bye")];
+    let rendered = render_all(WITHOUT_SYSTEM, &turns, json!({}));
+    assert_eq!(rendered.unwrap(), "[user:Be brief.\n\nHi][assistant:Ho][user:Bye]");
+    let rendered = render_all(WITHOUT_SYSTEM, &[("system", "Be brief.")], json!({}));
+    assert_eq!(rendered.unwrap(), "[user:Be brief.]");
+}
+
+#[test]
+fn a_system_message_that_is_left_out_begins_the_first_question() {
+    let dropping = "{% for message in messages if message.role != 'system' %}[{{ message.content }}]{% endfor %}";
+    assert_eq!(
+        render_all(dropping, &[("system", "Be brief."), ("user", "Hi")], json!({})).unwrap(),
+        "[Be brief.\n\nHi]"
+    );
+}
+
+#[test]
+fn several_system_messages_become_one_where_one_is_taken() {
+    let turns = [("system", "Be brief."), ("developer", "Be kind."), ("user", "Hi")];
+    assert_eq!(render_all(SILENT, &turns, json!({})).unwrap(), "[system:Be brief.\n\nBe kind.][user:Hi]");
+}
+
+#[test]
+fn a_message_that_would_be_missing_is_an_error() {
+    let turns = [("user", "Hi"), ("tool", "42"), ("user", "Well?")];
+    let expected = "chat template has no place for role \"tool\": message 2 would be missing from the prompt; expected roles that \
+                    the template has, such as system, user and assistant";
+    assert_eq!(render_all(SILENT, &turns, json!({})).unwrap_err(), expected);
+    let late = [("user", "Hi"), ("assistant", "Ho"), ("system", "Be brief."), ("user", "Well?")];
+    assert!(render_all(SILENT, &late, json!({})).unwrap_err().contains("role \"system\": message 3"));
+    // The same words elsewhere in the text do not hide it.
+    let twice = [("user", "42"), ("tool", "42")];
+    assert!(render_all(SILENT, &twice, json!({})).unwrap_err().contains("message 2"));
+    // Nothing is missing with an empty message.
+    assert!(render_all(SILENT, &[("user", "Hi"), ("tool", " ")], json!({})).is_ok());
+}
+
+#[test]
+fn reasoning_that_is_cut_from_an_answer_is_no_missing_message() {
+    let source = "{% for message in messages %}[{{ message.content.split('</think>')[-1].strip() }}]{% endfor %}";
+    let turns = [("user", "Hi"), ("assistant", "<think>Hm.</think> Ho"), ("user", "Bye")];
+    assert_eq!(render_all(source, &turns, json!({})).unwrap(), "[Hi][Ho][Bye]");
+}
+
+#[test]
+fn arguments_are_variables_of_the_template() {
+    let source = "{% if enable_thinking is defined and not enable_thinking %}quick{% else %}slow{% endif %} \
+        {{- reasoning_effort | default('medium') }} {{ bos_token }} {{ enable_thinking }} {{ list | default([]) | tojson }}";
+    assert_eq!(render_all(source, &[], json!({"list": []})).unwrap(), "slowmedium <bos>  []");
+    let arguments = json!({"enable_thinking": false, "reasoning_effort": "low", "bos_token": "<s>",
+        "list": [1, -2, 0.5, 1e30, null, true, {"z": "é", "a": 1}]});
+    assert_eq!(
+        render_all(source, &[], arguments).unwrap(),
+        r#"quicklow <s> False [1, -2, 0.5, 1e+30, null, true, {"z": "é", "a": 1}]"#
+    );
+    assert_eq!(
+        render_all(source, &[], json!({"messages": []})).unwrap_err(),
+        "chat template argument \"messages\" is set by each request: expected another name"
+    );
+    let template = template(source).unwrap();
+    assert!(template.reads("enable_thinking") && !template.reads("thinking"));
+}
+
+#[test]
+fn a_template_that_does_not_end_is_stopped() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}\n{% set c = a + b %}{% endfor %}{% endfor %}";
+    assert_eq!(
+        render_all(endless, &[], json!({})).unwrap_err(),
+        "chat template does not end: it was stopped after its limit of steps (line 2 of the template)"
+    );
+}
+
+#[test]
+fn a_text_longer_than_the_context_is_stopped() {
+    // The context of these tests is four tokens.
+    let long = "{% for a in range(9999) %}{{ messages[0].content }}{% endfor %}";
+    let expected = "chat template writes more than 4096 bytes, the longest text that fits the context";
+    assert_eq!(render_all(long, &[("user", "Hi")], json!({})).unwrap_err(), expected);
+}

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Renders conversations with chat templates as transformers does: the expected outputs of runtime/text's template test.
+
+    pip install jinja2
+    python3 tests/golden/templates.py                 # writes tests/golden/templates/*.json
+    python3 tests/golden/templates.py FOLDER          # the same for the *.jinja of another folder, such as a model's own
+
+The environment is that of transformers' apply_chat_template: jinja2's immutable sandbox with trimmed blocks, loop controls,
+a tag for generated text, and `tojson`, `raise_exception` and `strftime_now`. Around it is what this project promises: a
+`developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question; and
+a message that would be missing is an error.
+"""
+
+import datetime
+import json
+import pathlib
+import sys
+
+import jinja2.ext
+import jinja2.sandbox
+
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)
+HERE = pathlib.Path(__file__).parent / "templates"
+
+
+class Generation(jinja2.ext.Extension):
+    """`{% generation %}`, whose content is rendered as it is."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.Scope(body).set_lineno(line)
+
+
+class Raised(Exception):
+    pass
+
+
+def raise_exception(message):
+    raise Raised(message)
+
+
+def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def environment():
+    result = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    result.filters["tojson"] = tojson
+    result.globals["raise_exception"] = raise_exception
+    result.globals["strftime_now"] = NOW.strftime
+    return result
+
+
+def render(template, messages, arguments):
+    tokens = {"bos_token": "<bos>", "eos_token": "<eos>"}
+    variables = {**tokens, **arguments}
+    return template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **variables)
+
+
+def system_at_start(messages):
+    count = 0
+    while count < len(messages) and messages[count]["role"] == "system":
+        count += 1
+    return count
+
+
+def arrangements(messages):
+    messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+    yield messages
+    count = system_at_start(messages)
+    text = "\n\n".join(m["content"] for m in messages[:count])
+    rest = messages[count:]
+    if count > 1:
+        yield [{"role": "system", "content": text}] + rest
+    if count > 0:
+        if rest and rest[0]["role"] == "user":
+            yield [{"role": "user", "content": text + "\n\n" + rest[0]["content"]}] + rest[1:]
+        else:
+            yield [{"role": "user", "content": text}] + rest
+
+
+def dropped(template, messages, arguments):
+    """The role of the first message that the template leaves out."""
+    marks = [f"message{index}content" for index in range(len(messages))]
+    try:
+        text = render(template, [{**m, "content": mark} for m, mark in zip(messages, marks)], arguments)
+    except Exception:
+        return None
+    for message, mark in zip(messages, marks):
+        if message["content"].strip() and mark not in text:
+            return message["role"]
+    return None
+
+
+def outcome(template, conversation):
+    arguments = conversation.get("arguments", {})
+    result = None
+    for messages in arrangements(conversation["messages"]):
+        try:
+            text = render(template, messages, arguments)
+        except Raised as error:
+            result = {"raised": str(error)}
+            continue
+        except Exception as error:
+            result = {"failed": f"{type(error).__name__}: {error}"}
+            continue
+        role = dropped(template, messages, arguments)
+        if role is None:
+            return {"text": text}
+        result = {"dropped": role}
+    return result
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    conversations = json.loads((HERE / "conversations.json").read_text())
+    for path in sorted(folder.glob("*.jinja")):
+        template = environment().from_string(path.read_text())
+        outcomes = {c["name"]: outcome(template, c) for c in conversations}
+        path.with_suffix(".json").write_text(json.dumps(outcomes, ensure_ascii=False, indent=1) + "\n")
+        kinds = [next(iter(o)) for o in outcomes.values()]
+        print(f"{path.name}: " + ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds))))
+
+
+main()
