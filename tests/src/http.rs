@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Panics
 /// If nobody answers.
 pub fn get(address: &str, path: &str) -> (String, String) {
-    ask(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+    exchange(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
 }
 
 /// Head and body of the answer to a POST of JSON.
@@ -20,7 +20,7 @@ pub fn get(address: &str, path: &str) -> (String, String) {
 /// # Panics
 /// If nobody answers.
 pub fn post(address: &str, path: &str, body: &str) -> (String, String) {
-    ask(address, &post_request(address, path, body))
+    exchange(address, &post_request(address, path, body))
 }
 
 /// Sends a POST of JSON, whose answer is still to be read: a body that ends with its connection.
@@ -39,14 +39,22 @@ fn post_request(address: &str, path: &str, body: &str) -> String {
     )
 }
 
-fn ask(address: &str, request: &str) -> (String, String) {
+/// Head and body of the answer to a request of any form, whose connection the server closes.
+///
+/// # Panics
+/// If nobody answers.
+pub fn exchange(address: &str, request: &str) -> (String, String) {
     let mut answer = String::new();
     begin(address, request).read_to_string(&mut answer).expect("an answer in UTF-8");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     (head.to_owned(), body.to_owned())
 }
 
-fn begin(address: &str, request: &str) -> TcpStream {
+/// Sends a request of any form, whose answer is still to be read.
+///
+/// # Panics
+/// If nobody takes it.
+pub fn begin(address: &str, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("it is above zero");
     stream.write_all(request.as_bytes()).expect("somebody reads");

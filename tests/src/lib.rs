@@ -18,6 +18,7 @@ pub mod skip;
 pub mod http;
 pub mod openmetrics;
 pub mod programs;
+pub mod server;
 
 pub mod launch;
 

@@ -7,9 +7,10 @@ use std::sync::LazyLock;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, eight_layers, options};
-use tests::http::{begin_post, get, post};
+use tests::http::{begin_post, exchange, get, post};
 use tests::models::models;
-use tests::programs::{Watched, program, send_signal};
+use tests::programs::{program, send_signal};
+use tests::server::Server;
 use unicorn_compiler::{Source, compile};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -23,7 +24,7 @@ static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
 /// More clients than sequences, with prompts of one step and of several, at once.
 #[test]
 fn each_client_hears_what_it_would_hear_alone() {
-    let server = Server::start(&["--parallel", "3", "--ctx", "1024"]);
+    let server = start(&["--parallel", "3", "--ctx", "1024"]);
     let long = "The island lay in the sun, and the sea was calm. ".repeat(40);
     let prompts = ["Once upon a time", "The sea", &long, "He said that", "In the morning"];
     let alone = prompts.map(|prompt| say(&["-p", prompt, "-n", "24"]));
@@ -34,7 +35,7 @@ fn each_client_hears_what_it_would_hear_alone() {
                 let request = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0});
                 let heard = match index % 2 {
                     0 => server.whole(TEXT, &request)["choices"][0].clone(),
-                    _ => server.streamed(TEXT, &request),
+                    _ => streamed(server, TEXT, &request),
                 };
                 assert_eq!(
                     (heard["text"].as_str(), heard["finish_reason"].as_str()),
@@ -48,7 +49,7 @@ fn each_client_hears_what_it_would_hear_alone() {
 
 #[test]
 fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
-    let server = Server::start(&["--parallel", "1", "--ctx", "512"]);
+    let server = start(&["--parallel", "1", "--ctx", "512"]);
     let (system, question) = ("Be brief.", "Who lives on the island?");
     let (alone, _) = say(&["--system", system, "-p", question, "-n", "16"]);
     let messages = json!([{"role": "system", "content": system}, {"role": "user", "content": [{"type": "text", "text": question}]}]);
@@ -65,12 +66,12 @@ fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
     let again = server.whole(CHAT, &request);
     assert_eq!(again["choices"], first["choices"]);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64(), Some(prompt - 1));
-    assert_eq!(server.streamed(CHAT, &request)["text"].as_str(), Some(alone.as_str()));
+    assert_eq!(streamed(&server, CHAT, &request)["text"].as_str(), Some(alone.as_str()));
 }
 
 #[test]
 fn conversations_that_take_turns_go_on_from_their_own() {
-    let server = Server::start(&["--parallel", "2", "--ctx", "512"]);
+    let server = start(&["--parallel", "2", "--ctx", "512"]);
     let ask = |question: &str| {
         let system = json!({"role": "system", "content": "Be brief."});
         let messages = json!([system, {"role": "user", "content": question}]);
@@ -92,17 +93,17 @@ fn conversations_that_take_turns_go_on_from_their_own() {
 
 #[test]
 fn whoever_started_it_can_ask_it_to_end() {
-    let mut server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
+    let mut server = start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
-    send_signal(&server.program.child, Signal::TERM);
-    assert!(server.program.child.wait().unwrap().success());
+    send_signal(&server.child, Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
 }
 
 #[test]
 fn a_seed_draws_the_same_and_choices_draw_their_own() {
-    let server = Server::start(&["--parallel", "3", "--ctx", "256"]);
+    let server = start(&["--parallel", "3", "--ctx", "256"]);
     let request = |seed: u64, n: u32| json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": seed, "n": n});
     let texts = |answer: &Value| {
         answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect::<Vec<Value>>()
@@ -117,7 +118,7 @@ fn a_seed_draws_the_same_and_choices_draw_their_own() {
 
 #[test]
 fn a_stop_string_ends_the_text_before_it() {
-    let server = Server::start(&["--parallel", "2", "--ctx", "256"]);
+    let server = start(&["--parallel", "2", "--ctx", "256"]);
     let mut request = json!({"prompt": ["The sea", "The ship"], "max_tokens": 24, "temperature": 0});
     let texts: Vec<String> = (0..2)
         .map(|index| server.whole(TEXT, &request)["choices"][index]["text"].as_str().unwrap().to_owned())
@@ -137,7 +138,7 @@ fn a_stop_string_ends_the_text_before_it() {
 /// One sequence alone has so much to do for the first that nobody else would be answered in the time that tests wait.
 #[test]
 fn who_leaves_frees_the_sequence() {
-    let server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
+    let server = start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "n": 128, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
@@ -152,7 +153,7 @@ fn who_leaves_frees_the_sequence() {
 
 #[test]
 fn what_cannot_be_answered_is_refused_in_openai_s_form() {
-    let server = Server::start(&["--parallel", "1", "--ctx", "64"]);
+    let server = start(&["--parallel", "1", "--ctx", "64"]);
     let far = "word ".repeat(100);
     for (path, body, parameter, message) in [
         (TEXT, "{", Value::Null, "body: expected JSON, found EOF"),
@@ -204,6 +205,110 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
     assert_eq!(error["message"], r#"model: expected "gemma3-2m-draft", found "some/other""#);
 }
 
+/// A page of any site can send these, and by a name of its own that resolves to this machine read the answers.
+#[test]
+fn pages_of_other_origins_are_refused_unless_they_are_named() {
+    let body = r#"{"prompt": "The sea", "max_tokens": 1}"#;
+    let status = |server: &Server, method: &str, headers: &str| {
+        let length = body.len();
+        let head = format!("{method} {TEXT} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n");
+        let head = head.replace("HERE", &server.address);
+        let (head, _) = exchange(&server.address, &(head + body));
+        (head.split(' ').nth(1).unwrap().parse::<u16>().unwrap(), head.to_lowercase())
+    };
+    let json = "Content-Type: application/json\r\n";
+    let closed = start(&["--parallel", "1", "--ctx", "64"]);
+    for (expected, headers) in [
+        (200, format!("Host: HERE\r\n{json}")),
+        (200, format!("Host: localhost\r\nOrigin: http://localhost\r\n{json}")),
+        (415, "Host: HERE\r\n".to_owned()),
+        (415, "Host: HERE\r\nContent-Type: text/plain\r\n".to_owned()),
+        (403, format!("Host: rebound.example\r\n{json}")),
+        (403, format!("Host: HERE\r\nOrigin: https://chat.example\r\n{json}")),
+        (403, format!("Host: HERE\r\nOrigin: null\r\n{json}")),
+        (400, json.to_owned()),
+    ] {
+        assert_eq!(status(&closed, "POST", &headers).0, expected, "{headers}");
+    }
+    let options = ["--parallel", "1", "--ctx", "64", "--cors", "https://chat.example", "--allowed-host", "gpu.lan"];
+    let open = start(&options);
+    let page = "Host: gpu.lan:8006\r\nOrigin: https://chat.example\r\n";
+    let asks = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n";
+    for (method, headers) in [("POST", format!("{page}{json}")), ("OPTIONS", format!("{page}{asks}"))] {
+        let (status, head) = status(&open, method, &headers);
+        assert!(status == 200 && head.contains("access-control-allow-origin: https://chat.example"), "{head}");
+        assert_eq!(head.contains("access-control-allow-headers: content-type"), method == "OPTIONS", "{head}");
+    }
+    assert_eq!(status(&open, "POST", &format!("Host: HERE\r\nOrigin: https://evil.example\r\n{json}")).0, 403);
+}
+
+/// Tokenizing takes a few hundred bytes of memory for each byte of text.
+#[test]
+fn prompts_that_cannot_fit_take_no_memory() {
+    const MAX_GROWTH_BYTES: u64 = 64 << 20;
+    let server = start(&["--parallel", "1", "--ctx", "256"]);
+    let text = json!({"prompt": "The sea. ".repeat(100_000)}).to_string();
+    let message = json!({"role": "user", "content": "The sea. ".repeat(100_000)});
+    let chat = json!({"messages": [message]}).to_string();
+    server.whole(TEXT, &json!({"prompt": "The sea", "max_tokens": 1}));
+    let before = server.figure("VmHWM");
+    for (path, body) in [(TEXT, &text), (CHAT, &chat)] {
+        let (head, answer) = post(&server.address, path, body);
+        assert!(head.starts_with("HTTP/1.0 400 ") && answer.contains("context_length_exceeded"), "{head}\n{answer}");
+    }
+    let grown = server.figure("VmHWM") - before;
+    assert!(grown < MAX_GROWTH_BYTES, "{grown} bytes");
+    // No byte of this body is waited for.
+    let head = format!("POST {TEXT} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n");
+    let (head, _) = exchange(&server.address, &format!("{head}Content-Length: 100000000\r\n\r\n"));
+    assert!(head.starts_with("HTTP/1.0 413 "), "{head}");
+}
+
+#[test]
+fn a_full_queue_and_a_slow_body_are_refused() {
+    let server = start(&["--parallel", "1", "--ctx", "4096", "--max-queue", "1", "--timeout", "1"]);
+    // Until its end, one sequence runs and the other waits.
+    let endless = json!({"prompt": "The sea", "temperature": 0, "n": 2, "stream": true});
+    let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
+    assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
+    let (head, body) = post(&server.address, TEXT, r#"{"prompt": "The sea"}"#);
+    assert!(head.starts_with("HTTP/1.0 429 ") && head.to_lowercase().contains("retry-after: 2"), "{head}");
+    assert!(body.contains("rate_limit_error"), "{body}");
+    let head = format!("POST {TEXT} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n");
+    let (head, _) = exchange(&server.address, &format!("{head}Content-Length: 100\r\n\r\n{{"));
+    assert!(head.starts_with("HTTP/1.0 408 "), "{head}");
+    drop(streamed);
+    // Its places are free after the next step.
+    let answers =
+        || post(&server.address, TEXT, r#"{"prompt": "The sea", "max_tokens": 1}"#).0.starts_with("HTTP/1.0 200 ");
+    let begun = std::time::Instant::now();
+    while !answers() {
+        assert!(begun.elapsed().as_secs() < 60, "the places stay taken");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_sandboxed_server_answers_and_its_threads_are_filtered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = unicorn_run();
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    let mut server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "2", "--ctx", "256", "--sandbox"]);
+    let (alone, _) = say(&["-p", "The sea", "-n", "16"]);
+    let request = json!({"prompt": "The sea", "max_tokens": 16, "temperature": 0, "n": 2});
+    let answer = server.whole(TEXT, &request);
+    assert_eq!(answer["choices"][1]["text"].as_str(), Some(alone.as_str()));
+    for thread in std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("Seccomp:\t2\n") && status.contains("NoNewPrivs:\t1\n"), "{status}");
+    }
+    // The one folder that it still writes to.
+    let file = folder.path().join(format!("unicorn/{}.json", server.child.id()));
+    assert!(std::fs::read_to_string(&file).unwrap().contains(r#""tokens":"#));
+    send_signal(&server.child, Signal::TERM);
+    assert!(server.child.wait().unwrap().success() && !file.exists());
+}
+
 #[test]
 fn synthetic_weights_are_not_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,55 +357,25 @@ fn unicorn_run() -> Command {
     command
 }
 
-/// A server that answers, until the value ends.
-struct Server {
-    program: Watched,
-    address: String,
+fn start(arguments: &[&str]) -> Server {
+    Server::start(unicorn_run(), &MODEL.artifact_path(), arguments)
 }
 
-impl Server {
-    fn start(arguments: &[&str]) -> Server {
-        let mut command = unicorn_run();
-        command.arg("serve").arg(MODEL.artifact_path()).args(["--port", "0"]).args(arguments);
-        let mut program = Watched::start(&mut command);
-        let mut told = String::new();
-        loop {
-            let line = program.stderr_line();
-            assert!(!line.is_empty(), "it ended: {told}");
-            if let Some((_, rest)) = line.split_once(" at http://") {
-                let address = rest.split_once("/v1: ").expect("the address, then how many sequences").0.to_owned();
-                return Server { program, address };
-            }
-            told += &line;
-        }
-    }
-
-    /// The answer to a request that is one.
-    fn whole(&self, path: &str, request: &Value) -> Value {
-        let (head, body) = post(&self.address, path, &request.to_string());
-        assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("application/json"), "{head}\n{body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    /// The text of the only choice, put together of the chunks of a stream, and why it ended.
-    fn streamed(&self, path: &str, request: &Value) -> Value {
-        let mut request = request.clone();
-        request["stream"] = json!(true);
-        let (head, body) = post(&self.address, path, &request.to_string());
-        assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("text/event-stream"), "{head}\n{body}");
-        let mut data: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-        assert_eq!(data.pop(), Some("[DONE]"));
-        let chunks: Vec<Value> = data.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
-        let new = |chunk: &Value| match &chunk["choices"][0] {
-            chat if path == CHAT => chat["delta"]["content"].as_str().map(str::to_owned),
-            text => text["text"].as_str().map(str::to_owned),
-        };
-        let (last, others) = chunks.split_last().unwrap();
-        assert!(
-            others.len() > 1 && others.iter().all(|chunk| chunk["choices"][0]["finish_reason"].is_null()),
-            "{body}"
-        );
-        let text: String = chunks.iter().filter_map(new).collect();
-        json!({"text": text, "finish_reason": last["choices"][0]["finish_reason"]})
-    }
+/// The text of the only choice, put together of the chunks of a stream, and why it ended.
+fn streamed(server: &Server, path: &str, request: &Value) -> Value {
+    let mut request = request.clone();
+    request["stream"] = json!(true);
+    let (head, body) = post(&server.address, path, &request.to_string());
+    assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("text/event-stream"), "{head}\n{body}");
+    let mut data: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    assert_eq!(data.pop(), Some("[DONE]"));
+    let chunks: Vec<Value> = data.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
+    let new = |chunk: &Value| match &chunk["choices"][0] {
+        chat if path == CHAT => chat["delta"]["content"].as_str().map(str::to_owned),
+        text => text["text"].as_str().map(str::to_owned),
+    };
+    let (last, others) = chunks.split_last().unwrap();
+    assert!(others.len() > 1 && others.iter().all(|chunk| chunk["choices"][0]["finish_reason"].is_null()), "{body}");
+    let text: String = chunks.iter().filter_map(new).collect();
+    json!({"text": text, "finish_reason": last["choices"][0]["finish_reason"]})
 }

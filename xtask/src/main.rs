@@ -18,6 +18,7 @@
 mod bench_gpu;
 mod browser;
 mod demo;
+mod deny;
 mod fidelity;
 mod fresh;
 mod loading;

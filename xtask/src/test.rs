@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::binaries::{build_with_tests, target_folder};
 use crate::run::{cargo, run};
-use crate::{matrices, phoenix_report, skip, suites, system};
+use crate::{deny, matrices, phoenix_report, skip, suites, system};
 
 #[derive(clap::Args)]
 pub struct TestArgs {
@@ -40,6 +40,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         steps.cargo("format", &["fmt", "--all", "--check"])?;
         steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     }
+    steps.time("dependencies", |_| deny::run_where_possible(skipped))?;
     // The engine must build without what other packages bring to its dependencies.
     steps.cargo("engine alone", &["build", "--package", "unicorn-runtime", "--lib"])?;
     steps.time("programs and tests", |_| build_with_tests())?;

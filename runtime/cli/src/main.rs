@@ -19,6 +19,7 @@ mod commands;
 mod files;
 mod monitor;
 mod report;
+mod sandbox;
 mod terminal;
 
 mod error;

@@ -1,91 +1,117 @@
-//! From the body of a request to jobs for the worker: chat template, tokenizer, and whether the prompt fits the context.
+//! From the body of a request to jobs for the worker.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::extract;
 use tokio::sync::mpsc::unbounded_channel;
 use unicorn_text::unicorn_runtime::{Model, Sampling};
-use unicorn_text::{ChatTemplate, StopConditions, TemplateArguments, TextError, Tokenizer, random_seed};
+use unicorn_text::{ChatTemplate, OutputText, StopConditions, TemplateArguments, TextError, Tokenizer, random_seed};
 
+use crate::admission::{Admission, ClientGone};
 use crate::api::error::ApiError;
-use crate::api::request::{Endpoint, Prompt, Request};
+use crate::api::request::{Endpoint, Request};
 use crate::api::response::{ResponseFormat, Usage};
 use crate::options::ServeOptions;
 use crate::pending::PendingResponse;
+use crate::prompt::PromptEncoder;
 use crate::worker::{Command, Job};
 
 /// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
 pub(crate) struct RequestHandler {
-    tokenizer: Tokenizer,
-    /// `None`: the model came without one.
-    template: Option<ChatTemplate>,
+    admission: Admission,
+    encoder: PromptEncoder,
     template_arguments: TemplateArguments,
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
     pub(crate) model_name: String,
-    vocab_size: u32,
-    context_tokens: u32,
     commands: mpsc::Sender<Command>,
 }
+
+/// Longest token that is assumed at least: a character may have so many bytes in an escape of JSON.
+const MIN_LONGEST_TOKEN_BYTES: usize = 12;
+/// Of a body beside its prompt.
+const PARAMETERS_BYTES: usize = 1 << 20;
 
 impl RequestHandler {
     pub(crate) fn new(
         model: &Model,
-        options: ServeOptions,
+        options: &ServeOptions,
         commands: mpsc::Sender<Command>,
     ) -> Result<RequestHandler, TextError> {
         let section = model.tokenizer_section();
         let meta = &model.meta().model;
-        let ServeOptions { sampling, seed, template_arguments, model_name } = options;
+        let tokenizer = Tokenizer::new(section)?;
+        let context_tokens = model.context_tokens();
+        let longest_token_bytes = tokenizer.longest_token_bytes().max(MIN_LONGEST_TOKEN_BYTES);
+        let max_text_bytes = context_tokens as usize * longest_token_bytes;
+        let queue_places = (model.slots() + options.max_queue) as usize;
         Ok(RequestHandler {
-            tokenizer: Tokenizer::new(section)?,
-            template: section
-                .chat_template
-                .is_some()
-                .then(|| ChatTemplate::new(section, model.context_tokens()))
-                .transpose()?,
-            template_arguments,
+            admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
+            encoder: PromptEncoder {
+                tokenizer,
+                template: section
+                    .chat_template
+                    .is_some()
+                    .then(|| ChatTemplate::new(section, context_tokens))
+                    .transpose()?,
+                vocab_size: meta.vocab_size,
+                context_tokens,
+                max_text_bytes,
+            },
+            template_arguments: options.template_arguments.clone(),
             stop_tokens: section.stop_ids.clone(),
-            sampling,
-            seed,
-            model_name: model_name.unwrap_or_else(|| meta.name.clone()),
-            vocab_size: meta.vocab_size,
-            context_tokens: model.context_tokens(),
+            sampling: options.sampling.clone(),
+            seed: options.seed,
+            model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
             commands,
         })
     }
 
-    /// Queues the choices of a request. Blocks for as long as parsing and tokenizing take.
+    /// Reads a request and queues its choices. Parsing and tokenizing run on another thread.
     ///
     /// # Errors
-    /// When the request is wrong, or the server is stopping. Nothing is generated then.
-    pub(crate) fn handle(&self, endpoint: Endpoint, body: &[u8]) -> Result<PendingResponse, ApiError> {
+    /// When the request is wrong or beyond a limit, or the server is stopping. Nothing is generated then.
+    pub(crate) async fn handle(
+        self: Arc<Self>,
+        endpoint: Endpoint,
+        request: extract::Request,
+    ) -> Result<PendingResponse, ApiError> {
+        let body = self.admission.read_body(request).await?;
+        let handler = self.clone();
+        self.admission.tokenize(move |client| handler.queue(endpoint, &body.bytes, client)).await
+    }
+
+    /// Blocks for as long as parsing and tokenizing take.
+    fn queue(&self, endpoint: Endpoint, body: &[u8], client: &ClientGone) -> Result<PendingResponse, ApiError> {
+        client.check()?;
         let request = Request::parse(endpoint, body, &self.sampling)?;
+        let mut places = self.admission.queue(request.prompts.len() * request.n as usize)?;
         let mut arguments = self.template_arguments.clone();
         arguments.extend(request.template_arguments.clone());
-        let prompts: Vec<Vec<u32>> =
-            request.prompts.iter().map(|prompt| self.tokens(prompt, &arguments)).collect::<Result<_, _>>()?;
+        let prompts: Vec<Vec<u32>> = request
+            .prompts
+            .iter()
+            .map(|prompt| self.encoder.tokens(prompt, &arguments, client))
+            .collect::<Result<_, _>>()?;
         let (events, received) = unbounded_channel();
         let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).sum();
         let seed = request.seed.or(self.seed).unwrap_or_else(random_seed);
         let choices = prompts.iter().flat_map(|prompt| (0..request.n).map(move |number| (prompt, number)));
-        for (choice, (prompt, number)) in (0..).zip(choices) {
+        for ((choice, (prompt, number)), place) in (0..).zip(choices).zip(places.drain(..)) {
             let job = Job {
                 choice,
                 prompt: prompt.clone(),
                 sampling: request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into())),
-                conditions: self.stop_conditions(&request),
+                output: OutputText::new(&self.encoder.tokenizer, prompt, self.stop_conditions(&request)),
                 events: events.clone(),
+                place,
             };
             self.commands.send(Command::Generate(Box::new(job))).map_err(|_| ApiError::stopping())?;
         }
         let usage = Usage { prompt_tokens, ..Usage::default() };
         Ok(PendingResponse::new(self.format(endpoint), received, &request, usage))
-    }
-
-    pub(crate) fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
     }
 
     fn stop_conditions(&self, request: &Request) -> StopConditions {
@@ -103,42 +129,6 @@ impl RequestHandler {
         };
         let id = format!("{prefix}-{:08x}{:08x}", random_seed(), random_seed());
         ResponseFormat { endpoint, id, created: seconds_since_1970(), model: self.model_name.clone() }
-    }
-
-    /// Ids of a prompt that fits the context.
-    fn tokens(&self, prompt: &Prompt, arguments: &TemplateArguments) -> Result<Vec<u32>, ApiError> {
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => Ok(tokens.clone()),
-            Prompt::Text(text) => self.tokenizer.encode_prompt(text),
-            Prompt::Chat(messages) => match &self.template {
-                Some(template) => template.render(messages, arguments).and_then(|text| self.tokenizer.encode(&text)),
-                None => {
-                    let message = "messages: the model came without a chat template; /v1/completions takes plain text";
-                    return Err(ApiError::bad_request(message));
-                }
-            },
-        };
-        let tokens = tokens.map_err(|error| match error {
-            TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
-            error => ApiError::bad_request(error.to_string()),
-        })?;
-        let name = match prompt {
-            Prompt::Chat(_) => "messages",
-            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
-        };
-        let context_tokens = self.context_tokens;
-        if tokens.is_empty() || tokens.len() > context_tokens as usize {
-            let found =
-                format!("expected 1 to {context_tokens} tokens, the context of a sequence, found {}", tokens.len());
-            let error = if tokens.is_empty() { ApiError::parameter } else { ApiError::context_length };
-            return Err(error(name, found));
-        }
-        if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
-            let found =
-                format!("expected token ids below {}, the size of the vocabulary, found {unknown}", self.vocab_size);
-            return Err(ApiError::parameter(name, found));
-        }
-        Ok(tokens)
     }
 }
 

@@ -1,11 +1,40 @@
-//! A listening TCP socket, and a thread that serves routes on it.
+//! A listening TCP socket, and a thread that serves routes on it within limits.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_io_timeout::TimeoutStream;
+
+/// What clients may take of a server before they have a response.
+///
+/// ```
+/// let mut limits = unicorn_serve::HttpLimits::default();
+/// limits.timeout = std::time::Duration::from_secs(5);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct HttpLimits {
+    /// Open connections; further ones wait in the system's queue until one is closed. Default: 512, half of the descriptors that a
+    /// process commonly has.
+    pub max_connections: u32,
+    /// How long a client may take to send the head of a request, and how long the system's buffer may stay full because the client
+    /// reads nothing. Then the connection is closed. A connection without a request is closed after the same time. Default: 30 s.
+    pub timeout: Duration,
+}
+
+/// Largest head of a request, in bytes.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Before the next connection is accepted after the system refused one, for example for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound socket. Clients can connect at once and wait until [`HttpListener::serve`] is called, so that a program can find out
 /// early that an address is taken.
@@ -34,17 +63,123 @@ impl HttpListener {
     ///
     /// # Errors
     /// When the thread or its event loop cannot be created.
-    pub fn serve(self, thread_name: &str, router: Router) -> io::Result<()> {
+    pub fn serve(self, thread_name: &str, router: Router, limits: HttpLimits) -> io::Result<()> {
         let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let serve = move || {
-            event_loop.block_on(async {
-                // Small packets are sent at once: a streamed token does not wait until the one before is acknowledged.
-                let listener =
-                    tokio::net::TcpListener::from_std(self.listener)?.tap_io(|io| drop(io.set_nodelay(true)));
-                axum::serve(listener, router).await
-            })
+        let listener = {
+            let _entered = event_loop.enter();
+            tokio::net::TcpListener::from_std(self.listener)?
         };
+        let serve = move || event_loop.block_on(accept(listener, router, limits));
         thread::Builder::new().name(thread_name.into()).spawn(serve)?;
         Ok(())
+    }
+}
+
+impl Default for HttpLimits {
+    fn default() -> HttpLimits {
+        HttpLimits { max_connections: 512, timeout: Duration::from_secs(30) }
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, router: Router, limits: HttpLimits) {
+    let open = Arc::new(Semaphore::new(limits.max_connections as usize));
+    loop {
+        let permit = open.clone().acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), limits, permit))),
+            // One client that went away, or the process is out of descriptors.
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, limits: HttpLimits, _open: OwnedSemaphorePermit) {
+    // Small packets are sent at once: a streamed token does not wait until the one before is acknowledged.
+    let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limits.timeout));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.timeout)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+    // What ends a connection early is the client's doing.
+    let _ = connection.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Instant;
+
+    use axum::routing::get;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(400);
+
+    fn serve(max_connections: u32) -> SocketAddr {
+        let listener = HttpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.address();
+        let body = "x".repeat(64 << 20);
+        let router = Router::new().route("/", get(|| async { "here" })).route("/large", get(|| async { body }));
+        listener.serve("test", router, HttpLimits { max_connections, timeout: TIMEOUT }).unwrap();
+        address
+    }
+
+    fn connect(address: SocketAddr, request: &str) -> std::net::TcpStream {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn read_to_end(mut stream: std::net::TcpStream) -> String {
+        let mut answer = Vec::new();
+        // A reset ends the answer as a close does.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[test]
+    fn connections_without_a_whole_head_are_closed_in_time() {
+        let address = serve(8);
+        let begun = Instant::now();
+        let [silent, half] = ["", "GET / HTTP/1.1\r\nHost: her"].map(|request| connect(address, request));
+        // A head that grows by a byte at a time has no more time than another.
+        let mut dripping = connect(address, "GET / HTTP/1.1\r\nX: ");
+        while begun.elapsed() < 20 * TIMEOUT && dripping.write_all(b"x").is_ok() {
+            thread::sleep(TIMEOUT / 8);
+        }
+        let idle = connect(address, "GET / HTTP/1.1\r\nHost: here\r\n\r\n");
+        assert!(read_to_end(idle).ends_with("\r\n\r\nhere"));
+        assert_eq!([silent, half].map(read_to_end), ["", ""]);
+        let taken = begun.elapsed();
+        assert!(taken > TIMEOUT && taken < 20 * TIMEOUT, "{taken:?}");
+    }
+
+    #[test]
+    fn connections_above_the_limit_wait_until_others_are_closed() {
+        let address = serve(4);
+        let _idle: Vec<_> = (0..20).map(|_| connect(address, "")).collect();
+        let begun = Instant::now();
+        let answer = read_to_end(connect(address, "GET / HTTP/1.0\r\n\r\n"));
+        assert!(answer.ends_with("\r\n\r\nhere"), "{answer}");
+        // Five times four of them had their time first.
+        assert!(begun.elapsed() > 4 * TIMEOUT, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_left() {
+        let address = serve(1);
+        let _deaf = connect(address, "GET /large HTTP/1.0\r\n\r\n");
+        let answer = read_to_end(connect(address, "GET / HTTP/1.0\r\n\r\n"));
+        assert!(answer.ends_with("\r\n\r\nhere"), "{answer}");
+    }
+
+    #[test]
+    fn a_head_beyond_the_limit_is_refused() {
+        let answer = read_to_end(connect(serve(1), &format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(MAX_HEAD_BYTES))));
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
 }

@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!                threads of the HTTP server                       the thread that calls Server::run
-//! client ──► routes ── Request ──► RequestHandler: tokens ─ Job ─► Worker ──► Scheduler ──► Model
+//! client ──► http, access ──► routes ── Request ──► RequestHandler: tokens ─ Job ─► Worker ──► Scheduler ──► Model
 //!        ◄── PendingResponse (one object, or a stream) ◄─ Event ── Choice: tokens → text, until it ends
 //! ```
 //!
+//! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
+//!
 //! ```no_run
-//! use unicorn_serve::{HttpListener, ServeOptions, Server};
+//! use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};
 //!
 //! fn serve(model: &unicorn_serve::unicorn_runtime::Model) -> Result<(), Box<dyn std::error::Error>> {
-//!     let listener = HttpListener::bind("127.0.0.1:8080")?;
-//!     let server = Server::new(model, ServeOptions::default())?;
-//!     listener.serve("http", server.router())?;
+//!     let listener = HttpListener::bind("127.0.0.1:8006")?;
+//!     let mut options = ServeOptions::default();
+//!     options.address = Some(listener.address());
+//!     let server = Server::new(model, options)?;
+//!     listener.serve("http", server.router(), HttpLimits::default())?;
 //!     server.run(&mut |_activity| ());
 //!     Ok(())
 //! }
@@ -25,9 +29,12 @@
 mod options;
 mod server;
 
+mod access;
+mod admission;
 mod api;
 mod handler;
 mod pending;
+mod prompt;
 mod routes;
 
 mod choice;
@@ -43,6 +50,6 @@ pub use unicorn_text::unicorn_runtime;
 pub use api::error::ApiError;
 pub use api::request::{Endpoint, MAX_CHOICES, Prompt, Request};
 pub use error::ServeError;
-pub use http::HttpListener;
+pub use http::{HttpLimits, HttpListener};
 pub use options::ServeOptions;
 pub use server::{Activity, Server, Stopper};

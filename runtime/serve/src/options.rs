@@ -1,5 +1,8 @@
 //! What a program may choose about a server.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::{TemplateArguments, default_sampling};
 
@@ -22,6 +25,17 @@ pub struct ServeOptions {
     pub template_arguments: TemplateArguments,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
     pub model_name: Option<String>,
+    /// Choices of requests that may wait while others run; then requests get status 429 with `Retry-After`. Default: 512.
+    pub max_queue: u32,
+    /// How long a client may take to send the body of a request. Default: 30 s.
+    pub timeout: Duration,
+    /// Where the server listens, as [`HttpListener::address`](crate::HttpListener::address) reports it: requests may name it in their
+    /// `Host` header, and localhost, and nothing else. `None`, the default: localhost alone.
+    pub address: Option<SocketAddr>,
+    /// Further names and addresses that requests may have in their `Host` header, without a port; `*`: all. Default: none.
+    pub allowed_hosts: Vec<String>,
+    /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `*`: all. Default: none.
+    pub cors: Vec<String>,
 }
 
 impl Default for ServeOptions {
@@ -31,6 +45,11 @@ impl Default for ServeOptions {
             seed: None,
             template_arguments: TemplateArguments::new(),
             model_name: None,
+            max_queue: 512,
+            timeout: Duration::from_secs(30),
+            address: None,
+            allowed_hosts: Vec::new(),
+            cors: Vec::new(),
         }
     }
 }

@@ -4,28 +4,26 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path};
+use axum::extract::{Path, Request};
 use axum::http::StatusCode;
+use axum::middleware;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::access::{Access, expect_json};
 use crate::api::error::ApiError;
 use crate::api::request::Endpoint;
 use crate::api::response::json_response;
 use crate::handler::{RequestHandler, seconds_since_1970};
 
-/// More than the longest context takes as text.
-const MAX_BODY_BYTES: usize = 32 << 20;
-
-pub(crate) fn routes(handler: Arc<RequestHandler>) -> Router {
+pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access) -> Router {
     let generate = |endpoint: Endpoint| {
         let handler = handler.clone();
-        post(move |body| respond(handler, endpoint, body))
+        post(move |request| respond(handler, endpoint, request))
     };
     let name = handler.model_name.clone();
     let model = json!({
@@ -38,7 +36,7 @@ pub(crate) fn routes(handler: Arc<RequestHandler>) -> Router {
             false => Err(ApiError::unknown_model(&id, &name)),
         }
     };
-    Router::new()
+    let routes = Router::new()
         .route("/v1/chat/completions", generate(Endpoint::ChatCompletions))
         .route("/v1/completions", generate(Endpoint::Completions))
         .route("/v1/models", constant(json!({"object": "list", "data": [model]})))
@@ -53,26 +51,23 @@ pub(crate) fn routes(handler: Arc<RequestHandler>) -> Router {
                 status: StatusCode::METHOD_NOT_ALLOWED,
                 ..ApiError::bad_request("method: expected the other one of GET and POST")
             }
-        })
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        });
+    let routes = match access.cors() {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    };
+    routes
+        .layer(middleware::from_fn_with_state(Arc::new(access), Access::check))
+        .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()))
 }
 
 fn constant(value: Value) -> axum::routing::MethodRouter {
     get(move || async move { json_response(StatusCode::OK, &value) })
 }
 
-async fn respond(
-    handler: Arc<RequestHandler>,
-    endpoint: Endpoint,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, ApiError> {
-    let body = body.map_err(|rejection| ApiError {
-        status: rejection.status(),
-        ..ApiError::bad_request(format!("body: {}", rejection.body_text()))
-    })?;
-    // Tokenizing a long prompt takes a while, in which other responses are to be sent.
-    let handled = tokio::task::spawn_blocking(move || handler.handle(endpoint, &body)).await;
-    let response = handled.map_err(|error| ApiError::failed(format!("request was not handled: {error}")))??;
+async fn respond(handler: Arc<RequestHandler>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
+    expect_json(request.headers())?;
+    let response = handler.handle(endpoint, request).await?;
     if response.stream {
         let events = response.chunks().map(|data| Ok::<Event, Infallible>(Event::default().data(data)));
         return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());

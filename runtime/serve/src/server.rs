@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use axum::Router;
 use unicorn_text::unicorn_runtime::Model;
 
+use crate::access::Access;
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
 use crate::options::ServeOptions;
@@ -18,6 +19,7 @@ use crate::worker::{Command, Worker};
 /// requests wait.
 pub struct Server {
     handler: Arc<RequestHandler>,
+    access: Access,
     stopper: Stopper,
     worker: Worker,
 }
@@ -55,15 +57,16 @@ impl Server {
         options.sampling.check()?;
         let scheduler = model.scheduler()?;
         let (sender, commands) = mpsc::channel();
-        let handler = Arc::new(RequestHandler::new(model, options, sender.clone())?);
-        let worker = Worker { tokenizer: handler.tokenizer().clone(), scheduler, commands };
-        Ok(Server { handler, stopper: Stopper { commands: sender }, worker })
+        let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
+        let ServeOptions { address, allowed_hosts: hosts, cors: origins, .. } = options;
+        let access = Access { address, hosts, origins };
+        Ok(Server { handler, access, stopper: Stopper { commands: sender }, worker: Worker { scheduler, commands } })
     }
 
     /// The routes `/v1/chat/completions`, `/v1/completions`, `/v1/models` and `/health`, to be served by themselves (see
     /// [`HttpListener`](crate::HttpListener)) or as a part of another program's. Requests that arrive before [`Server::run`] wait.
     pub fn router(&self) -> Router {
-        routes(self.handler.clone())
+        routes(self.handler.clone(), self.access.clone())
     }
 
     /// What ends [`Server::run`].

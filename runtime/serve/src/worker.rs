@@ -5,10 +5,11 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::Receiver;
 
 use tokio::sync::mpsc::UnboundedSender;
+use unicorn_text::OutputText;
 use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
-use unicorn_text::{OutputText, StopConditions, Tokenizer};
 
+use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
 use crate::server::Activity;
 
@@ -26,12 +27,12 @@ pub(crate) struct Job {
     /// Fits the context.
     pub(crate) prompt: Vec<u32>,
     pub(crate) sampling: Sampling,
-    pub(crate) conditions: StopConditions,
+    pub(crate) output: OutputText,
     pub(crate) events: UnboundedSender<Event>,
+    pub(crate) place: QueuePlace,
 }
 
 pub(crate) struct Worker {
-    pub(crate) tokenizer: Tokenizer,
     pub(crate) scheduler: Scheduler<Choice>,
     pub(crate) commands: Receiver<Command>,
 }
@@ -49,7 +50,7 @@ impl Worker {
             received.extend(self.commands.try_iter());
             for command in received.drain(..) {
                 match command {
-                    Command::Generate(job) => self.scheduler.submit(request(*job, &self.tokenizer)),
+                    Command::Generate(job) => self.scheduler.submit(request(*job)),
                     Command::Stop => return,
                 }
             }
@@ -75,8 +76,7 @@ impl Worker {
     }
 }
 
-fn request(job: Job, tokenizer: &Tokenizer) -> Request<Choice> {
-    let Job { choice, prompt, sampling, conditions, events } = job;
-    let output = OutputText::new(tokenizer, &prompt, conditions);
-    Request { prompt, sampling, receiver: Choice::new(choice, events, output) }
+fn request(job: Job) -> Request<Choice> {
+    let Job { choice, prompt, sampling, output, events, place } = job;
+    Request { prompt, sampling, receiver: Choice::new(choice, events, output, place) }
 }

@@ -67,6 +67,12 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// Length of the longest token of the vocabulary in bytes, as it is written there: at least as many as it stands for. Goes
+    /// through the whole vocabulary.
+    pub fn longest_token_bytes(&self) -> usize {
+        self.tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(0)
+    }
+
     /// The beginning-of-sequence token that precedes a plain prompt; `None` if the model expects none.
     pub fn prompt_bos(&self) -> Option<u32> {
         self.prompt_bos

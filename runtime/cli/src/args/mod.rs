@@ -40,6 +40,8 @@ const SAMPLING: &str = "Sampling";
 const MEMORY: &str = "Memory";
 /// Which device, and which target of the artifact.
 const DEVICE: &str = "Device";
+/// Who may use a server, and how much of it.
+const ACCESS: &str = "Access";
 /// What is changed to measure, or to find an error.
 const EXPERT: &str = "Expert";
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::sampling::template_arguments;
-use super::{COMMON, LoadArgs, SAMPLING, SamplingArgs};
+use super::{ACCESS, COMMON, LoadArgs, SAMPLING, SamplingArgs};
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
@@ -14,11 +14,11 @@ pub struct ServeArgs {
     /// Artifact made by unicorn-compile
     #[arg(help_heading = None::<&str>)]
     pub artifact: PathBuf,
-    /// Address to listen on; 0.0.0.0: all addresses of this machine, without access control
+    /// Address to listen on; 0.0.0.0: all addresses of this machine, without keys
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0: any free one
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(long, value_name = "PORT", default_value_t = 8006)]
     pub port: u16,
     /// Number of sequences that are generated at a time; further requests wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
@@ -29,6 +29,24 @@ pub struct ServeArgs {
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,
+    /// Choices of requests that may wait for a sequence; then requests are refused with status 429
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = ACCESS, hide_short_help = true)]
+    pub max_queue: u32,
+    /// Open connections; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = value_parser!(u32).range(1..), help_heading = ACCESS, hide_short_help = true)]
+    pub max_connections: u32,
+    /// Seconds that a client may take to send the head of a request, then its body, or to read a part of the answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..), help_heading = ACCESS, hide_short_help = true)]
+    pub timeout: u64,
+    /// Name or address that requests may have in their Host header, beside localhost and --host; *: any; repeatable
+    #[arg(long, value_name = "NAME", help_heading = ACCESS, hide_short_help = true)]
+    pub allowed_host: Vec<String>,
+    /// Origin, such as https://chat.example, whose pages may use the server in a browser; *: any; repeatable
+    #[arg(long, value_name = "ORIGIN", help_heading = ACCESS, hide_short_help = true)]
+    pub cors: Vec<String>,
+    /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
+    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    pub sandbox: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]

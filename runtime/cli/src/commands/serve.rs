@@ -1,16 +1,19 @@
 //! `unicorn-run serve`: unicorn-serve until Ctrl-C or SIGTERM.
 
 use std::io;
+use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use unicorn_serve::{Activity, HttpListener, ServeError, ServeOptions, Server, Stopper};
+use unicorn_serve::{Activity, HttpLimits, HttpListener, ServeError, ServeOptions, Server, Stopper};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::load::{load_to_serve, note_recoveries, read};
 use crate::monitor::status::{self, State, StatusWriter};
+use crate::sandbox::{self, Files};
 use crate::terminal::interrupt;
 use crate::terminal::output::note;
 
@@ -28,19 +31,29 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     options.sampling = args.sampling.resolve();
     options.seed = args.sampling.seed;
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
+    let mut limits = HttpLimits::default();
+    (limits.max_connections, limits.timeout) = (args.max_connections, Duration::from_secs(args.timeout));
+    (options.max_queue, options.timeout) = (args.max_queue, limits.timeout);
+    options.address = Some(address);
+    // Where --host is a name.
+    options.allowed_hosts = args.allowed_host.iter().chain([&args.host]).cloned().collect();
+    options.cors.clone_from(&args.cors);
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
     interrupt::catch_with(move || stopper.stop())?;
     stop_at_sigterm(server.stopper());
-    listener.serve("http", server.router()).map_err(refused)?;
+    let mut status = StatusWriter::new(status::folder(), &model);
+    if args.sandbox {
+        enter_sandbox(&args.artifact)?;
+    }
+    listener.serve("http", server.router(), limits).map_err(refused)?;
     note(format_args!(
         "serving {} at http://{address}/v1: {} sequences of {} tokens",
         model.meta().model.name,
         args.parallel,
         model.context_tokens()
     ));
-    let mut status = StatusWriter::new(status::folder(), &model);
     server.run(&mut |activity| {
         status.set(state(activity), activity.waiting, &model);
         if activity.new_tokens > 0 {
@@ -48,6 +61,16 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
         }
         note_recoveries(&model);
     });
+    Ok(())
+}
+
+fn enter_sandbox(artifact: &Path) -> Result<(), CliError> {
+    let refused =
+        |error| CliError::new(format!("--sandbox: kernel refuses {error}; without the option, nothing is restricted"));
+    match sandbox::enter(artifact, status::folder().as_deref()).map_err(refused)? {
+        Files::Restricted => {}
+        Files::Unrestricted => note(format_args!("sandbox: kernel has no Landlock, so files are not restricted")),
+    }
     Ok(())
 }
 

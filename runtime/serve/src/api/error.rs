@@ -1,6 +1,7 @@
 //! Errors that a client gets, in OpenAI's form.
 
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -18,12 +19,28 @@ pub struct ApiError {
     pub parameter: Option<String>,
     /// OpenAI's code for it, if there is one, which client libraries check.
     pub code: Option<&'static str>,
+    /// Seconds after which the same request may succeed.
+    pub retry_after_s: Option<u32>,
 }
+
+/// When a client may try again that found the server busy: about the time in which a sequence ends and the next takes its place.
+pub(crate) const RETRY_AFTER_S: u32 = 2;
 
 impl ApiError {
     /// The client's mistake.
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
-        ApiError { status: StatusCode::BAD_REQUEST, message: message.into(), parameter: None, code: None }
+        let (status, message) = (StatusCode::BAD_REQUEST, message.into());
+        ApiError { status, message, parameter: None, code: None, retry_after_s: None }
+    }
+
+    /// A host or an origin without access.
+    pub(crate) fn forbidden(message: impl Into<String>) -> ApiError {
+        ApiError { status: StatusCode::FORBIDDEN, ..ApiError::bad_request(message) }
+    }
+
+    /// A limit of the server that is reached now and will not be later.
+    pub(crate) fn busy(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, retry_after_s: Some(RETRY_AFTER_S), ..ApiError::bad_request(message) }
     }
 
     /// A parameter that is not what it should be.
@@ -49,7 +66,7 @@ impl ApiError {
 
     /// The server is shutting down: a client may try again.
     pub(crate) fn stopping() -> ApiError {
-        ApiError { status: StatusCode::SERVICE_UNAVAILABLE, ..ApiError::bad_request("server is stopping") }
+        ApiError::busy(StatusCode::SERVICE_UNAVAILABLE, "server is stopping")
     }
 
     /// The server's own failure.
@@ -59,13 +76,21 @@ impl ApiError {
 
     /// The body of the response: OpenAI's `error` object.
     pub fn json(&self) -> Value {
-        let kind = if self.status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        let kind = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
         json!({"error": {"message": self.message, "type": kind, "param": self.parameter, "code": self.code}})
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        json_response(self.status, &self.json())
+        let mut response = json_response(self.status, &self.json());
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

@@ -10,7 +10,7 @@ use unicorn_serve::axum::http::header::CONTENT_TYPE;
 use unicorn_serve::axum::routing::get;
 
 use crate::error::CliError;
-use unicorn_serve::HttpListener;
+use unicorn_serve::{HttpLimits, HttpListener};
 
 /// Serves until the process ends.
 pub struct Endpoint {
@@ -35,7 +35,7 @@ impl Endpoint {
         let address = listener.address();
         // Before the first sample.
         let latest = Latest(Arc::new(Mutex::new("# EOF\n".to_owned())));
-        listener.serve("metrics", routes(latest.clone())).map_err(refused)?;
+        listener.serve("metrics", routes(latest.clone()), HttpLimits::default()).map_err(refused)?;
         Ok(Endpoint { address, latest })
     }
 

@@ -1,0 +1,190 @@
+//! What a process gives up for `serve --sandbox`, once its model is loaded and its socket is bound.
+//!
+//! ```text
+//! seccomp    all threads              no programs, no new sockets, no other process's memory, no io_uring
+//! Landlock   this and later threads   no files but the driver's, its devices and the folder of status files
+//! ```
+//!
+//! The threads that answer requests and the one that runs the steps are all started behind it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    Scope, path_beneath_rules,
+};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// How much of the sandbox this kernel has, beyond seccomp, without which there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Only files of the lists below can be opened.
+    Restricted,
+    /// The kernel has no Landlock.
+    Unrestricted,
+}
+
+/// System calls that serving needs none of: programs, sockets beside the open ones, other processes, and what widens a process's
+/// rights. They fail with EPERM.
+const DENIED: [i64; 30] = [
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    // Its queue takes opens and connects past this filter.
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_personality,
+];
+
+/// A driver that recovers a lost device loads its libraries and settings again.
+const READABLE: [&str; 9] =
+    ["/usr", "/lib", "/lib64", "/opt", "/etc/vulkan", "/etc/ld.so.cache", "/etc/localtime", "/proc", "/sys"];
+/// GPUs, by the names that Linux's and NVIDIA's drivers give them.
+const DEVICES: [&str; 3] = ["/dev/dri", "/dev/kfd", "/dev/null"];
+const NVIDIA: &str = "nvidia";
+
+/// Enters the sandbox. The process can still read `artifact`, for a recovery, and write to `status_folder`.
+///
+/// # Errors
+/// Where the kernel has no seccomp, or refuses.
+pub fn enter(artifact: &Path, status_folder: Option<&Path>) -> Result<Files, String> {
+    let files = restrict_files(artifact, status_folder).map_err(|error| format!("Landlock: {error}"))?;
+    deny_system_calls().map_err(|error| format!("seccomp: {error}"))?;
+    Ok(files)
+}
+
+fn restrict_files(artifact: &Path, status_folder: Option<&Path>) -> Result<Files, landlock::RulesetError> {
+    // Rights that the kernel is too old for are left out.
+    let abi = ABI::V6;
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let status = read | AccessFs::from_write(abi);
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::from_all(abi))?
+        .create()?
+        .add_rules(path_beneath_rules(READABLE.map(Path::new).into_iter().chain([artifact]), read))?
+        .add_rules(path_beneath_rules(devices(), read | AccessFs::WriteFile | AccessFs::IoctlDev))?
+        .add_rules(path_beneath_rules(status_folder, status))?;
+    match ruleset.restrict_self()?.ruleset {
+        RulesetStatus::NotEnforced => Ok(Files::Unrestricted),
+        RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(Files::Restricted),
+    }
+}
+
+fn devices() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+    let nvidia = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(NVIDIA));
+    DEVICES.map(PathBuf::from).into_iter().chain(nvidia.map(|entry| entry.path())).collect()
+}
+
+fn deny_system_calls() -> Result<(), Box<dyn std::error::Error>> {
+    let rules: BTreeMap<i64, Vec<_>> = DENIED.into_iter().map(|call| (call, Vec::new())).collect();
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?;
+    let program: BpfProgram = filter.try_into()?;
+    Ok(seccompiler::apply_filter_all_threads(&program)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::ErrorKind::PermissionDenied;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    const CHILD: &str = "UNICORN_TEST_SANDBOX";
+
+    /// A process cannot leave its sandbox, so that this test runs in a process of its own.
+    #[test]
+    fn forbidden_calls_fail_and_needed_ones_do_not() {
+        let Some(folder) = std::env::var_os(CHILD).map(PathBuf::from) else {
+            let folder = tempfile::tempdir().unwrap();
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "sandbox::tests::forbidden_calls_fail_and_needed_ones_do_not", "--nocapture"]);
+            let output = child.env(CHILD, folder.path()).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            return;
+        };
+        let (artifact, status, secret) = (folder.join("artifact"), folder.join("status"), folder.join("secret"));
+        fs::create_dir(&status).unwrap();
+        [&artifact, &secret].into_iter().for_each(|file| fs::write(file, "a file").unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Connects while the listener's process can: the kernel queues it.
+        let _client = TcpStream::connect(address).unwrap();
+        // A thread that was there before: seccomp includes it.
+        let (begin, begun) = std::sync::mpsc::channel::<()>();
+        let earlier = thread::spawn(move || {
+            begun.recv().unwrap();
+            (TcpStream::connect(address).map(drop), Command::new("true").status().map(drop))
+        });
+
+        let files = enter(&artifact, Some(&status)).unwrap();
+
+        begin.send(()).unwrap();
+        let (connected, executed) = earlier.join().unwrap();
+        let denied = [
+            ("connect", TcpStream::connect(address).map(drop)),
+            ("udp", UdpSocket::bind("127.0.0.1:0").map(drop)),
+            ("unix", UnixStream::connect("/run/any").map(drop)),
+            ("bind", TcpListener::bind("127.0.0.1:0").map(drop)),
+            ("exec", Command::new("true").status().map(drop)),
+            ("connect of an earlier thread", connected),
+            ("exec of an earlier thread", executed),
+        ];
+        for (call, result) in denied {
+            assert_eq!(result.map_err(|error| error.kind()), Err(PermissionDenied), "{call}");
+        }
+        listener.accept().unwrap();
+        fs::read(&artifact).unwrap();
+        fs::write(status.join("1.partial"), "a status").unwrap();
+        fs::rename(status.join("1.partial"), status.join("1.json")).unwrap();
+        fs::remove_file(status.join("1.json")).unwrap();
+        thread::spawn(|| ()).join().unwrap();
+        if files == Files::Unrestricted {
+            eprintln!("skipped: files in the sandbox: this kernel has no Landlock");
+            return;
+        }
+        let denied = [
+            ("read", fs::read(&secret).map(drop)),
+            ("create", File::create(folder.join("new")).map(drop)),
+            ("write", fs::write(&artifact, "other").map(drop)),
+            ("remove", fs::remove_file(&secret)),
+            ("folder", fs::create_dir(folder.join("new"))),
+        ];
+        for (call, result) in denied {
+            assert_eq!(result.map_err(|error| error.kind()), Err(PermissionDenied), "{call}");
+        }
+    }
+}

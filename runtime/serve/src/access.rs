@@ -1,0 +1,187 @@
+//! Which requests a browser may make for a page: a page on any site can send requests to a server on this machine, and by DNS
+//! rebinding (a name of its own that resolves to 127.0.0.1) read the answers.
+//!
+//! ```text
+//! Host          a name that the page's site cannot have, so that no rebound name is answered
+//! Origin        the server's own, or one that the operator named
+//! Content-Type  application/json, which a page of another origin may only send after it has asked
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer};
+
+use crate::api::error::ApiError;
+
+/// Stands for every host or every origin.
+const ANY: &str = "*";
+/// How long a browser may remember that an origin has access.
+const CORS_MAX_AGE: Duration = Duration::from_secs(600);
+
+/// The hosts and origins that have access.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    /// Where the server listens; `None`: unknown, so that only loopback addresses are the server's own.
+    pub(crate) address: Option<SocketAddr>,
+    /// Names, and addresses without a port, beside `localhost` and the server's own address.
+    pub(crate) hosts: Vec<String>,
+    /// As browsers write them: `https://chat.example`.
+    pub(crate) origins: Vec<String>,
+}
+
+impl Access {
+    /// Refuses requests to other hosts and those of pages of other origins.
+    pub(crate) async fn check(State(access): State<std::sync::Arc<Access>>, request: Request, next: Next) -> Response {
+        match access.refusal(request.headers()) {
+            None => next.run(request).await,
+            Some(refusal) => axum::response::IntoResponse::into_response(refusal),
+        }
+    }
+
+    /// Lets pages of the named origins read answers; `None`: there are none.
+    pub(crate) fn cors(&self) -> Option<CorsLayer> {
+        if self.origins.is_empty() {
+            return None;
+        }
+        let origins = match self.origins.iter().any(|origin| origin == ANY) {
+            true => AllowOrigin::any(),
+            false => AllowOrigin::list(self.origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+        };
+        Some(
+            CorsLayer::new()
+                .allow_origin(origins)
+                .allow_methods([Method::GET, Method::POST])
+                .allow_headers(AllowHeaders::mirror_request())
+                .expose_headers([RETRY_AFTER])
+                .allow_private_network(AllowPrivateNetwork::yes())
+                .max_age(CORS_MAX_AGE),
+        )
+    }
+
+    fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
+        let mut hosts = headers.get_all(HOST).iter();
+        let host = hosts.next().and_then(|host| host.to_str().ok()).filter(|_| hosts.next().is_none());
+        let Some(authority) = host.and_then(|host| host.parse::<Authority>().ok()) else {
+            return Some(ApiError::bad_request("host: expected one Host header with a name or an address"));
+        };
+        if !self.is_own(authority.host()) {
+            let message = format!(
+                "host: expected localhost or the server's address, found {:?}; --allowed-host {} permits it",
+                authority.host(),
+                authority.host()
+            );
+            return Some(ApiError::forbidden(message));
+        }
+        let origin = headers.get(ORIGIN)?;
+        let origin = origin.to_str().unwrap_or_default();
+        let is_named = self.origins.iter().any(|named| named == ANY || named == origin);
+        // A page that this host serves, itself or behind a proxy with TLS.
+        let is_own =
+            ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(authority.as_str()));
+        let message = || format!("origin: page of {origin:?} has no access; --cors {origin} permits it");
+        (!is_named && !is_own).then(|| ApiError::forbidden(message()))
+    }
+
+    /// Whether a host is one that no other site's name resolves to. The port is not looked at.
+    fn is_own(&self, host: &str) -> bool {
+        let named = self.hosts.iter().any(|named| named == ANY || named.eq_ignore_ascii_case(host));
+        if named || host.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        // An address of IPv6 is in brackets.
+        let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() else { return false };
+        // A browser that names an address has connected to it. A server at all addresses of a machine may have more of them.
+        let is_bound = self.address.is_some_and(|address| address.ip() == ip || address.ip().is_unspecified());
+        ip.is_loopback() || is_bound
+    }
+}
+
+/// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without asking.
+pub(crate) fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = declared.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let found = if declared.is_empty() { "none".to_owned() } else { format!("{declared:?}") };
+    let message = format!("content-type: expected application/json, found {found}");
+    Err(ApiError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..ApiError::bad_request(message) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn access(address: &str, hosts: &[&str], origins: &[&str]) -> Access {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins) }
+    }
+
+    #[test]
+    fn a_host_is_the_server_s_own_or_named() {
+        let passes = |access: &Access, host: &str| access.refusal(&headers(&[("host", host)])).is_none();
+        let loopback = access("127.0.0.1:8006", &[], &[]);
+        for host in ["127.0.0.1:8006", "localhost:8006", "LOCALHOST", "127.0.0.1", "[::1]:8006"] {
+            assert!(passes(&loopback, host), "{host}");
+        }
+        // The last begins like an address, and is a name.
+        for host in ["evil.example:8006", "192.168.1.5:8006", "localhost.evil.example", "127.0.0.1.evil.example"] {
+            assert!(!passes(&loopback, host), "{host}");
+        }
+        assert!(passes(&access("192.168.1.5:1", &[], &[]), "192.168.1.5:1"));
+        let everywhere = access("0.0.0.0:8006", &["gpu.lan"], &[]);
+        assert!(passes(&everywhere, "192.168.1.5:8006") && passes(&everywhere, "GPU.lan:8006"));
+        assert!(!passes(&everywhere, "evil.example"));
+        assert!(passes(&access("127.0.0.1:1", &["*"], &[]), "any.example"));
+        assert!(!passes(&access("", &[], &[]), "192.168.1.5"));
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        let loopback = access("127.0.0.1:8006", &[], &[]);
+        for pairs in [&[][..], &[("host", "")], &[("host", "a b")]] {
+            assert_eq!(loopback.refusal(&headers(pairs)).unwrap().status, StatusCode::BAD_REQUEST, "{pairs:?}");
+        }
+        let mut twice = headers(&[("host", "localhost")]);
+        twice.append(HOST, HeaderValue::from_static("localhost"));
+        assert_eq!(loopback.refusal(&twice).unwrap().status, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn a_page_of_another_origin_is_refused_unless_it_is_named() {
+        let status = |access: &Access, origin: &str| {
+            access.refusal(&headers(&[("host", "localhost:8006"), ("origin", origin)])).map(|refusal| refusal.status)
+        };
+        let closed = access("127.0.0.1:8006", &[], &[]);
+        assert_eq!(status(&closed, "http://localhost:8006"), None);
+        for foreign in ["http://evil.example", "http://localhost:3000", "null", "", "file://"] {
+            assert_eq!(status(&closed, foreign), Some(StatusCode::FORBIDDEN), "{foreign}");
+        }
+        let open = access("127.0.0.1:8006", &[], &["http://localhost:3000"]);
+        assert_eq!(status(&open, "http://localhost:3000"), None);
+        assert_eq!(status(&open, "http://evil.example"), Some(StatusCode::FORBIDDEN));
+        assert_eq!(status(&access("127.0.0.1:8006", &[], &["*"]), "null"), None);
+    }
+
+    #[test]
+    fn only_json_is_read() {
+        let status = |kind: &str| expect_json(&headers(&[("content-type", kind)])).map_err(|refusal| refusal.status);
+        assert_eq!(status("application/json"), Ok(()));
+        assert_eq!(status("Application/JSON; charset=utf-8"), Ok(()));
+        for other in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", ""] {
+            assert_eq!(status(other), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE), "{other}");
+        }
+        assert!(expect_json(&HeaderMap::new()).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! Prompts to token ids that fit the context, for texts of any length.
+
+use unicorn_text::{ChatTemplate, Message, TemplateArguments, TextError, Tokenizer};
+
+use crate::admission::ClientGone;
+use crate::api::error::ApiError;
+use crate::api::request::Prompt;
+
+/// What makes prompts into tokens.
+pub(crate) struct PromptEncoder {
+    pub(crate) tokenizer: Tokenizer,
+    /// `None`: the model came without one.
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) vocab_size: u32,
+    pub(crate) context_tokens: u32,
+    /// Length of the text that a context of the longest token holds.
+    pub(crate) max_text_bytes: usize,
+}
+
+/// Prose has about four bytes a token. A text with more than these for each token of the context is counted piece by piece before it
+/// is tokenized as a whole, which takes some hundred bytes of memory for each of its own.
+const LIKELY_BYTES_PER_TOKEN: usize = 8;
+const PIECE_BYTES: usize = 64 << 10;
+/// Most tokens that a cut between two pieces can add.
+const TOKENS_OF_A_CUT: usize = 16;
+
+impl PromptEncoder {
+    /// Ids of a prompt that fits the context; a chat's template gets `arguments`.
+    ///
+    /// # Errors
+    /// When it does not, or is rejected by the chat template or the tokenizer; and when its client has gone.
+    pub(crate) fn tokens(
+        &self,
+        prompt: &Prompt,
+        arguments: &TemplateArguments,
+        client: &ClientGone,
+    ) -> Result<Vec<u32>, ApiError> {
+        client.check()?;
+        let name = match prompt {
+            Prompt::Chat(_) => "messages",
+            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+        };
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens.clone(),
+            Prompt::Text(text) => {
+                self.check_length(name, text, client)?;
+                self.tokenizer.encode_prompt(text).map_err(rejected)?
+            }
+            Prompt::Chat(messages) => {
+                let text = self.render(messages, arguments)?;
+                self.check_length(name, &text, client)?;
+                self.tokenizer.encode(&text).map_err(rejected)?
+            }
+        };
+        let context_tokens = self.context_tokens;
+        if tokens.is_empty() || tokens.len() > context_tokens as usize {
+            let found = format!("{}, found {}", self.expected(), tokens.len());
+            let error = if tokens.is_empty() { ApiError::parameter } else { ApiError::context_length };
+            return Err(error(name, found));
+        }
+        if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
+            let found =
+                format!("expected token ids below {}, the size of the vocabulary, found {unknown}", self.vocab_size);
+            return Err(ApiError::parameter(name, found));
+        }
+        Ok(tokens)
+    }
+
+    fn render(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, ApiError> {
+        let Some(template) = &self.template else {
+            let message = "messages: the model came without a chat template; /v1/completions takes plain text";
+            return Err(ApiError::bad_request(message));
+        };
+        self.check_bytes("messages", messages.iter().map(|message| message.content.len()).sum())?;
+        template.render(messages, arguments).map_err(|error| match error {
+            TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
+            error => rejected(error),
+        })
+    }
+
+    /// Refuses a text that has too many tokens whatever they are, or, counted in pieces, that has clearly too many.
+    fn check_length(&self, name: &str, text: &str, client: &ClientGone) -> Result<(), ApiError> {
+        self.check_bytes(name, text.len())?;
+        if text.len() <= self.context_tokens as usize * LIKELY_BYTES_PER_TOKEN {
+            return Ok(());
+        }
+        let (mut n_tokens, mut allowed) = (0, self.context_tokens as usize);
+        for piece in pieces(text) {
+            client.check()?;
+            n_tokens += self.tokenizer.encode(piece).map_err(rejected)?.len();
+            allowed += TOKENS_OF_A_CUT;
+            if n_tokens > allowed {
+                let found = format!("{}, found more than {n_tokens}", self.expected());
+                return Err(ApiError::context_length(name, found));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_bytes(&self, name: &str, n_bytes: usize) -> Result<(), ApiError> {
+        if n_bytes <= self.max_text_bytes {
+            return Ok(());
+        }
+        let found = format!("found {n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
+        Err(ApiError::context_length(name, format!("{}, {found}", self.expected())))
+    }
+
+    fn expected(&self) -> String {
+        format!("expected 1 to {} tokens, the context of a sequence", self.context_tokens)
+    }
+}
+
+fn rejected(error: TextError) -> ApiError {
+    ApiError::bad_request(error.to_string())
+}
+
+/// Parts of a text, of about [`PIECE_BYTES`] each, that end between two characters.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = (0..=PIECE_BYTES.min(rest.len())).rev().find(|&at| rest.is_char_boundary(at))?;
+        let (piece, behind) = rest.split_at(end);
+        rest = behind;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use unicorn_text::TokenizerSection;
+
+    use super::*;
+
+    /// Words "a" to "d" by whitespace, and a token of 100 dashes.
+    fn encoder(context_tokens: u32) -> PromptEncoder {
+        let dashes = "-".repeat(100);
+        let json = format!(
+            r#"{{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
+                "pre_tokenizer": {{"type": "WhitespaceSplit"}},
+                "model": {{"type": "WordLevel", "unk_token": "?", "vocab": {{"?": 0, "a": 1, "b": 2, "{dashes}": 3}}}}}}"#
+        );
+        let section = TokenizerSection { tokenizer_json: json, ..TokenizerSection::default() };
+        let tokenizer = Tokenizer::new(&section).unwrap();
+        let max_text_bytes = context_tokens as usize * tokenizer.longest_token_bytes();
+        PromptEncoder { tokenizer, template: None, vocab_size: 4, context_tokens, max_text_bytes }
+    }
+
+    fn tokens(context_tokens: u32, text: &str) -> Result<usize, String> {
+        let prompt = Prompt::Text(text.to_owned());
+        let encoded = encoder(context_tokens).tokens(&prompt, &TemplateArguments::new(), &ClientGone::default());
+        encoded.map(|tokens| tokens.len()).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn a_text_longer_than_a_context_of_the_longest_token_is_refused_by_its_bytes() {
+        assert_eq!(tokens(4, "a b a b"), Ok(4));
+        // One token of many bytes, which the rule permits up to here.
+        assert_eq!(tokens(4, &"-".repeat(400)), Ok(1));
+        let refused = tokens(4, &"-".repeat(401)).unwrap_err();
+        let expected = "prompt: expected 1 to 4 tokens, the context of a sequence, found 401 bytes of text: more than 400 are more tokens";
+        assert_eq!(refused, expected);
+    }
+
+    #[test]
+    fn a_text_of_many_tokens_is_counted_no_further_than_needed() {
+        let context = 40_000;
+        let refused = tokens(context, &"a b ".repeat(500_000)).unwrap_err();
+        // Two pieces of 32,768 tokens each, of a million.
+        assert_eq!(refused, "prompt: expected 1 to 40000 tokens, the context of a sequence, found more than 65536");
+        // Long words, of which the pieces cut some.
+        let dashes = format!("{} ", "-".repeat(100)).repeat(39_000 * 100 / 101);
+        assert_eq!(tokens(context, &dashes), Ok(39_000 * 100 / 101));
+    }
+
+    #[test]
+    fn nothing_is_tokenized_for_a_client_that_has_gone() {
+        let gone = ClientGone::default();
+        gone.leave();
+        assert!(encoder(4).tokens(&Prompt::Text("a".to_owned()), &TemplateArguments::new(), &gone).is_err());
+    }
+}

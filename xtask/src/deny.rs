@@ -1,0 +1,47 @@
+//! cargo-deny: licences, duplicate versions, sources and advisories of all dependencies, by the policy in `deny.toml`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::binaries::target_folder;
+use crate::run::{cargo, run, succeeds};
+use crate::test::Skipped;
+
+const VERSION: &str = "0.20.2";
+
+/// Checks the dependencies. Advisories are in a database that is fetched: without a network, that check is skipped.
+///
+/// # Errors
+/// What the policy forbids.
+pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
+    let Ok(deny) = program() else {
+        return skipped.skip("dependencies", "cargo-deny cannot be installed");
+    };
+    run(deny_command(&deny).args(["check", "licenses", "bans", "sources"]))?;
+    match run(deny_command(&deny).args(["fetch", "db"])) {
+        Ok(()) => run(deny_command(&deny).args(["check", "--disable-fetch", "advisories"])),
+        Err(_) => skipped.skip("advisories", "the database of advisories cannot be fetched"),
+    }
+}
+
+fn deny_command(deny: &PathBuf) -> Command {
+    let mut command = Command::new(deny);
+    command.args(["--workspace", "--log-level", "warn"]);
+    command
+}
+
+/// cargo-deny of the system, or one that is installed beside our programs, without optimising it: it runs for seconds.
+fn program() -> Result<PathBuf> {
+    let on_path = PathBuf::from("cargo-deny");
+    if succeeds(Command::new(&on_path).arg("--version")) {
+        return Ok(on_path);
+    }
+    let root = target_folder()?.join("tools");
+    let own = root.join("bin/cargo-deny");
+    if !succeeds(Command::new(&own).arg("--version")) {
+        run(cargo().args(["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root"]).arg(&root))?;
+    }
+    Ok(own)
+}
