@@ -215,6 +215,21 @@ pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
     first.into_iter().chain(groups).chain(slices).collect()
 }
 
+/// The longest context below `too_long` that fits; 0 if none does.
+pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    // Need grows with the context, so the answer is where "fits" turns into "does not".
+    let mut longest = 0;
+    while too_long - longest > 1 {
+        let middle = longest + (too_long - longest) / 2;
+        if fits(middle) {
+            longest = middle;
+        } else {
+            too_long = middle;
+        }
+    }
+    longest
+}
+
 /// K and V of a group, of one sequence of the planned context.
 pub fn kv_bytes(plan: &Plan, group: &KvGroupPlan) -> u64 {
     group.bytes(group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens))

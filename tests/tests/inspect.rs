@@ -13,7 +13,7 @@ use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::codec::encode;
 use unicorn_artifact::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
-use unicorn_artifact::{ArtifactView, MappedFile};
+use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile};
 use unicorn_compiler::Machine;
 use unicorn_compiler::{CompileOptions, Source, plan};
 use unicorn_compiler::{FormatPolicy, WeightsOption};
@@ -44,8 +44,8 @@ fn a_page_of_text_and_an_object_say_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine::named("phoenix-64gb").unwrap().plan(&Default::default()).unwrap();
     let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
-    let page = inspect(&path, &[]);
-    assert!(page.contains("Memory of phoenix-64gb, with the KV cache of one sequence of 512 tokens"), "{page}");
+    let page = inspect(&path, &["--section", "memory"]);
+    assert!(page.starts_with("Memory of phoenix-64gb, with the KV cache of one sequence of 512 tokens"), "{page}");
     assert!(page.contains("  vram  ") && page.contains("░") && page.contains(" of 7.50 GiB: weights "), "{page}");
 
     let json: Value = serde_json::from_str(&inspect(&path, &["--json"])).unwrap();
@@ -68,6 +68,71 @@ fn a_page_of_text_and_an_object_say_the_same() {
     assert_eq!(json["targets"][0]["decode"][0]["label"], "embed");
 }
 
+/// What a person types first: on a terminal of 24 lines, nothing scrolls away.
+#[test]
+fn the_summary_is_one_screen_and_says_where_it_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Machine::named("phoenix-32gb").unwrap().plan(&Default::default()).unwrap();
+    let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
+    let summary = inspect(&path, &[]);
+    assert!(summary.lines().count() <= 24, "{summary}");
+    for part in ["parameters", "bits per weight", "relative error 0.", "made by    unicorn-compile ", "weights int4"] {
+        assert!(summary.contains(part), "{part:?} is not in {summary}");
+    }
+    let json: Value = serde_json::from_str(&inspect(&path, &["--json"])).unwrap();
+    let machines = json["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), Machine::presets().count());
+    let planned = machines.iter().find(|machine| machine["name"] == "phoenix-32gb").unwrap();
+    // The machine that it was planned for gives the plan's own figures again.
+    assert_eq!(planned["account"], json["account"]);
+    assert_eq!(planned["estimated_tokens_per_s"], json["estimated_tokens_per_s"]);
+    let rate = planned["estimated_tokens_per_s"].as_f64().unwrap();
+    let line = summary.lines().find(|line| line.contains("phoenix-32gb (planned)")).unwrap();
+    assert!(line.contains("  yes  ") && line.contains(&format!("{rate:.1}  vram at 89.6 GB/s")), "{line}");
+    // Each section that it names is printed by its name.
+    let names = summary.lines().find_map(|line| line.strip_prefix("sections: ")).unwrap().split(", ");
+    let all = inspect(&path, &["--all"]);
+    for name in names {
+        let section = inspect(&path, &["--section", name]);
+        assert!(section.lines().count() > 1 && all.contains(&section), "{name}: {section}");
+    }
+    assert!(all.starts_with(summary.lines().next().unwrap()));
+}
+
+/// Names of an artifact reach a terminal without their control characters.
+#[test]
+fn control_characters_of_names_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(&folder, "model.unicorn", &generic_options());
+    let bytes = std::fs::read(&path).unwrap();
+    let view = ArtifactView::parse(&bytes).unwrap();
+    let mut meta = view.meta.clone();
+    let hostile = |name: &str| format!("{name}\u{1b}[2J\n\u{7}");
+    meta.model.name = hostile(&meta.model.name);
+    meta.model.architecture = hostile(&meta.model.architecture);
+    meta.tensors.iter_mut().for_each(|tensor| tensor.name = hostile(&tensor.name));
+    meta.provenance.compiler_version = hostile(&meta.provenance.compiler_version);
+    let mut plan = view.plan.clone();
+    plan.machine.name = hostile("machine");
+    plan.weights.iter_mut().for_each(|weight| weight.name = hostile(&weight.name));
+    let changed = folder.path().join("hostile.unicorn");
+    let mut writer = ArtifactWriter::create(&changed, view.weights().len()).unwrap();
+    for section in view.weights() {
+        writer.begin_slice().unwrap();
+        writer.weight_bytes(section.bytes).unwrap();
+    }
+    writer.finish(&meta, &plan, &view.kernels, &view.tokenizer).unwrap();
+    let diff = ["--diff", path.to_str().unwrap(), "--all"];
+    for arguments in [&[][..], &["--all"], &diff] {
+        let text = inspect(&changed, arguments);
+        let raw: Vec<char> = text.chars().filter(|letter| letter.is_control() && *letter != '\n').collect();
+        assert!(raw.is_empty() && text.contains("\\u{1b}[2J\\n\\u{7}"), "{raw:?} in {text}");
+    }
+    let page = folder.path().join("page.html");
+    inspect(&changed, &["--html", page.to_str().unwrap()]);
+    assert!(!std::fs::read_to_string(page).unwrap().contains('\u{1b}'));
+}
+
 #[test]
 fn a_difference_is_told_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -76,7 +141,10 @@ fn a_difference_is_told_by_name() {
     let right = written(&folder, "right.unicorn", &with(generic_options(), |options| options.policy = policy));
     let same = inspect(&left, &["--diff", left.to_str().unwrap()]);
     assert_eq!(same, "no difference between model and model\n");
-    let text = inspect(&left, &["--diff", right.to_str().unwrap()]);
+    let summary = inspect(&left, &["--diff", right.to_str().unwrap()]);
+    assert!(summary.lines().count() <= 40 && summary.contains("bits per weight → "), "{summary}");
+    assert!(summary.contains(" more: --section tensors\n"), "{summary}");
+    let text = inspect(&left, &["--diff", right.to_str().unwrap(), "--all"]);
     for expected in [
         "options\n  weights: int4 → int8\n",
         "  layers.0.mlp.down_proj.weight: int4/32 4.500 bits a weight, relative error ",

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use unicorn_artifact::account::size;
+use unicorn_artifact::fit::longest_context;
 use unicorn_artifact::{MachinePlan, Tier};
 use unicorn_kernels::KvFormat;
 
@@ -70,21 +71,6 @@ fn shorter_context(machine: &MachinePlan, demand: &Demand) -> WayOut {
             (line, Some(Remedy::Context(fits)))
         }
     }
-}
-
-/// The longest context below `too_long` that fits; 0 if none does.
-pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
-    // Need grows with the context, so the answer is where "fits" turns into "does not".
-    let mut longest = 0;
-    while too_long - longest > 1 {
-        let middle = longest + (too_long - longest) / 2;
-        if fits(middle) {
-            longest = middle;
-        } else {
-            too_long = middle;
-        }
-    }
-    longest
 }
 
 fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> WayOut {

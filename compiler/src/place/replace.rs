@@ -3,7 +3,7 @@
 use unicorn_artifact::account::size;
 use unicorn_artifact::{MachinePlan, Plan, fit};
 
-use super::refusal::{budgets, longest_context};
+use super::refusal::budgets;
 use crate::error::{CompileError, Remedy, Result};
 
 /// `plan` with tiers chosen anew, for `machine` and a sequence of `context_tokens`. Addresses within slices stay.
@@ -19,7 +19,7 @@ fn refusal(plan: &Plan, machine: &MachinePlan, short_bytes: u64) -> CompileError
     let all = |plan: &Plan| fit::parts(plan).iter().map(|(_, item)| item.bytes).sum::<u64>();
     let kv: u64 = plan.kv_groups.iter().map(|group| fit::kv_bytes(plan, group)).sum();
     let context = plan.planned_context_tokens;
-    let longest = longest_context(context, |tokens| fit::on(plan, machine, tokens).is_ok());
+    let longest = fit::longest_context(context, |tokens| fit::on(plan, machine, tokens).is_ok());
     let shorter = match longest {
         0 => "no shorter context is enough".to_owned(),
         fits => {

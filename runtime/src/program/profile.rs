@@ -121,8 +121,9 @@ fn describe(target: &TargetKernels, program: &Program) -> Arc<[ProfiledDispatch]
     program.dispatches.iter().map(describe).collect()
 }
 
-/// Number of weights of the matrices in a kernel's name: words such as `4096×14336`, and `+4096×64` for a second matmul.
-fn weights_of(kernel: &str) -> Option<u64> {
+/// Number of weights of the matrices in a kernel's name: words such as `4096×14336`, and `+4096×64` for a second matmul. A row of a
+/// step takes two operations for each.
+pub fn weights_of(kernel: &str) -> Option<u64> {
     let of_word = |word: &str| {
         let (rows, cols) = word.split_once('×')?;
         Some(rows.parse::<u64>().ok()? * cols.parse::<u64>().ok()?)

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::BenchArgs;
 pub use generate::RunArgs;
-pub use inspect::{InspectArgs, ReplanArgs};
+pub use inspect::{InspectArgs, ReplanArgs, Section};
 pub use load::LoadArgs;
 pub use output::OutputArgs;
 pub use profile::ProfileArgs;

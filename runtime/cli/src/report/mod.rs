@@ -2,3 +2,4 @@
 
 pub mod statistics;
 pub mod table;
+pub mod text;

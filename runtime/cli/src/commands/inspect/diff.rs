@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::Inspection;
+use crate::args::Section;
+use crate::report::text::printable;
 use unicorn_artifact::account::size;
 
 /// What differs, in the order of the parts and then by name.
@@ -25,8 +28,17 @@ struct Change {
     right: Option<String>,
 }
 
-/// Parts in the order in which they are shown.
-const PARTS: [&str; 6] = ["model", "options", "tensors", "plan", "weights", "kernels"];
+/// Parts in the order in which they are shown, and the section that each belongs to.
+const PARTS: [(&str, Section); 6] = [
+    ("model", Section::File),
+    ("options", Section::Options),
+    ("plan", Section::Memory),
+    ("tensors", Section::Tensors),
+    ("weights", Section::Weights),
+    ("kernels", Section::Kernels),
+];
+/// Lines of a part that the summary has at most.
+const SUMMARY_LINES: usize = 6;
 
 /// (index of the part, what) → how it is.
 type Facts = BTreeMap<(usize, String), String>;
@@ -38,24 +50,41 @@ impl Diff {
     }
 }
 
-impl fmt::Display for Diff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Diff {
+    /// What differs, part by part: a few lines of each, or all lines of those parts that belong to one of `sections`.
+    pub fn text(&self, sections: &[Section], all: bool) -> String {
+        let (left, right) = (printable(&self.left), printable(&self.right));
         if self.changes.is_empty() {
-            return writeln!(f, "no difference between {} and {}", self.left, self.right);
+            return format!("no difference between {left} and {right}\n");
         }
-        let mut part = "";
-        for change in &self.changes {
-            if change.part != part {
-                part = change.part;
-                writeln!(f, "{part}")?;
+        let mut text = String::new();
+        for (name, section) in PARTS {
+            let changes: Vec<&Change> = self.changes.iter().filter(|change| change.part == name).collect();
+            let selected = sections.contains(&section);
+            if changes.is_empty() || !sections.is_empty() && !selected {
+                continue;
             }
-            match (&change.left, &change.right) {
-                (Some(left), Some(right)) => writeln!(f, "  {}: {left} → {right}", change.what)?,
-                (Some(left), None) => writeln!(f, "- {}: {left}", change.what)?,
-                (None, right) => writeln!(f, "+ {}: {}", change.what, right.as_deref().unwrap_or_default())?,
+            let shown = if all || selected { changes.len() } else { SUMMARY_LINES.min(changes.len()) };
+            text += &format!("{name}\n");
+            text.extend(changes[..shown].iter().map(|change| format!("{change}\n")));
+            if shown < changes.len() {
+                let option = section.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+                text += &format!("  … and {} more: --section {option}\n", changes.len() - shown);
             }
         }
-        Ok(())
+        text
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = printable(&self.what);
+        let side = |side: &Option<String>| printable(side.as_deref().unwrap_or_default()).into_owned();
+        match (&self.left, &self.right) {
+            (Some(_), Some(_)) => write!(f, "  {what}: {} → {}", side(&self.left), side(&self.right)),
+            (Some(_), None) => write!(f, "- {what}: {}", side(&self.left)),
+            (None, _) => write!(f, "+ {what}: {}", side(&self.right)),
+        }
     }
 }
 
@@ -65,7 +94,7 @@ fn changes(left: &Facts, right: &Facts) -> Vec<Change> {
     keys.dedup();
     let change = |key: &(usize, String)| {
         let (left, right) = (left.get(key).cloned(), right.get(key).cloned());
-        (left != right).then(|| Change { part: PARTS[key.0], what: key.1.clone(), left, right })
+        (left != right).then(|| Change { part: PARTS[key.0].0, what: key.1.clone(), left, right })
     };
     keys.into_iter().filter_map(change).collect()
 }
@@ -73,7 +102,7 @@ fn changes(left: &Facts, right: &Facts) -> Vec<Change> {
 fn facts(inspection: &Inspection) -> Facts {
     let mut facts = Facts::new();
     let mut fact = |part: &str, what: String, how: String| {
-        let part = PARTS.iter().position(|one| *one == part).expect("a part of the list");
+        let part = PARTS.iter().position(|(name, _)| *name == part).expect("a part of the list");
         facts.insert((part, what), how);
     };
     let model = inspection.model;
@@ -83,6 +112,10 @@ fn facts(inspection: &Inspection) -> Facts {
     fact("model", "positions".into(), model.max_positions.to_string());
     fact("model", "source".into(), format!("BLAKE3 {}", inspection.provenance.source_blake3));
     fact("model", "file".into(), size(inspection.file_bytes));
+    let bits = inspection.mean_bits_per_weight;
+    fact("model", "weights".into(), bits.map_or("none".into(), |bits| format!("{bits:.3} bits per weight")));
+    let cost = inspection.quantisation.as_ref().map_or(0.0, |cost| cost.mean_relative_error);
+    fact("model", "quantising".into(), format!("relative error {cost:.5} on average"));
     fact("options", "unicorn-compile".into(), inspection.provenance.compiler_version.to_owned());
     for (name, value) in &inspection.provenance.options {
         fact("options", name.clone(), value.as_str().unwrap_or_default().to_owned());
@@ -131,10 +164,27 @@ mod tests {
             pairs.iter().map(|(part, what, how)| ((*part, what.to_string()), how.to_string())).collect::<Facts>()
         };
         let left = facts(&[(0, "name", "m"), (1, "group", "32"), (4, "w", "10 bytes")]);
-        let right = facts(&[(0, "name", "m"), (1, "group", "64"), (5, "k", "there")]);
+        let right = facts(&[(0, "name", "m"), (1, "group", "64"), (5, "k", "there\u{1b}")]);
         let diff = Diff { left: "m".into(), right: "m".into(), changes: changes(&left, &right) };
-        assert_eq!(diff.to_string(), "options\n  group: 32 → 64\nweights\n- w: 10 bytes\nkernels\n+ k: there\n");
+        let all = "options\n  group: 32 → 64\nweights\n- w: 10 bytes\nkernels\n+ k: there\\u{1b}\n";
+        assert_eq!((diff.text(&[], false).as_str(), diff.text(&[], true).as_str()), (all, all));
+        assert_eq!(diff.text(&[Section::Weights], false), "weights\n- w: 10 bytes\n");
         let none = Diff { changes: changes(&left, &left), ..diff };
-        assert_eq!(none.to_string(), "no difference between m and m\n");
+        assert_eq!(none.text(&[], false), "no difference between m and m\n");
+    }
+
+    #[test]
+    fn a_long_part_is_cut_short_and_names_its_section() {
+        let changed = |index: usize| Change {
+            part: "tensors",
+            what: format!("t{index}"),
+            left: Some("a".into()),
+            right: Some("b".into()),
+        };
+        let diff = Diff { left: "m".into(), right: "n".into(), changes: (0..9).map(changed).collect() };
+        let text = diff.text(&[], false);
+        assert!(text.ends_with("  t5: a → b\n  … and 3 more: --section tensors\n"), "{text}");
+        assert_eq!(diff.text(&[], true).lines().count(), 10);
+        assert_eq!(diff.text(&[Section::Tensors], false).lines().count(), 10);
     }
 }

@@ -1,9 +1,23 @@
-//! An inspection as one HTML page that needs no other file and no network. The page draws what `--json` prints.
+//! An inspection as one HTML page that needs no other file and no network. The page draws what `--json` prints; its source is
+//! the folder `page`.
 
 use super::Inspection;
 
-/// Styles, script and an empty place for the data.
-const PAGE: &str = include_str!("page.html");
+/// The document, with empty places for styles, script and data.
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/style.css");
+/// In the order in which they run.
+const SCRIPTS: [&str; 9] = [
+    include_str!("page/format.js"),
+    include_str!("page/fit.js"),
+    include_str!("page/memory.js"),
+    include_str!("page/speed.js"),
+    include_str!("page/errors.js"),
+    include_str!("page/step.js"),
+    include_str!("page/map.js"),
+    include_str!("page/tables.js"),
+    include_str!("page/main.js"),
+];
 /// Where the data goes.
 const DATA: &str = "{{inspection}}";
 
@@ -13,9 +27,14 @@ impl Inspection<'_> {
     }
 }
 
+/// The page without data.
+fn page() -> String {
+    PAGE.replace("{{style}}", STYLE).replace("{{script}}", &SCRIPTS.join("\n"))
+}
+
 /// JSON inside of a script element: without `<`, no name in it can end the element.
 fn with_data(json: &str) -> String {
-    PAGE.replace(DATA, &json.replace('<', "\\u003c"))
+    page().replace(DATA, &json.replace('<', "\\u003c"))
 }
 
 #[cfg(test)]
@@ -30,11 +49,18 @@ mod tests {
     }
 
     #[test]
+    fn names_become_text_and_never_markup() {
+        for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
+            assert!(!page().contains(markup), "the page has {markup}");
+        }
+    }
+
+    #[test]
     fn the_page_asks_for_nothing_from_elsewhere() {
-        for reference in ["http:", "https:", "src=", "@import", "url(", "href="] {
-            assert!(!PAGE.contains(reference), "the page has {reference}");
+        for reference in ["http:", "https:", "src=", "@import", "url(", "href=", "fetch("] {
+            assert!(!page().contains(reference), "the page has {reference}");
         }
         assert!(PAGE.contains("default-src 'none'"));
-        assert_eq!(PAGE.matches(DATA).count(), 1);
+        assert_eq!(page().matches(DATA).count(), 1);
     }
 }

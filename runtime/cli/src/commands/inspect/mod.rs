@@ -1,8 +1,18 @@
-//! `inspect`: what an artifact holds and where its bytes will live. Needs no GPU.
+//! `inspect`: what an artifact holds, where its bytes will live, and on which machines. Needs no GPU.
+//!
+//! ```text
+//! artifact ─► rows, kernels, machines ─► Inspection ─┬► summary, sections   text
+//!                                                    ├► html               the page in page/
+//!                                                    ├► --json             as it is
+//!                                        another ────┴► diff
+//! ```
 
+mod kernels;
+mod machines;
 mod rows;
 
-mod page;
+mod sections;
+mod summary;
 
 mod html;
 
@@ -10,16 +20,19 @@ mod diff;
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR, decode_header};
 use unicorn_artifact::{Account, ArtifactView, MappedFile, ModelMeta, TensorReport};
 
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, Section};
 use crate::error::CliError;
 use crate::files::output_file::{check_output, write_whole};
+use crate::report::text::printable;
 use crate::terminal::output::{print, print_json};
 use diff::Diff;
-use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, SectionRow, TargetRow, WeightRow};
+use machines::{MachineRow, PartRow};
+use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, Quantisation, SectionRow, TargetRow, WeightRow};
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let file = open(&args.artifact)?;
@@ -30,15 +43,29 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
         let other_view = parse(other, &other_file)?;
         let other = Inspection::new(&other_view, &other_file).map_err(|error| CliError::at(other, error))?;
         let diff = Diff::between(&inspection, &other);
-        return if args.json { print_json(&diff) } else { print(&diff.to_string()) };
+        return if args.json { print_json(&diff) } else { print(&diff.text(&args.sections, args.all)) };
     }
     if let Some(page) = &args.html {
         return write_page(page, &inspection.html());
     }
-    match args.json {
-        true => print_json(&inspection),
-        false => print(&inspection.page()),
+    match () {
+        () if args.json => print_json(&inspection),
+        () if args.all => print(&(inspection.summary() + "\n" + &inspection.sections(Section::value_variants()))),
+        () if !args.sections.is_empty() => print(&inspection.sections(&args.sections)),
+        () => print(&(inspection.summary() + "\n" + &more_sections(&args.artifact))),
     }
+}
+
+/// What to type for more than the summary.
+fn more_sections(artifact: &Path) -> String {
+    let values = Section::value_variants().iter().filter_map(Section::to_possible_value);
+    let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+    let artifact = printable(&artifact.to_string_lossy()).into_owned();
+    format!(
+        "sections: {}\n  unicorn-run inspect {artifact} --section {}    or --all, or --html PAGE\n",
+        names.join(", "),
+        names[1]
+    )
 }
 
 fn write_page(path: &Path, page: &str) -> Result<(), CliError> {
@@ -68,6 +95,12 @@ struct Inspection<'a> {
     account: Account,
     /// A floor from the machine's bandwidths, not a measurement.
     estimated_tokens_per_s: Option<f64>,
+    /// The shipped machines, and the artifact on each.
+    machines: Vec<MachineRow>,
+    /// Everything that needs memory, in the order in which it is placed.
+    parts: Vec<PartRow>,
+    /// Most tokens that a step of a long prompt appends.
+    chunk_tokens: u32,
     layers: Vec<LayerRow>,
     weights: Vec<WeightRow<'a>>,
     kv_groups: Vec<KvRow<'a>>,
@@ -80,6 +113,7 @@ struct Inspection<'a> {
     tensors: &'a [TensorReport],
     /// Over all tensors, by the number of their weights.
     mean_bits_per_weight: Option<f64>,
+    quantisation: Option<Quantisation>,
     sections: Vec<SectionRow>,
 }
 
@@ -96,6 +130,9 @@ impl<'a> Inspection<'a> {
             provenance: Provenance::of(&view.meta.provenance),
             machine: &plan.machine.name,
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
+            machines: machines::machines(plan, view.meta.model.max_positions),
+            parts: machines::parts(plan),
+            chunk_tokens: plan.planned_chunk_tokens,
             layers: rows::layers(&weights),
             weights,
             kv_groups: rows::kv_groups(plan, account.bytes_read_per_token()),
@@ -105,9 +142,10 @@ impl<'a> Inspection<'a> {
             buffers: rows::buffers(plan),
             kernel_modules: view.kernels.targets.iter().map(|target| target.modules.records.len()).sum(),
             kernel_module_bytes: view.kernels.targets.iter().map(|target| target.modules.packed_bytes()).sum(),
-            targets: view.kernels.targets.iter().map(TargetRow::of).collect(),
+            targets: view.kernels.targets.iter().map(|target| TargetRow::of(target, plan)).collect(),
             tensors: &view.meta.tensors,
             mean_bits_per_weight: rows::mean_bits_per_weight(&view.meta.tensors),
+            quantisation: rows::quantisation(&view.meta.tensors),
             sections: sections.iter().map(SectionRow::of).collect(),
         })
     }

@@ -1,5 +1,6 @@
 //! The rows of an inspection's tables: one struct a table, made from the artifact's records.
 
+use super::kernels::{self, KernelRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use unicorn_artifact::header::{Section, SectionKind, hex};
@@ -32,10 +33,25 @@ pub struct WeightRow<'a> {
     pub slice: u32,
     pub offset_bytes: u64,
     pub tier: &'static str,
+    /// `attention`, `feed-forward`, `experts`, `embedding` or `other`.
+    pub kind: &'static str,
     pub bytes_read_per_token: u64,
     /// Of all that a token reads, weights and KV: 1 is everything.
     pub share_of_traffic: f64,
     pub reason: &'a str,
+}
+
+/// What a weight is for, by the usual names of tensors.
+fn kind(name: &str) -> &'static str {
+    let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    match () {
+        () if has(&["norm"]) => "other",
+        () if has(&["expert"]) => "experts",
+        () if has(&["attn", "attention"]) => "attention",
+        () if has(&["mlp", "ffn", "feed_forward"]) => "feed-forward",
+        () if has(&["embed", "lm_head"]) => "embedding",
+        () => "other",
+    }
 }
 
 pub fn weights(plan: &Plan, all_bytes_per_token: u64) -> Vec<WeightRow<'_>> {
@@ -47,6 +63,7 @@ pub fn weights(plan: &Plan, all_bytes_per_token: u64) -> Vec<WeightRow<'_>> {
         offset_bytes: weight.offset_bytes,
         // The reader has checked that the slice exists.
         tier: plan.slices[weight.slice as usize].tier.name(),
+        kind: kind(&weight.name),
         bytes_read_per_token: weight.bytes_read_per_token,
         share_of_traffic: share(weight.bytes_read_per_token, all_bytes_per_token),
         reason: &weight.reason,
@@ -182,6 +199,8 @@ pub struct TargetRow<'a> {
     pub programs: Vec<ProgramRow>,
     /// The dispatches of one decode step with sampling.
     pub decode: Vec<DispatchRow<'a>>,
+    /// The same by kernel, and those of prefill.
+    pub kernels: Vec<KernelRow<'a>>,
 }
 
 #[derive(Serialize)]
@@ -202,14 +221,17 @@ pub struct DispatchRow<'a> {
     pub kernel: &'a str,
     pub workgroups: [u32; 3],
     pub weight_bytes: u64,
+    /// KV cache that it reads at the end of the planned context.
+    pub kv_bytes: u64,
     /// `free`, `barrier` or `counted`.
     pub order: &'static str,
 }
 
 impl<'a> TargetRow<'a> {
-    pub fn of(target: &'a TargetKernels) -> TargetRow<'a> {
-        let decode = target.programs.iter().find(|program| program.rows == 1 && program.samples);
+    pub fn of(target: &'a TargetKernels, plan: &Plan) -> TargetRow<'a> {
+        let decode = kernels::decode(target);
         let dispatches = decode.map_or([].as_slice(), |program| &program.dispatches);
+        let kv_bytes = decode.map_or(Vec::new(), |program| kernels::kv_bytes(program, plan));
         TargetRow {
             name: &target.name,
             vendor_id: target.matches.vendor_id,
@@ -219,7 +241,8 @@ impl<'a> TargetRow<'a> {
             workgroup_invocations: target.matches.workgroup_invocations,
             pipelines: target.pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect(),
             programs: target.programs.iter().map(ProgramRow::of).collect(),
-            decode: dispatches.iter().map(|dispatch| DispatchRow::of(dispatch, target)).collect(),
+            decode: dispatches.iter().zip(kv_bytes).map(|(one, kv)| DispatchRow::of(one, kv, target)).collect(),
+            kernels: kernels::kernels(target, plan),
         }
     }
 }
@@ -243,13 +266,14 @@ impl ProgramRow {
 }
 
 impl<'a> DispatchRow<'a> {
-    fn of(dispatch: &'a Dispatch, target: &'a TargetKernels) -> DispatchRow<'a> {
+    fn of(dispatch: &'a Dispatch, kv_bytes: u64, target: &'a TargetKernels) -> DispatchRow<'a> {
         DispatchRow {
             label: &dispatch.label,
             // The reader has checked that the pipeline exists.
             kernel: &target.pipelines[dispatch.pipeline as usize].name,
             workgroups: dispatch.workgroups,
             weight_bytes: dispatch.weight_bytes,
+            kv_bytes,
             order: match dispatch.order {
                 Order::Free => "free",
                 Order::Barrier => "barrier",
@@ -281,6 +305,32 @@ impl SectionRow {
     }
 }
 
+/// What quantising cost, over all tensors that lost something.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Quantisation {
+    pub tensors: usize,
+    /// Of their relative errors, by the number of weights.
+    pub mean_relative_error: f64,
+    /// The tensor that lost most.
+    pub worst: String,
+    pub worst_relative_error: f64,
+}
+
+/// `None` where nothing lost anything.
+pub fn quantisation(tensors: &[TensorReport]) -> Option<Quantisation> {
+    let lossy: Vec<&TensorReport> = tensors.iter().filter(|tensor| tensor.relative_error > 0.0).collect();
+    let weights = |tensor: &TensorReport| tensor.rows as f64 * tensor.cols as f64;
+    let error = |tensor: &TensorReport| f64::from(tensor.relative_error);
+    let total: f64 = lossy.iter().copied().map(weights).sum();
+    let worst = lossy.iter().max_by(|one, other| one.relative_error.total_cmp(&other.relative_error))?;
+    Some(Quantisation {
+        tensors: lossy.len(),
+        mean_relative_error: lossy.iter().map(|tensor| weights(tensor) * error(tensor)).sum::<f64>() / total,
+        worst: worst.name.clone(),
+        worst_relative_error: error(worst),
+    })
+}
+
 /// `None` without tensors.
 pub fn mean_bits_per_weight(tensors: &[TensorReport]) -> Option<f64> {
     let weights = |tensor: &TensorReport| tensor.rows as f64 * tensor.cols as f64;
@@ -308,6 +358,28 @@ mod tests {
     }
 
     #[test]
+    fn quantising_cost_is_of_tensors_that_lost_something() {
+        let tensor = |name: &str, rows, relative_error| {
+            let (name, format) = (name.into(), String::new());
+            TensorReport { name, rows, cols: 1, format, bits_per_weight: 4.5, relative_error }
+        };
+        let tensors = [tensor("a", 1, 0.5), tensor("b", 3, 0.25), tensor("c", 9, 0.0)];
+        let found = quantisation(&tensors).unwrap();
+        assert_eq!((found.tensors, found.mean_relative_error), (2, 1.25 / 4.0));
+        assert_eq!((found.worst.as_str(), found.worst_relative_error), ("a", 0.5));
+        assert_eq!(quantisation(&tensors[2..]), None);
+    }
+
+    #[test]
+    fn weights_have_a_kind() {
+        let kinds =
+            ["layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_norm.weight", "layers.1.mlp.up_proj.weight"];
+        assert_eq!(kinds.map(kind), ["attention", "other", "feed-forward"]);
+        let kinds = ["layers.1.mlp.experts.3.up_proj.weight", "embed_tokens.weight", "rope.0"];
+        assert_eq!(kinds.map(kind), ["experts", "embedding", "other"]);
+    }
+
+    #[test]
     fn layers_add_up_their_weights() {
         let weight = |layer, tier, bytes_read_per_token| WeightRow {
             layer,
@@ -316,6 +388,7 @@ mod tests {
             slice: 0,
             offset_bytes: 0,
             tier,
+            kind: "other",
             bytes_read_per_token,
             share_of_traffic: share(bytes_read_per_token, 40),
             reason: "",

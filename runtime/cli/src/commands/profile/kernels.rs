@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::table::{Column, or_dash, table};
+use crate::report::text::role;
 use unicorn_runtime::profile::{ProfiledDispatch, StepProfile};
 
 /// All dispatches of one kernel in one role.
@@ -32,7 +33,7 @@ pub fn times(steps: &[StepProfile], read_bytes_per_s: Option<f64>) -> Vec<Kernel
     let mut sums: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
     for step in steps {
         for (dispatch, seconds) in step.dispatches.iter().zip(&step.seconds) {
-            sums.entry((&dispatch.kernel, role(dispatch))).or_default().add(dispatch, step.rows, *seconds);
+            sums.entry((&dispatch.kernel, role(&dispatch.label))).or_default().add(dispatch, step.rows, *seconds);
         }
     }
     let total_seconds: f64 = sums.values().map(|sum| sum.seconds).sum();
@@ -100,14 +101,6 @@ impl Sum {
         self.seconds += seconds;
         self.weight_bytes += dispatch.weight_bytes;
         self.flops += dispatch.flops_per_row.unwrap_or_default() * u64::from(rows);
-    }
-}
-
-/// `q_proj` of `12.q_proj`: a label begins with its layer, if it has one.
-fn role(dispatch: &ProfiledDispatch) -> &str {
-    match dispatch.label.split_once('.') {
-        Some((layer, role)) if !layer.is_empty() && layer.bytes().all(|byte| byte.is_ascii_digit()) => role,
-        _ => &dispatch.label,
     }
 }
 

@@ -1,59 +1,49 @@
-//! An inspection as a page of tables.
-
-use std::fmt::Write;
+//! Sections of an inspection as tables.
 
 use serde_json::Value;
 
 use super::Inspection;
+use crate::args::Section;
 use crate::report::table::Column::{Left, Right};
 use crate::report::table::table;
+use crate::report::text::printable;
 use unicorn_artifact::account::size;
 
 impl Inspection<'_> {
-    pub(super) fn page(&self) -> String {
-        let mut page = String::new();
-        let mut part = |heading: String, body: String| {
-            let gap = if page.is_empty() { "" } else { "\n" };
-            write!(page, "{gap}{heading}\n{body}").expect("writing to a String");
-        };
-        part(self.model.name.clone(), self.model_lines());
-        part(format!("Made by unicorn-compile {}", self.provenance.compiler_version), self.provenance_lines());
-        part(
-            format!(
-                "Memory of {}, with the KV cache of one sequence of {} tokens",
-                self.machine, self.account.context_tokens
-            ),
-            self.account.to_string().lines().map(|line| format!("  {line}\n")).collect(),
-        );
-        part(format!("Layers, {} bytes read a token", self.account.bytes_read_per_token()), self.layers());
-        part(format!("Weights, {} bytes read a token", self.model.weight_bytes_per_token), self.weights());
-        part("KV cache".into(), self.kv_groups());
-        part(format!("Activations, {} bytes in all", self.arena_bytes), self.activations());
-        part("Other buffers".into(), self.buffers());
-        part(format!("Kernels, {} modules of {}", self.kernel_modules, size(self.kernel_module_bytes)), self.targets());
-        part(self.tensors_heading(), self.tensors());
-        part(format!("File, {} bytes, format {}", self.file_bytes, self.format_version), self.sections());
-        page
+    /// These sections, in the order in which they were asked for.
+    pub(super) fn sections(&self, sections: &[Section]) -> String {
+        sections.iter().map(|section| self.section(*section)).collect::<Vec<_>>().join("\n")
     }
 
-    fn model_lines(&self) -> String {
-        let model = self.model;
-        let mut lines = format!(
-            "  {} · {:.2} million parameters · {} layers · hidden {} · vocabulary {} · {} positions\n",
-            model.architecture,
-            model.parameters as f64 / 1e6,
-            model.n_layers,
-            model.hidden_size,
-            model.vocab_size,
-            model.max_positions
-        );
-        if let Some(tokens) = model.long_rope_above_tokens {
-            lines += &format!("  sequences above {tokens} tokens take the long rotary frequencies\n");
-        }
-        if model.synthetic {
-            lines += "  synthetic: the weights are random, for timing and not for text\n";
-        }
-        lines
+    fn section(&self, section: Section) -> String {
+        let (heading, body) = match section {
+            Section::Options => {
+                let version = printable(self.provenance.compiler_version);
+                (format!("Made by unicorn-compile {version}"), self.provenance_lines())
+            }
+            Section::Memory => {
+                let (machine, tokens) = (printable(self.machine), self.account.context_tokens);
+                let account = self.account.to_string();
+                let lines = account.lines().map(|line| format!("  {line}\n")).collect();
+                (format!("Memory of {machine}, with the KV cache of one sequence of {tokens} tokens"), lines)
+            }
+            Section::Layers => {
+                (format!("Layers, {} read per token", size(self.account.bytes_read_per_token())), self.layers())
+            }
+            Section::Weights => {
+                (format!("Weights, {} read per token", size(self.model.weight_bytes_per_token)), self.weights())
+            }
+            Section::Kv => ("KV cache".into(), self.kv_groups()),
+            Section::Activations => (format!("Activations, {} in all", size(self.arena_bytes)), self.activations()),
+            Section::Buffers => ("Other buffers".into(), self.buffers()),
+            Section::Kernels => {
+                let (modules, bytes) = (self.kernel_modules, size(self.kernel_module_bytes));
+                (format!("Kernels, {modules} modules of {bytes}"), self.targets())
+            }
+            Section::Tensors => (self.tensors_heading(), self.tensors()),
+            Section::File => (format!("File, {} bytes, format {}", self.file_bytes, self.format_version), self.file()),
+        };
+        format!("{heading}\n{body}")
     }
 
     fn provenance_lines(&self) -> String {
@@ -69,22 +59,22 @@ impl Inspection<'_> {
     fn layers(&self) -> String {
         let kv = self.kv_groups.iter().map(|group| {
             let name = group.window_tokens.map_or("KV".into(), |window| format!("KV, window {window}"));
-            let cells = [group.n_layers.to_string(), group.bytes_per_sequence.to_string()];
-            let cells = [name].into_iter().chain(cells).chain([group.bytes_read_per_token.to_string()]);
+            let cells = [group.n_layers.to_string(), size(group.bytes_per_sequence)];
+            let cells = [name].into_iter().chain(cells).chain([size(group.bytes_read_per_token)]);
             cells.chain([percent(group.share_of_traffic), group.tier.to_owned()]).collect()
         });
         let layers = self.layers.iter().map(|layer| {
             vec![
                 layer.layer.map_or("none".into(), |index| index.to_string()),
                 layer.weights.to_string(),
-                layer.len_bytes.to_string(),
-                layer.bytes_read_per_token.to_string(),
+                size(layer.len_bytes),
+                size(layer.bytes_read_per_token),
                 percent(layer.share_of_traffic),
                 layer.tiers.join(", "),
             ]
         });
         let columns =
-            [Left("layer"), Right("parts"), Right("bytes"), Right("read a token"), Right("of all"), Left("tier")];
+            [Left("layer"), Right("parts"), Right("bytes"), Right("per token"), Right("of all"), Left("tier")];
         table(&columns, &layers.chain(kv).collect::<Vec<_>>())
     }
 
@@ -96,11 +86,11 @@ impl Inspection<'_> {
                 vec![
                     weight.layer.map_or("-".into(), |layer| layer.to_string()),
                     weight.name.to_owned(),
-                    weight.len_bytes.to_string(),
+                    size(weight.len_bytes),
                     weight.slice.to_string(),
                     weight.offset_bytes.to_string(),
                     weight.tier.to_owned(),
-                    weight.bytes_read_per_token.to_string(),
+                    size(weight.bytes_read_per_token),
                     percent(weight.share_of_traffic),
                     weight.reason.to_owned(),
                 ]
@@ -113,7 +103,7 @@ impl Inspection<'_> {
             Right("slice"),
             Right("offset"),
             Left("tier"),
-            Right("read a token"),
+            Right("per token"),
             Right("of all"),
             Left("reason"),
         ];
@@ -129,9 +119,9 @@ impl Inspection<'_> {
                     group.n_layers.to_string(),
                     group.window_tokens.map_or("all".into(), |tokens| tokens.to_string()),
                     group.page_tokens.to_string(),
-                    group.page_bytes.to_string(),
+                    size(group.page_bytes),
                     group.pages_per_sequence.to_string(),
-                    group.bytes_per_sequence.to_string(),
+                    size(group.bytes_per_sequence),
                     group.tier.to_owned(),
                     group.reason.to_owned(),
                 ]
@@ -141,7 +131,7 @@ impl Inspection<'_> {
             Right("layers"),
             Right("window"),
             Right("page tokens"),
-            Right("page bytes"),
+            Right("page"),
             Right("pages"),
             Right("bytes"),
             Left("tier"),
@@ -157,7 +147,7 @@ impl Inspection<'_> {
             .map(|activation| {
                 vec![
                     activation.name.to_owned(),
-                    activation.len_bytes.to_string(),
+                    size(activation.len_bytes),
                     activation.offset_bytes.to_string(),
                     format!("{}..={}", activation.first_use, activation.last_use),
                     activation.tier.to_owned(),
@@ -175,7 +165,7 @@ impl Inspection<'_> {
             .buffers
             .iter()
             .map(|buffer| {
-                let bytes = buffer.bytes.to_string();
+                let bytes = size(buffer.bytes);
                 vec![buffer.name.to_owned(), bytes, buffer.tier.to_owned(), buffer.reason.to_owned()]
             })
             .collect();
@@ -196,8 +186,8 @@ impl Inspection<'_> {
             }
             wants.push(format!("{} of shared memory", size(target.shared_memory_bytes.into())));
             wants.push(format!("workgroups of {}", target.workgroup_invocations));
-            lines += &format!("  {}: {}\n", target.name, wants.join(", "));
-            lines += &format!("  pipelines: {}\n", target.pipelines.join(", "));
+            lines += &format!("  {}: {}\n", printable(target.name), printable(&wants.join(", ")));
+            lines += &format!("  pipelines: {}\n", printable(&target.pipelines.join(", ")));
             let programs: Vec<Vec<String>> = target
                 .programs
                 .iter()
@@ -209,7 +199,7 @@ impl Inspection<'_> {
                         program.from_tokens.to_string(),
                         program.dispatches.to_string(),
                         program.barriers.to_string(),
-                        program.weight_bytes.to_string(),
+                        size(program.weight_bytes),
                     ]
                 })
                 .collect();
@@ -220,7 +210,7 @@ impl Inspection<'_> {
                 Right("from tokens"),
                 Right("dispatches"),
                 Right("barriers"),
-                Right("weight bytes"),
+                Right("weights"),
             ];
             lines += &table(&columns, &programs);
         }
@@ -252,7 +242,7 @@ impl Inspection<'_> {
         table(&columns, &rows)
     }
 
-    fn sections(&self) -> String {
+    fn file(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .sections
             .iter()

@@ -1,0 +1,91 @@
+//! On which of the shipped machines an artifact fits, and how fast a token could be there.
+
+use serde::Serialize;
+use unicorn_artifact::{Account, Budget, Machine, Plan, TierPlan, fit};
+
+/// One machine, and the artifact on it, planned again for its memory.
+#[derive(Serialize)]
+pub struct MachineRow {
+    pub name: String,
+    pub about: String,
+    /// Peak arithmetic of its GPU.
+    pub flop_per_s: Option<u64>,
+    pub tiers: Vec<TierPlan>,
+    /// Bytes by which its memory is too small for the planned context; `None`: the artifact fits.
+    pub missing_bytes: Option<u64>,
+    /// Longest context that fits, in tokens; 0: none.
+    pub longest_context_tokens: u32,
+    /// Bytes of each tier, with the planned context.
+    pub account: Option<Account>,
+    /// Of a decode step at the end of the planned context: a bound from the machine's bandwidths, not a measurement.
+    pub estimated_tokens_per_s: Option<f64>,
+    /// The same with an empty cache.
+    pub estimated_tokens_per_s_empty: Option<f64>,
+}
+
+/// The shipped machines in their order, for a model of `max_positions` tokens at most.
+pub fn machines(plan: &Plan, max_positions: u32) -> Vec<MachineRow> {
+    let presets = Machine::presets().map(|name| Machine::named(name).expect("a preset"));
+    presets.map(|machine| MachineRow::new(machine, plan, max_positions)).collect()
+}
+
+impl MachineRow {
+    fn new(machine: Machine, plan: &Plan, max_positions: u32) -> MachineRow {
+        let planned = machine.plan(&Budget::default()).expect("no tier is budgeted");
+        let placed = fit::on(plan, &planned, plan.planned_context_tokens);
+        let account = placed.as_ref().ok().map(Account::of);
+        let too_long = max_positions.max(plan.planned_context_tokens).saturating_add(1);
+        MachineRow {
+            longest_context_tokens: fit::longest_context(too_long, |tokens| fit::on(plan, &planned, tokens).is_ok()),
+            missing_bytes: placed.as_ref().err().copied(),
+            estimated_tokens_per_s: account.as_ref().and_then(Account::estimated_tokens_per_s),
+            estimated_tokens_per_s_empty: placed
+                .ok()
+                .and_then(|placed| Account::at(&placed, 0).estimated_tokens_per_s()),
+            account,
+            name: machine.name,
+            about: machine.about,
+            flop_per_s: machine.flop_per_s,
+            tiers: planned.tiers,
+        }
+    }
+}
+
+/// Something that is placed as a whole, in the order in which it is.
+#[derive(Serialize)]
+pub struct PartRow {
+    /// `activations`, `buffers`, `kv` or `weights`.
+    pub kind: &'static str,
+    /// Of the KV group or slice.
+    pub index: usize,
+    /// With the planned context.
+    pub bytes: u64,
+    /// `fastest`, `sparse rows` or `host visible`.
+    pub preference: &'static str,
+    /// By a decode step; 0 for KV groups, whose bytes depend on the context, and for what is written, too.
+    pub bytes_read_per_token: u64,
+}
+
+pub fn parts(plan: &Plan) -> Vec<PartRow> {
+    let row = |(part, item): (fit::Part, fit::Item)| {
+        let (kind, index) = match part {
+            fit::Part::Activations => ("activations", 0),
+            fit::Part::HostBuffers => ("buffers", 0),
+            fit::Part::KvGroup(index) => ("kv", index),
+            fit::Part::Slice(index) => ("weights", index),
+        };
+        let of_slice = plan.weights.iter().filter(|weight| kind == "weights" && weight.slice as usize == index);
+        PartRow {
+            kind,
+            index,
+            bytes: item.bytes,
+            preference: match item.preference {
+                fit::Preference::Fastest => "fastest",
+                fit::Preference::SparseRows => "sparse rows",
+                fit::Preference::HostVisible => "host visible",
+            },
+            bytes_read_per_token: of_slice.map(|weight| weight.bytes_read_per_token).sum(),
+        }
+    };
+    fit::parts(plan).into_iter().map(row).collect()
+}

@@ -1,0 +1,39 @@
+//! Text from files, as it may stand on a terminal.
+
+use std::borrow::Cow;
+
+/// `text` with control characters escaped: a name in a file must not move a terminal's cursor or start a new line.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
+/// `q_proj` of `12.q_proj`: a dispatch's label begins with its layer, if it has one.
+pub fn role(label: &str) -> &str {
+    match label.split_once('.') {
+        Some((layer, role)) if !layer.is_empty() && layer.bytes().all(|byte| byte.is_ascii_digit()) => role,
+        _ => label,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_nothing_else() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc\u{7}\u{9b}é"), "a\\u{1b}[2Jb\\nc\\u{7}\\u{9b}é");
+        assert!(matches!(printable("Gemma 3 – 27B"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_role_is_a_label_without_its_layer() {
+        assert_eq!(["12.q_proj", "lm_head", "a.b", ".b"].map(role), ["q_proj", "lm_head", "a.b", ".b"]);
+    }
+}
