@@ -30,7 +30,9 @@ use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape};
-use crate::tune::measure::{Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, Tuner, TuningResources};
+use crate::tune::measure::{
+    Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, TuneProgress, Tuner, TuningResources,
+};
 use crate::vk::instance::Instance;
 
 /// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
@@ -242,8 +244,8 @@ impl Model {
         self.tuner().shapes(depth_tokens)
     }
 
-    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. `progress` is called with
-    /// the number of candidate rounds done and their total. Blocks all steps of other sessions meanwhile.
+    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. See [`TuneProgress`] for
+    /// `progress`. Blocks all steps of other sessions meanwhile.
     ///
     /// # Errors
     /// When a kernel does not compile, the device has no timestamps or fails, or too few sequences are free.
@@ -256,7 +258,7 @@ impl Model {
         version: u32,
         effort: Effort,
         is_tuned: impl Fn(&Pipeline) -> bool,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
     ) -> Result<Vec<TimedPipeline>, TuneError> {
         let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
         self.tuner().time_kernels(self.tuning_resources(), on_engine, (shape, version), effort, is_tuned, progress)
@@ -274,7 +276,7 @@ impl Model {
         shape: StepShape,
         choices: &[Choice],
         effort: Effort,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
     ) -> Result<Vec<f64>, TuneError> {
         let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
         self.tuner().time_steps(self.tuning_resources(), on_engine, shape, choices, effort, progress)

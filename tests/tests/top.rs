@@ -86,6 +86,26 @@ fn a_place_that_is_taken_ends_it_with_a_clear_error() {
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
 }
 
+#[test]
+fn an_empty_top_says_where_it_looked() {
+    let folder = tempfile::tempdir().unwrap();
+    let stderr = |change: &dyn Fn(&mut Command)| {
+        let mut top = program("unicorn-run");
+        change(top.args(["top", "--json", "-n", "1"]));
+        let output = top.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let given = stderr(&|top| drop(top.env("XDG_RUNTIME_DIR", folder.path())));
+    let expected = folder.path().join("unicorn");
+    assert_eq!(given, format!("no status file of a running unicorn-run in {} (XDG_RUNTIME_DIR)\n", expected.display()));
+    // The fallback is systemd's folder of the user, where there is one.
+    let unset = stderr(&|top| drop(top.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.path())));
+    let is_known =
+        unset.contains("in /run/user/") || unset.contains(&format!("in {}/unicorn-", folder.path().display()));
+    assert!(is_known && unset.contains("(XDG_RUNTIME_DIR is not set; give both programs the same value"), "{unset}");
+}
+
 /// The series that stand for a line of `--json`.
 fn series_of(line: &Value) -> BTreeMap<Series, f64> {
     let mut all = BTreeMap::new();

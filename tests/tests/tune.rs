@@ -2,18 +2,21 @@
 //! and by nobody else's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options, with};
 use tests::launch::{device, device_matrices};
-use tests::programs::program;
+use tests::programs::{Watched, program, send_signal};
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
-use unicorn_runtime::{BatchRow, Choice, Effort, LoadOptions, Model, Sampling, StepShape, Tuning};
+use unicorn_runtime::{BatchRow, Choice, Effort, LoadOptions, Model, RunError, Sampling, StepShape, TuneError, Tuning};
 use unicorn_spirv::{Target, target};
 
 /// Only the order of sums differs; with integer activations a code may move to its neighbour for that.
@@ -77,12 +80,15 @@ fn candidates_are_timed_each() {
     let prefill = |rows| StepShape { rows, batch: false, from_tokens: 0 };
     let expected = [(ONE, 2), (batch(2), 1), (batch(4), 1), (prefill(8), 1), (prefill(64), 1)];
     assert_eq!(tunable.iter().copied().collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
-    let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40 };
+    let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40, most_time: None };
     let norms = |pipeline: &Pipeline| pipeline.name == "norm";
     for (shape, versions) in tunable {
         for version in 0..versions {
             let mut turns = Vec::new();
-            let mut turn = |done, all| turns.push((done, all));
+            let mut turn = |done, all| {
+                turns.push((done, all));
+                ControlFlow::Continue(())
+            };
             let timed = model
                 .time_kernels(shape, version, effort, |one| shape == ONE || norms(one), &mut turn)
                 .expect("the steps run");
@@ -96,8 +102,19 @@ fn candidates_are_timed_each() {
         }
     }
     let choices = [Choice::default(), Choice { version: 1, ..Choice::default() }];
-    let whole = model.time_steps(ONE, &choices, effort, &mut |_, _| {}).expect("the steps run");
+    let whole = model.time_steps(ONE, &choices, effort, &mut |_, _| ControlFlow::Continue(())).expect("the steps run");
     assert!(whole.len() == 2 && whole.iter().all(|&seconds| seconds > 0.0), "{whole:?}");
+    // Without time, the first of many rounds is completed and no other begins.
+    let hurried = Effort { rounds: 1000, most_time: Some(Duration::ZERO), ..effort };
+    let mut rounds = 0;
+    let mut count = |done, _| {
+        rounds = done;
+        ControlFlow::Continue(())
+    };
+    model.time_steps(ONE, &choices, hurried, &mut count).expect("the steps run");
+    assert_eq!(rounds, choices.len() as u32);
+    let ended = model.time_steps(ONE, &choices, effort, &mut |_, _| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(ended, TuneError::Run(RunError::Cancelled)), "{ended}");
     assert_eq!(logits(&model), logits(&load(&path, "generic", None)), "timing leaves the model as it was");
 }
 
@@ -139,6 +156,34 @@ fn a_page_says_what_each_kernel_and_each_step_took() {
         assert!(page.contains(part), "{part:?} is missing in {page}");
     }
     assert!(page.contains("combine") && !page.contains("8 tokens") && !page.contains("attention"), "{page}");
+}
+
+#[test]
+fn an_interrupted_tuning_keeps_what_was_measured() {
+    let (folder, path) = artifact();
+    let file = folder.path().join("model.unicorn.tune.json");
+    // So many rounds that it is still at work when the first kind of step is done.
+    let arguments = ["-r", "60", "-n", "1", "--depth", "20", "--target", "generic", "--json"];
+    let mut tuning = Watched::start(run_command("tune", &path).args(arguments));
+    let begin = Instant::now();
+    while !file.is_file() {
+        assert!(begin.elapsed() < Duration::from_secs(240), "nothing was measured");
+        assert_eq!(tuning.child.try_wait().expect("it was started"), None, "it ended before it could be interrupted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send_signal(&tuning.child, Signal::INT);
+    let json: Value = serde_json::from_str(&tuning.stdout_line()).expect("it prints what was measured");
+    let notes: String = std::iter::from_fn(|| Some(tuning.stderr_line()).filter(|line| !line.is_empty())).collect();
+    assert!(notes.contains("interrupted: ") && notes.contains("winners are kept"), "{notes}");
+    let status = tuning.child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130), "{notes}");
+    assert_eq!(json["interrupted"], true);
+    let measured = json["measured"].as_array().expect("steps").len();
+    assert!((1..7).contains(&measured), "{measured} kinds of steps");
+    let bench = run_command("bench", &path).args(["-p", "0", "-n", "1", "-r", "1", "--target", "generic"]).output();
+    let bench = bench.expect("the program starts");
+    let stderr = String::from_utf8_lossy(&bench.stderr);
+    assert!(bench.status.success() && !stderr.contains("tuning"), "{stderr}");
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub enum CliError {
     Failed(String),
     /// The reader of stdout has closed it: nothing more is printed.
     OutputClosed,
+    /// Ctrl-C ended the work.
+    Interrupted,
 }
 
 impl CliError {

@@ -32,11 +32,12 @@ use crate::commands::{
     bench, devices, doctor, generate, inspect, logits, perplexity, profile, replan, serve, top, tune,
 };
 use crate::error::CliError;
+use crate::terminal::interrupt::EXIT_INTERRUPTED;
 use crate::terminal::output::{Verbosity, print_error, set_verbosity};
 use clap::Parser;
 
-/// Exit code 0, 1 after `error: …` on stderr, or 2 from clap for a command line that it rejects. A closed stdout (`| head`) is
-/// no error.
+/// Exit code 0, 1 after `error: …` on stderr, 2 from clap for a command line that it rejects, or 130 after Ctrl-C. A closed stdout
+/// (`| head`) is no error.
 fn main() -> ExitCode {
     explain::keep_to_one_heap();
     explain::crashes();
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             print_error(message);
             ExitCode::FAILURE
         }
+        Err(CliError::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
     }
 }
 

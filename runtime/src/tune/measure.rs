@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -38,7 +39,12 @@ pub struct Effort {
     pub steps: u32,
     /// Cached tokens that a step of one row of each sequence attends to; fewer where so many take another program.
     pub depth_tokens: u32,
+    /// Time after which a measurement begins no further round. The first round is always completed.
+    pub most_time: Option<Duration>,
 }
+
+/// Called with the number of candidate rounds done and their total; a `Break` ends the measurement with [`RunError::Cancelled`].
+pub type TuneProgress<'a> = dyn FnMut(u32, u32) -> ControlFlow<()> + 'a;
 
 /// Time after which a candidate's steps of one round end; at least one step runs.
 pub const ROUND: Duration = Duration::from_millis(300);
@@ -109,8 +115,8 @@ impl Tuner<'_> {
         shapes.map(|shape| (shape, versions(self.target, shape).len() as u32)).collect()
     }
 
-    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. `progress` is called with
-    /// the number of candidate rounds done and their total.
+    /// Times the candidates of all pipelines that `is_tuned` accepts, in one version of a shape's program. See [`TuneProgress`] for
+    /// `progress`.
     ///
     /// # Errors
     /// When a kernel does not compile, the device has no timestamps or fails, or too few sequences are free.
@@ -121,7 +127,7 @@ impl Tuner<'_> {
         (shape, version): (StepShape, u32),
         effort: Effort,
         is_tuned: impl Fn(&Pipeline) -> bool,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
     ) -> Result<Vec<TimedPipeline>, TuneError> {
         let program = versions(self.target, shape)[version as usize];
         let Candidates { target, pipelines, names } = candidates(self.target, program, is_tuned);
@@ -165,7 +171,7 @@ impl Tuner<'_> {
         shape: StepShape,
         choices: &[Choice],
         effort: Effort,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
     ) -> Result<Vec<f64>, TuneError> {
         let target = variants(self.target, shape, choices).expect("choices exist in the artifact");
         let programs = self.record(resources, &target, false)?;
@@ -198,7 +204,7 @@ impl Tuner<'_> {
         mut programs: RecordedPrograms,
         shape: StepShape,
         effort: Effort,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
         inspect: &mut dyn FnMut(&mut Engine, usize),
     ) -> Result<(), RunError> {
         let depth_tokens = cached_tokens(self.target, shape, effort.depth_tokens).unwrap_or(effort.depth_tokens);
@@ -226,7 +232,7 @@ impl MadeUpSteps<'_> {
         &self,
         idle: &mut IdleEngine<'_>,
         effort: Effort,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut TuneProgress<'_>,
         inspect: &mut dyn FnMut(&mut Engine, usize),
     ) -> Result<(), Stop> {
         let IdleEngine { engine, slots, tables } = idle;
@@ -246,8 +252,13 @@ impl MadeUpSteps<'_> {
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let candidates = engine.programs.shapes.len();
         let total = effort.rounds * candidates as u32;
+        let first_step = Instant::now();
         for number in 0..total {
             let program = number as usize % candidates;
+            let begins_round = program == 0 && number > 0;
+            if begins_round && effort.most_time.is_some_and(|most| first_step.elapsed() >= most) {
+                break;
+            }
             let samplers = if engine.programs.shapes[program].samples { &samplers[..] } else { &[] };
             let step = Step { program, rows: &rows, samplers };
             if number < candidates as u32 {
@@ -263,7 +274,9 @@ impl MadeUpSteps<'_> {
                     break;
                 }
             }
-            progress(number + 1, total);
+            if progress(number + 1, total).is_break() {
+                return Err(RunError::Cancelled.into());
+            }
         }
         Ok(())
     }

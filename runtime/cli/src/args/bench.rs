@@ -27,6 +27,9 @@ pub struct BenchArgs {
     /// Number of runs of each test; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// Write a chart: decode over depth, throughput over sequences
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -24,7 +24,7 @@ pub struct TuneArgs {
     /// Maximum number of sequences of a step [default: as many as a step takes and fit the memory, with --quick 1]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
     pub sequences: Option<u32>,
-    /// Tune only decode of one sequence and the largest prefill
+    /// Tune only decode of one sequence and the largest prefill, in about 40 s
     #[arg(long)]
     pub quick: bool,
     /// Tune only kernels whose name contains NAME

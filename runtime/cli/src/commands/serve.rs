@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let stopper = server.stopper();
     interrupt::catch_with(move || stopper.stop())?;
     stop_at_sigterm(server.stopper());
-    let mut status = StatusWriter::new(status::folder(), &model);
+    let mut status = StatusWriter::new(&model);
     if args.sandbox {
         enter_sandbox(&args.artifact)?;
     }
@@ -67,7 +67,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
 fn enter_sandbox(artifact: &Path) -> Result<(), CliError> {
     let refused =
         |error| CliError::new(format!("--sandbox: kernel refuses {error}; without the option, nothing is restricted"));
-    match sandbox::enter(artifact, status::folder().as_deref()).map_err(refused)? {
+    match sandbox::enter(artifact, Some(&status::location().folder)).map_err(refused)? {
         Files::Restricted => {}
         Files::Unrestricted => note(format_args!("sandbox: kernel has no Landlock, so files are not restricted")),
     }

@@ -64,7 +64,7 @@ pub fn path_for(artifact: &Path) -> PathBuf {
 /// `None` without a file, and with a note on stderr if the file is not valid.
 pub fn read(artifact: &Path) -> Option<Tuning> {
     let path = path_for(artifact);
-    match read_file(&path) {
+    match read_tuning(&path) {
         Ok(tuning) => Some(tuning),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -72,6 +72,12 @@ pub fn read(artifact: &Path) -> Option<Tuning> {
             None
         }
     }
+}
+
+/// Steps that an earlier tuning with this key has decided; none if there is no such file.
+pub fn earlier_steps(artifact: &Path, key: &str) -> Vec<TunedStep> {
+    let file = read_file(&path_for(artifact)).ok().filter(|file| file.key == key);
+    file.map_or(Vec::new(), |file| file.steps)
 }
 
 impl TuningFile {
@@ -113,13 +119,16 @@ impl TunedStep {
     }
 }
 
-fn read_file(path: &Path) -> io::Result<Tuning> {
+fn read_tuning(path: &Path) -> io::Result<Tuning> {
+    read_file(path)?.tuning().ok_or_else(|| io::Error::other("its key is not 64 hexadecimal digits"))
+}
+
+fn read_file(path: &Path) -> io::Result<TuningFile> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
         return Err(io::Error::other(format!("is not a file of at most {MAX_BYTES} bytes")));
     }
-    let file: TuningFile = serde_json::from_slice(&std::fs::read(path)?)?;
-    file.tuning().ok_or_else(|| io::Error::other("its key is not 64 hexadecimal digits"))
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
 #[cfg(test)]
@@ -159,6 +168,8 @@ mod tests {
         assert_eq!(path, folder.path().join("model.unicorn.tune.json"));
         assert_eq!(read(&artifact), Some(Tuning { key: [0xab; 32], choices: BTreeMap::from([(shape, choice)]) }));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(earlier_steps(&artifact, &file().key), file().steps);
+        assert_eq!(earlier_steps(&artifact, &hex(&[0xac; 32])), []);
     }
 
     #[test]

@@ -1,8 +1,12 @@
-//! The status of a running `unicorn-run`, for `top`: a small file under $XDG_RUNTIME_DIR/unicorn, named by its process, written at
-//! most twice a second and removed at the end. Files of processes that are gone are ignored.
+//! The status of a running `unicorn-run`, for `top`: a small file in [`location`]'s folder, named by its process, written at most
+//! twice a second and removed at the end. Files of processes that are gone are ignored.
 
-use std::fs;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -38,10 +42,56 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// More than a status takes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Folder of status files; `None`: the system has no such folder, and no status is written.
-pub fn folder() -> Option<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute())?;
-    Some(runtime.join("unicorn"))
+/// Where status files lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub folder: PathBuf,
+    /// Why not in $XDG_RUNTIME_DIR; `None`: there they are.
+    pub fallback: Option<&'static str>,
+}
+
+/// Where this user's status files lie.
+pub fn location() -> Location {
+    location_of(std::env::var_os("XDG_RUNTIME_DIR"), user(), Path::new("/run/user"), &std::env::temp_dir())
+}
+
+/// `$XDG_RUNTIME_DIR/unicorn`; without the variable, the folder that systemd gives the user, or else one of the user's own among
+/// temporary files.
+fn location_of(variable: Option<OsString>, user: u32, systemd: &Path, temporary: &Path) -> Location {
+    let fallback = match variable.map(PathBuf::from) {
+        Some(runtime) if runtime.is_absolute() => return Location { folder: runtime.join("unicorn"), fallback: None },
+        Some(_) => "XDG_RUNTIME_DIR is not an absolute path",
+        None => "XDG_RUNTIME_DIR is not set",
+    };
+    let of_systemd = systemd.join(user.to_string());
+    let folder = match is_private(&of_systemd, user) {
+        true => of_systemd.join("unicorn"),
+        false => temporary.join(format!("unicorn-{user}")),
+    };
+    Location { folder, fallback: Some(fallback) }
+}
+
+/// `no status file in FOLDER`, and why it is that folder.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no status file of a running unicorn-run in {}", self.folder.display())?;
+        match self.fallback {
+            Some(why) => write!(f, " ({why}; give both programs the same value, such as /run/user/{})", user()),
+            None => write!(f, " (XDG_RUNTIME_DIR)"),
+        }
+    }
+}
+
+/// This process's user, to whom `/proc/self` belongs. Read once: a sandbox may hide it later.
+fn user() -> u32 {
+    static USER: LazyLock<u32> = LazyLock::new(|| fs::metadata("/proc/self").map_or(0, |data| data.uid()));
+    *USER
+}
+
+/// Whether `folder` is a folder, not a link to one, and belongs to `user`: in a folder of somebody else, names can be links to
+/// this user's files.
+fn is_private(folder: &Path, user: u32) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.uid() == user)
 }
 
 /// The statuses in `folder` of running processes, in the order of their ids.
@@ -60,14 +110,14 @@ pub fn read_all(folder: &Path, is_running: impl Fn(u32) -> bool) -> Vec<Status> 
 
 /// Writes this process's status. Its failures are ignored: a run does not depend on them.
 pub struct StatusWriter {
-    folder: Option<PathBuf>,
+    folder: PathBuf,
     status: Status,
     /// When the rate was last taken, and the tokens there were then.
     last: (Instant, u64),
 }
 
 impl StatusWriter {
-    pub fn new(folder: Option<PathBuf>, model: &Model) -> StatusWriter {
+    pub fn new(model: &Model) -> StatusWriter {
         let (_, kv_pages) = model.kv_pages();
         let status = Status {
             pid: std::process::id(),
@@ -80,7 +130,7 @@ impl StatusWriter {
             kv_pages,
             queue: 0,
         };
-        let mut writer = StatusWriter { folder, status, last: (Instant::now(), 0) };
+        let mut writer = StatusWriter { folder: location().folder, status, last: (Instant::now(), 0) };
         writer.write(model);
         writer
     }
@@ -113,16 +163,14 @@ impl StatusWriter {
 
     fn write(&mut self, model: &Model) {
         (self.status.kv_pages_used, _) = model.kv_pages();
-        if let Some(folder) = &self.folder {
-            put(folder, &self.status);
-        }
+        put(&self.folder, &self.status);
     }
 }
 
 impl Drop for StatusWriter {
     fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_file(file(folder, self.status.pid));
+        if is_private(&self.folder, user()) {
+            let _ = fs::remove_file(file(&self.folder, self.status.pid));
         }
     }
 }
@@ -135,8 +183,11 @@ fn file(folder: &Path, pid: u32) -> PathBuf {
 fn put(folder: &Path, status: &Status) {
     let json = serde_json::to_vec(status).expect("a status is plain data with text keys");
     let partial = folder.join(format!("{}.partial", status.pid));
-    let _ = fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&partial, json))
+    let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    if !is_private(folder, user()) {
+        return;
+    }
+    let _ = fs::write(&partial, json)
         .and_then(|()| fs::rename(&partial, file(folder, status.pid)))
         .or_else(|_| fs::remove_file(&partial));
 }
@@ -172,6 +223,36 @@ pub mod tests {
         assert_eq!(read_all(&below, |pid| pid != 9), [status(3), status(7)]);
         // Nothing half-written is left.
         assert!(fs::read_dir(&below).unwrap().all(|one| !one.unwrap().path().ends_with("partial")));
+    }
+
+    #[test]
+    fn without_the_variable_there_is_a_fallback_that_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let [systemd, temporary] = ["run", "tmp"].map(|name| folder.path().join(name));
+        let found = |variable: Option<&str>| location_of(variable.map(OsString::from), user(), &systemd, &temporary);
+        let given = Location { folder: "/given/unicorn".into(), fallback: None };
+        assert_eq!(found(Some("/given")), given);
+        let unset = Some("XDG_RUNTIME_DIR is not set");
+        let own = temporary.join(format!("unicorn-{}", user()));
+        assert_eq!(found(None), Location { folder: own, fallback: unset });
+        assert_eq!(found(Some("given")).fallback, Some("XDG_RUNTIME_DIR is not an absolute path"));
+        let of_systemd = systemd.join(user().to_string());
+        fs::create_dir_all(&of_systemd).unwrap();
+        let found = found(None);
+        assert_eq!(found, Location { folder: of_systemd.join("unicorn"), fallback: unset });
+        assert!(found.to_string().contains("unicorn (XDG_RUNTIME_DIR is not set; give both"), "{found}");
+    }
+
+    /// In a folder that somebody else made, a name can be a link to a file of ours.
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        put(&link, &status(5));
+        assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
+        assert!(!is_private(&real, user() + 1) && is_private(&real, user()));
     }
 
     #[test]

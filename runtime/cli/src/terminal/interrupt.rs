@@ -23,7 +23,7 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
     LazyLock::force(&PRESSED);
     let on_press = move || {
         if PRESSED.is_cancelled() {
-            std::process::exit(EXIT_INTERRUPTED);
+            std::process::exit(EXIT_INTERRUPTED.into());
         }
         PRESSED.cancel();
         pressed();
@@ -35,7 +35,7 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
 pub fn remove_partial(partial: PathBuf) {
     let on_press = move || {
         let _ = std::fs::remove_file(&partial);
-        std::process::exit(EXIT_INTERRUPTED);
+        std::process::exit(EXIT_INTERRUPTED.into());
     };
     // Without a handler, Ctrl-C ends the program and leaves the file.
     if has_thread() {
@@ -62,4 +62,4 @@ pub fn token() -> CancelToken {
 static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
 
 /// What shells report for a program that SIGINT ended.
-const EXIT_INTERRUPTED: i32 = 130;
+pub const EXIT_INTERRUPTED: u8 = 130;

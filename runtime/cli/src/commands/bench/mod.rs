@@ -3,14 +3,17 @@
 //!
 //! ```text
 //! cases (pure): what to time, in which context ──► measure: runs, medians ──► report: rates beside the floor
+//!                                                                             └─► plot: the same as a chart
 //! ```
 
 mod cases;
 mod measure;
+mod plot;
 mod report;
 
 use crate::args::BenchArgs;
 use crate::error::CliError;
+use crate::files::output_file::write_whole;
 use crate::load::{load_for, max_positions};
 use crate::report::statistics::LoadStatistics;
 use crate::terminal::output::{note, print, print_json, progress_bar};
@@ -22,6 +25,9 @@ use unicorn_runtime::Model;
 pub use measure::random_tokens;
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.plot {
+        plot::check(path)?;
+    }
     let Cases { groups, notes } = Cases::new(args, max_positions(&args.artifact)?);
     notes.iter().for_each(note);
     let bar = progress_bar();
@@ -42,6 +48,9 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         report.add(&model, load, &measured);
     }
     bar.finish_and_clear();
+    if let Some(path) = &args.plot {
+        write_whole(path, &plot::svg(&report)?)?;
+    }
     if args.json { print_json(&report) } else { print(&report.page()) }
 }
 

@@ -67,7 +67,7 @@ impl CaseStatistics {
     }
 
     /// `weights` are read once a step, `cache` bytes once a sequence.
-    fn of_bytes(
+    pub(super) fn of_bytes(
         case: Case,
         measured: &Measured,
         weights: u64,

@@ -13,7 +13,7 @@ use self::answer::{Generated, Runner};
 use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::load::load_to_generate;
-use crate::monitor::status::{self, StatusWriter};
+use crate::monitor::status::StatusWriter;
 use crate::report::statistics::RunStatistics;
 use crate::terminal::interrupt;
 use crate::terminal::output::{note, print_json};
@@ -28,7 +28,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     let prompt = if is_chat { String::new() } else { prompt_text(args)? };
 
     let model = load_to_generate(artifact, &args.load, args.ctx, args.lazy)?;
-    let mut runner = Runner { model: &model, status: StatusWriter::new(status::folder(), &model) };
+    let mut runner = Runner { model: &model, status: StatusWriter::new(&model) };
     interrupt::catch()?;
     if is_chat {
         return chat::run(runner, args);

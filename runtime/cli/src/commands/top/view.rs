@@ -3,17 +3,19 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
-use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table, Wrap};
 
 use crate::monitor::status::State;
 use crate::monitor::system::gpus::GpuSample;
 use crate::monitor::system::{ProcessSample, Sample};
+use crate::report::text::printable;
 use unicorn_artifact::account::size;
 
 /// Lines of one GPU's block, its border included.
 const GPU_LINES: u16 = 6;
 
-pub fn draw(frame: &mut Frame<'_>, sample: &Sample) {
+/// `nobody` stands in the table of processes while there is none.
+pub fn draw(frame: &mut Frame<'_>, sample: &Sample, nobody: &str) {
     let gpus = sample.gpus.iter().map(|_| Constraint::Length(GPU_LINES));
     let parts: Vec<Constraint> = gpus.chain([Constraint::Min(3), Constraint::Length(1)]).collect();
     let areas = Layout::vertical(parts).split(frame.area());
@@ -21,7 +23,13 @@ pub fn draw(frame: &mut Frame<'_>, sample: &Sample) {
         draw_gpu(frame, area, gpu);
     }
     let rest = &areas[sample.gpus.len()..];
-    draw_processes(frame, rest[0], &sample.processes);
+    match sample.processes.as_slice() {
+        [] => {
+            let block = Block::bordered().title(" unicorn-run ");
+            frame.render_widget(Paragraph::new(nobody).wrap(Wrap { trim: true }).block(block), rest[0]);
+        }
+        processes => draw_processes(frame, rest[0], processes),
+    }
     frame.render_widget(Paragraph::new(if sample.gpus.is_empty() { NO_GPU } else { HELP }), rest[1]);
 }
 
@@ -79,7 +87,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, processes: &[ProcessSample]
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".into());
         Row::new([
             status.pid.to_string(),
-            status.model.clone(),
+            printable(&status.model).into_owned(),
             doing.to_owned(),
             or_dash(status.tokens_per_s.map(|rate| format!("{rate:.2}"))),
             status.tokens.to_string(),
@@ -105,7 +113,7 @@ mod tests {
 
     fn screen(sample: &Sample, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, sample)).unwrap();
+        terminal.draw(|frame| draw(frame, sample, "no status file in /some/folder")).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
@@ -158,6 +166,8 @@ mod tests {
         for (width, height) in [(1, 1), (20, 4), (80, 24), (300, 80)] {
             screen(&odd, width, height);
         }
-        assert!(screen(&Sample { gpus: vec![], processes: vec![] }, 60, 8).contains("no GPU"));
+        let empty = screen(&Sample { gpus: vec![], processes: vec![] }, 60, 8);
+        assert!(empty.contains("no GPU") && empty.contains("no status file in /some/folder"), "{empty}");
+        assert!(!screen(&odd, 120, 14).contains("no status file"));
     }
 }

@@ -12,6 +12,8 @@ use unicorn_runtime::{Choice, StepShape, TimedPipeline};
 pub struct TuneReport {
     /// Cached tokens that decode attended to.
     pub depth_tokens: u32,
+    /// By Ctrl-C: some shapes were not measured.
+    pub interrupted: bool,
     #[serde(flatten)]
     pub file: TuningFile,
     pub measured: Vec<StepTimes>,

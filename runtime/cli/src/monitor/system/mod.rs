@@ -15,7 +15,7 @@ use serde::Serialize;
 pub mod gpus;
 
 use self::gpus::GpuSample;
-use crate::monitor::status::{self, Status};
+use crate::monitor::status::{self, Location, Status};
 use unicorn_runtime::machine::DrmUsage;
 
 /// All GPUs and processes at one time.
@@ -40,20 +40,24 @@ pub struct ProcessSample {
 pub struct SystemMonitor {
     /// `/` but in tests.
     root: PathBuf,
-    /// Folder of the processes' status files, if the system has one.
-    folder: Option<PathBuf>,
+    /// Where the processes' status files are.
+    location: Location,
     /// When each process was last sampled, and its engines' time then.
     before: BTreeMap<u32, (Instant, u64)>,
 }
 
 impl SystemMonitor {
     pub fn new(root: PathBuf) -> SystemMonitor {
-        SystemMonitor { root, folder: status::folder(), before: BTreeMap::new() }
+        SystemMonitor { root, location: status::location(), before: BTreeMap::new() }
+    }
+
+    /// Where it looks for processes.
+    pub fn location(&self) -> &Location {
+        &self.location
     }
 
     pub fn sample(&mut self, now: Instant) -> Sample {
-        let statuses = self.folder.iter().flat_map(|folder| status::read_all(folder, |pid| is_ours(&self.root, pid)));
-        let statuses: Vec<Status> = statuses.collect();
+        let statuses = status::read_all(&self.location.folder, |pid| is_ours(&self.root, pid));
         let before = std::mem::take(&mut self.before);
         let process = |status: Status| {
             let client = DrmUsage::read(&self.root, status.pid);
@@ -92,7 +96,8 @@ mod tests {
         write(root.path(), &[("run/unicorn/5.json", &status_text(5)), ("run/unicorn/6.json", &status_text(6))]);
         write(root.path(), &[("proc/5/comm", "unicorn-run\n"), ("proc/6/comm", "someone else\n")]);
         write(root.path(), &[("proc/5/fdinfo/9", &info(1_000))]);
-        let mut monitor = SystemMonitor { root: root.path().to_owned(), folder: Some(folder), before: BTreeMap::new() };
+        let location = Location { folder, fallback: None };
+        let mut monitor = SystemMonitor { root: root.path().to_owned(), location, before: BTreeMap::new() };
         let begin = Instant::now();
         let first = monitor.sample(begin);
         let [process] = first.processes.as_slice() else { panic!("{first:?}") };

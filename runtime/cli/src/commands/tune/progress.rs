@@ -1,0 +1,66 @@
+//! One progress bar for a whole tuning, with an estimate of the time left. Ctrl-C ends the measurement under way.
+
+use std::ops::ControlFlow;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use unicorn_runtime::CancelToken;
+
+use crate::terminal::interrupt;
+use crate::terminal::output::progress_bar;
+
+/// Positions of the bar in one phase: how many rounds a phase has is known when it begins.
+const PHASE: u64 = 1000;
+
+/// Phases are the measurements of one version of a program's kernels, or of its whole steps.
+pub struct Progress {
+    bar: ProgressBar,
+    /// That have begun.
+    phases: u64,
+    cancel: CancelToken,
+}
+
+impl Progress {
+    pub fn new(phases: u32) -> Progress {
+        let style = "tuning {msg:44} {bar:24} {percent:>3} %, about {eta} left";
+        let bar = progress_bar().with_style(ProgressStyle::with_template(style).expect("the template is a constant"));
+        bar.set_length(PHASE * u64::from(phases));
+        Progress { bar, phases: 0, cancel: interrupt::token() }
+    }
+
+    /// The next phase begins.
+    pub fn begin(&mut self, what: String) {
+        self.bar.set_message(what);
+        self.bar.set_position(PHASE * self.phases);
+        self.phases += 1;
+    }
+
+    /// So many rounds of the phase are done.
+    pub fn at(&self, done: u32, all: u32) -> ControlFlow<()> {
+        let before = PHASE * self.phases.saturating_sub(1);
+        self.bar.set_position(before + PHASE * u64::from(done) / u64::from(all.max(1)));
+        if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_share_one_bar_and_a_cancel_ends_them() {
+        let mut progress = Progress { cancel: CancelToken::new(), ..Progress::new(4) };
+        progress.begin("kernels".into());
+        assert!(progress.at(1, 4).is_continue());
+        assert_eq!((progress.bar.position(), progress.bar.length()), (250, Some(4000)));
+        progress.begin("whole steps".into());
+        assert_eq!(progress.bar.position(), 1000);
+        progress.cancel.cancel();
+        assert!(progress.at(2, 4).is_break());
+        assert_eq!(progress.bar.position(), 1500);
+    }
+}
