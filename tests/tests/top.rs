@@ -96,11 +96,15 @@ fn an_empty_top_says_where_it_looked() {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let given = stderr(&|top| drop(top.env("XDG_RUNTIME_DIR", folder.path())));
+    let given = stderr(&|top| {
+        top.env("XDG_RUNTIME_DIR", folder.path());
+    });
     let expected = folder.path().join("unicorn");
     assert_eq!(given, format!("no status file of a running unicorn-run in {} (XDG_RUNTIME_DIR)\n", expected.display()));
     // The fallback is systemd's folder of the user, where there is one.
-    let unset = stderr(&|top| drop(top.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.path())));
+    let unset = stderr(&|top| {
+        top.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.path());
+    });
     let is_known =
         unset.contains("in /run/user/") || unset.contains(&format!("in {}/unicorn-", folder.path().display()));
     assert!(is_known && unset.contains("(XDG_RUNTIME_DIR is not set; give both programs the same value"), "{unset}");
