@@ -10,6 +10,7 @@ use unicorn_artifact::{ArtifactView, MappedFile};
 use crate::args::LoadArgs;
 use crate::error::CliError;
 use crate::files::tuning_file;
+use crate::report::text::printable;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
 
@@ -122,7 +123,8 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
         note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
     }
     if model.meta().model.synthetic {
-        note(format_args!("synthetic weights: {} is good for timing, not for text", model.meta().model.name));
+        let name = printable(&model.meta().model.name);
+        note(format_args!("synthetic weights: {name} is good for timing, not for text"));
     }
     Ok(model)
 }

@@ -13,6 +13,7 @@ use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::load::{load_to_serve, note_recoveries, read};
 use crate::monitor::status::{self, State, StatusWriter};
+use crate::report::text::printable;
 use crate::sandbox::{self, Files};
 use crate::terminal::interrupt;
 use crate::terminal::output::note;
@@ -50,7 +51,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     listener.serve("http", server.router(), limits).map_err(refused)?;
     note(format_args!(
         "serving {} at http://{address}/v1: {} sequences of {} tokens",
-        model.meta().model.name,
+        printable(&model.meta().model.name),
         args.parallel,
         model.context_tokens()
     ));

@@ -14,6 +14,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
+/// The same for text of several lines, whose line breaks stay.
+pub fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// `q_proj` of `12.q_proj`: a dispatch's label begins with its layer, if it has one.
 pub fn role(label: &str) -> &str {
     match label.split_once('.') {
@@ -30,6 +35,7 @@ mod tests {
     fn control_characters_are_escaped_and_nothing_else() {
         assert_eq!(printable("a\u{1b}[2Jb\nc\u{7}\u{9b}é"), "a\\u{1b}[2Jb\\nc\\u{7}\\u{9b}é");
         assert!(matches!(printable("Gemma 3 – 27B"), Cow::Borrowed(_)));
+        assert_eq!(printable_lines("a\u{1b}\n  b\r\n"), "a\\u{1b}\n  b\\r\n");
     }
 
     #[test]

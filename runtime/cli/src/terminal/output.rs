@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::report::text::printable_lines;
 
 /// How much is printed beside results and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,9 @@ pub fn note_part(text: impl Display) {
     }
 }
 
-/// Prints `error: …` on stderr, even with `--quiet`.
+/// Prints `error: …` on stderr, even with `--quiet`. Control characters of names in the message are escaped.
 pub fn print_error(message: impl Display) {
-    write_stderr(format_args!("error: {message}\n"));
+    write_stderr(format_args!("error: {}\n", printable_lines(&message.to_string())));
 }
 
 /// A progress bar on stderr; hidden with `--quiet`, and where stderr is not a terminal.

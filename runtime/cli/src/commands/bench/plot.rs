@@ -37,12 +37,17 @@ pub fn svg(report: &BenchReport) -> Result<String, CliError> {
         points.sort_by_key(|point| point.x);
         points
     };
+    // A floor from bandwidth alone says little of many sequences, whose steps are bound by arithmetic.
+    let together = of("batch", |case| case.sequences).into_iter().map(|point| Point { floor: None, ..point }).collect();
     let charts = [
         Chart { title: "Decode of one sequence", x: "cached tokens", points: of("decode", |case| case.depth_tokens) },
-        Chart { title: "Decode of several sequences", x: "sequences", points: of("batch", |case| case.sequences) },
+        Chart { title: "Decode of several sequences", x: "sequences", points: together },
         Chart { title: "Prefill", x: "tokens of the prompt", points: of("prefill", |case| case.tokens as u32) },
     ];
-    let charts: Vec<Chart> = charts.into_iter().filter(|chart| !chart.points.is_empty()).collect();
+    // One length of prompts is no curve: it is drawn where there is nothing else.
+    let only_prefill = charts[..2].iter().all(|chart| chart.points.is_empty());
+    let least_points = |chart: &Chart| if chart.title == "Prefill" && !only_prefill { 2 } else { 1 };
+    let charts: Vec<Chart> = charts.into_iter().filter(|chart| chart.points.len() >= least_points(chart)).collect();
     if charts.is_empty() {
         return Err(CliError::new("chart has nothing to draw: -p 0 without --depth or -s measures nothing"));
     }
@@ -93,25 +98,32 @@ impl Chart {
             .caption(self.title, ("sans-serif", 16))
             .margin(12)
             .x_label_area_size(36)
-            .y_label_area_size(64)
+            .y_label_area_size(72)
             .build_cartesian_2d(first - margin..last + margin, 0.0..1.1 * most)?;
-        let whole = |value: &f64| if *value < 0.0 { String::new() } else { format!("{value:.0}") };
-        chart.configure_mesh().x_desc(self.x).y_desc("tokens/s").x_labels(6).x_label_formatter(&whole).draw()?;
+        let whole = |value: &f64| if *value < 0.0 || value.fract() != 0.0 { String::new() } else { value.to_string() };
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(self.x).y_desc("tokens/s").x_labels(6).x_label_formatter(&whole).y_label_formatter(&whole);
+        mesh.disable_x_mesh().light_line_style(TRANSPARENT).bold_line_style(FLOOR.mix(0.3)).draw()?;
         let floor = self.points.iter().filter_map(|point| Some((f64::from(point.x), point.floor?)));
         let floor: Vec<(f64, f64)> = floor.collect();
-        if !floor.is_empty() {
+        let has_floor = !floor.is_empty();
+        if has_floor {
             chart
                 .draw_series(DashedLineSeries::new(floor, 6, 4, FLOOR.stroke_width(2)))?
                 .label("what the memory's bandwidth permits")
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], FLOOR));
+                .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], FLOOR.stroke_width(2)));
         }
         let measured = || self.points.iter().map(|point| (f64::from(point.x), point.tokens_per_s));
         chart
             .draw_series(LineSeries::new(measured(), MEASURED.stroke_width(2)).point_size(4))?
             .label("measured")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], MEASURED));
-        let place = SeriesLabelPosition::LowerLeft;
-        chart.configure_series_labels().position(place).background_style(WHITE.mix(0.8)).border_style(FLOOR).draw()?;
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], MEASURED.stroke_width(2)));
+        if has_floor {
+            // The key stands where no curve is: in the middle, or below curves that are both high.
+            let is_high = measured().all(|(_, rate)| rate > 0.4 * most);
+            let place = if is_high { SeriesLabelPosition::LowerRight } else { SeriesLabelPosition::MiddleRight };
+            chart.configure_series_labels().position(place).background_style(WHITE).border_style(FLOOR).draw()?;
+        }
         Ok(())
     }
 }
