@@ -29,6 +29,21 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     (1.0..=MOST_BYTES).contains(&amount).then_some(amount.round() as u64).ok_or_else(expected)
 }
 
+/// An amount that is at least `bytes` and that [`bytes`] reads: MiB below one GiB, else tenths of GiB.
+pub fn at_least(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    if bytes <= 1024 * MIB {
+        return format!("{}MiB", bytes.div_ceil(MIB));
+    }
+    // In integers: a rounded float may be too small.
+    let tenths = (u128::from(bytes) * 10).div_ceil(1 << 30);
+    if tenths.is_multiple_of(10) {
+        format!("{}GiB", tenths / 10)
+    } else {
+        format!("{}.{}GiB", tenths / 10, tenths % 10)
+    }
+}
+
 /// Bytes a second of `text`: an amount of bytes followed by `/s`.
 ///
 /// # Errors
@@ -59,6 +74,17 @@ mod tests {
         assert_eq!(bytes("7.75 GiB"), Ok(31 << 28));
         assert_eq!(bytes_per_s("89.6 GB/s"), Ok(89_600_000_000));
         assert_eq!(flop_per_s("8.9 TFLOP/s"), Ok(8_900_000_000_000));
+    }
+
+    #[test]
+    fn amounts_that_are_enough_are_short_and_read_back() {
+        for (amount, text) in
+            [(1, "1MiB"), (1 << 30, "1024MiB"), (5 << 30, "5GiB"), ((5 << 30) + 1, "5.1GiB"), (20_482 << 20, "20.1GiB")]
+        {
+            assert_eq!(at_least(amount), text);
+            let read = bytes(text).unwrap();
+            assert!((amount..amount + (1 << 30) / 8).contains(&read), "{text}: {read}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use unicorn_kernels::Activation;
@@ -116,10 +117,13 @@ pub struct FusedGraph {
 impl FusedGraph {
     /// The matrices of gate and up whose products are taken at once, of rows that come from a norm.
     pub fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
-        let norms =
-            |value: ValueId| self.nodes.iter().any(|node| matches!(&node.op, FusedOp::Norm(step) if step.out == value));
+        let norms = self.nodes.iter().filter_map(|node| match &node.op {
+            FusedOp::Norm(step) => Some(step.out),
+            _ => None,
+        });
+        let normed: BTreeSet<ValueId> = norms.collect();
         self.nodes.iter().filter_map(move |node| match node.op {
-            FusedOp::MatMul { input, matrix, act_mul: Some(_), .. } if norms(input) => Some(matrix),
+            FusedOp::MatMul { input, matrix, act_mul: Some(_), .. } if normed.contains(&input) => Some(matrix),
             _ => None,
         })
     }
@@ -152,7 +156,9 @@ struct Fuser<'a> {
     producer: Vec<Option<usize>>,
     done: Vec<bool>,
     /// Queries that their heads step has multiplied by attention's scale.
-    scaled: Vec<ValueId>,
+    scaled: BTreeSet<ValueId>,
+    /// Those of `out`, by the tensors that they are made of.
+    matrix_of: BTreeMap<String, MatrixId>,
     out: FusedGraph,
 }
 
@@ -175,7 +181,8 @@ impl<'a> Fuser<'a> {
             nodes: Vec::new(),
             logits: graph.logits,
         };
-        Fuser { graph, consumers, producer, done: vec![false; graph.nodes.len()], scaled: Vec::new(), out }
+        let done = vec![false; graph.nodes.len()];
+        Fuser { graph, consumers, producer, done, scaled: BTreeSet::new(), matrix_of: BTreeMap::new(), out }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -447,12 +454,13 @@ impl<'a> Fuser<'a> {
     /// The packed matrix of these parts; a tied head finds its table again.
     fn matrix(&mut self, parts: Vec<MatrixRef>, interleaved: bool, layer: Option<usize>) -> MatrixId {
         let is_head = layer.is_none();
-        if let Some(found) = self.out.matrices.iter().position(|matrix| matrix.parts == parts) {
-            self.out.matrices[found].is_head |= is_head;
-            return MatrixId(found);
-        }
         let name = parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
+        if let Some(&found) = self.matrix_of.get(&name) {
+            self.out.matrices[found.0].is_head |= is_head;
+            return found;
+        }
         let id = MatrixId(self.out.matrices.len());
+        self.matrix_of.insert(name.clone(), id);
         self.out.matrices.push(Matrix { name, parts, interleaved, layer, is_table: false, is_head });
         id
     }

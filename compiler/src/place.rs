@@ -1,32 +1,33 @@
 //! Where every byte lives. The only code that chooses an address or a memory tier.
 
+mod arena;
 mod refusal;
 pub mod replace;
 pub mod tiers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use rayon::prelude::*;
 use unicorn_artifact::fit::{Choice, LOGITS, STEP, step_buffer_bytes};
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{MAX_OUTPUTS, Output};
 use unicorn_artifact::{
-    ActivationPlan, Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program,
-    SlicePlan, Tier, WeightPlan,
+    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program, SlicePlan, Tier,
+    WeightPlan,
 };
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
-use unicorn_kernels::fixed_sums::WORDS_PER_ELEMENT;
 use unicorn_kernels::{KvFormat, counter_sync};
 
 use crate::error::Result;
 use crate::fuse::FusedGraph;
-use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::select::{
     KernelDispatch, KvGroup, Operand, PAGE_TOKENS, SelectedKernel, SelectedProgram, Selection, cache_layout, kv_groups,
     stride,
 };
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
+use arena::{Activation, Arena};
 use tiers::{Demand, Tiers};
 
 /// What is to be placed, and on which machine.
@@ -59,6 +60,8 @@ pub struct WeightPlacement {
     /// One a packed weight, by slice and offset; `ids` says which.
     pub weights: Vec<WeightPlan>,
     pub ids: Vec<PackedId>,
+    /// The other way round: index into `weights` by packed weight.
+    index_of: Vec<usize>,
 }
 
 /// One of two buffers that weights pass through where memory cannot be written in place.
@@ -71,9 +74,9 @@ const STAGING_BYTES: u64 = 64 << 20;
 pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
-    let arenas = arenas(request);
-    let activations = largest(&arenas);
-    let arena_bytes = arena_bytes(&activations);
+    let arenas = arena::arenas(request);
+    let largest = arena::largest(request, &arenas);
+    let arena_bytes = largest.map_or(0, |(_, arena)| arena::bytes(arena));
     let groups = kv_groups(request.config);
     let demand = Demand {
         weights: request.weights,
@@ -85,6 +88,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
     };
     let tiers = demand.fill(request.machine).map_err(|short_bytes| refusal::refusal(request, &demand, short_bytes))?;
     let weights = place_weights(request.weights, &tiers);
+    let activations = largest.map_or(Vec::new(), |(program, arena)| arena::plans(request.graph, program, arena));
     let mut buffers = host_buffers(request, logits_bytes, tiers.host_buffers);
     buffers.insert(
         0,
@@ -115,7 +119,8 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
 
 /// Gives every weight a slice and an offset in its tier.
 fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
-    let mut placement = WeightPlacement { slices: Vec::new(), weights: Vec::new(), ids: Vec::new() };
+    let (slices, ids) = (Vec::new(), Vec::new());
+    let mut placement = WeightPlacement { slices, weights: Vec::new(), ids, index_of: vec![0; weights.list.len()] };
     for tier in [Tier::Npu, Tier::Vram, Tier::Gtt, Tier::Host] {
         let mut open = false;
         for (index, weight) in weights.list.iter().enumerate() {
@@ -132,6 +137,7 @@ fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
             let offset_bytes = slice.bytes.next_multiple_of(BUFFER_ALIGN);
             slice.bytes = offset_bytes + weight.len_bytes;
             placement.ids.push(PackedId(index));
+            placement.index_of[index] = placement.weights.len();
             placement.weights.push(WeightPlan {
                 name: weight.name.clone(),
                 slice: placement.slices.len() as u32 - 1,
@@ -185,109 +191,14 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     .into()
 }
 
-/// Activations of one program by operand.
-type Arena = BTreeMap<Operand, ActivationPlan>;
-
-/// The arena of each program of each target.
-fn arenas(request: &PlaceRequest) -> Vec<Vec<Arena>> {
-    let of_program =
-        |program: &SelectedProgram| place_activations(request.graph, &program.dispatches, program.kind.rows);
-    request.selection.targets.iter().map(|target| target.programs.iter().map(of_program).collect()).collect()
-}
-
-/// Activations of the program that needs the largest arena, the first of equals.
-fn largest(arenas: &[Vec<Arena>]) -> Vec<ActivationPlan> {
-    let mut largest: Option<&Arena> = None;
-    for arena in arenas.iter().flatten() {
-        if largest.is_none_or(|largest| arena_bytes(arena.values()) > arena_bytes(largest.values())) {
-            largest = Some(arena);
-        }
-    }
-    largest.into_iter().flat_map(Arena::values).cloned().collect()
-}
-
 /// Every program with every operand bound.
 fn place_programs(request: &PlaceRequest, weights: &WeightPlacement, arenas: &[Vec<Arena>]) -> Vec<Vec<Program>> {
-    let targets = request.selection.targets.iter().zip(arenas);
+    let targets = request.selection.targets.par_iter().zip(arenas);
     let of_target = targets.map(|(target, arenas)| {
-        let programs = target.programs.iter().zip(arenas);
+        let programs = target.programs.par_iter().zip(arenas);
         programs.map(|(program, arena)| place_program(weights, arena, program, &target.kernels)).collect()
     });
     of_target.collect()
-}
-
-/// Counters at the beginning of the arena, in words: of splits, then the slots of chains. No activation of any
-/// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
-const COUNTERS: usize = COMPLETION_COUNTERS + counter_sync::SLOTS * counter_sync::SLOT_WORDS;
-
-/// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: usize) -> Arena {
-    let mut lives: BTreeMap<Operand, (usize, usize)> = BTreeMap::new();
-    for (index, dispatch) in dispatches.iter().enumerate() {
-        for operand in &dispatch.operands {
-            if operand.is_activation() {
-                lives.entry(*operand).or_insert((index, index)).1 = index;
-            }
-        }
-    }
-    let value = |id: ValueId| &graph.values[id.0];
-    let row_len = |id| rows * stride(value(id).width);
-    let mut wanted: Vec<(Operand, ActivationPlan)> = lives
-        .into_iter()
-        .map(|(operand, (first, last))| {
-            let (name, len) = match operand {
-                Operand::Encoded(id) => (format!("{} as integers", value(id).name), row_len(id)),
-                Operand::Value(id) => (value(id).name.clone(), row_len(id)),
-                Operand::Sums(id) => (format!("{} as sums", value(id).name), WORDS_PER_ELEMENT * row_len(id)),
-                Operand::Partials { of, len } => (format!("{} in parts", value(of).name), len),
-                other => unreachable!("{other:?} is no activation"),
-            };
-            let plan = ActivationPlan {
-                name,
-                offset_bytes: 0,
-                len_bytes: 4 * len as u64,
-                first_use: first as u32,
-                last_use: last as u32,
-                reason: match (&dispatches[first].label, &dispatches[last].label) {
-                    (only, _) if first == last => format!("used within {only}"),
-                    (first, last) => format!("written by {first}, last read by {last}"),
-                },
-            };
-            (operand, plan)
-        })
-        .collect();
-    // Large ones first, each at the lowest offset that is free for all of its life.
-    wanted.sort_by_key(|(operand, plan)| (std::cmp::Reverse(plan.len_bytes), plan.first_use, *operand));
-    let mut placed: Vec<ActivationPlan> = Vec::new();
-    let mut by_operand = BTreeMap::new();
-    for (operand, mut plan) in wanted {
-        plan.offset_bytes = lowest_free(&placed, &plan);
-        placed.push(plan.clone());
-        by_operand.insert(operand, plan);
-    }
-    by_operand
-}
-
-fn lowest_free(placed: &[ActivationPlan], plan: &ActivationPlan) -> u64 {
-    let mut taken: Vec<(u64, u64)> = placed
-        .iter()
-        .filter(|other| plan.first_use <= other.last_use && other.first_use <= plan.last_use)
-        .map(|other| (other.offset_bytes, other.offset_bytes + other.len_bytes))
-        .collect();
-    taken.sort_unstable();
-    let mut offset = 4 * COUNTERS as u64;
-    for (start, end) in taken {
-        if offset + plan.len_bytes <= start {
-            break;
-        }
-        offset = offset.max(end.next_multiple_of(BUFFER_ALIGN));
-    }
-    offset
-}
-
-/// Bytes that an arena for these activations needs.
-fn arena_bytes<'a>(activations: impl IntoIterator<Item = &'a ActivationPlan>) -> u64 {
-    activations.into_iter().map(|plan| plan.offset_bytes + plan.len_bytes).max().unwrap_or(0)
 }
 
 /// One program with every operand bound and the fewest barriers that keep its order. `kernels` are those of its target.
@@ -344,12 +255,11 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {
-            let plan = &arena[&operand];
-            Binding { buffer: BufferRef::Arena, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
+            let Activation { offset_bytes, len_bytes, .. } = arena[&operand];
+            Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes, writes }
         }
         Operand::Weight(id) => {
-            let index = weights.ids.iter().position(|&one| one == id).expect("every weight is placed");
-            let plan = &weights.weights[index];
+            let plan = &weights.weights[weights.index_of[id.0]];
             let buffer = BufferRef::Weights { slice: plan.slice };
             Binding { buffer, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
@@ -424,7 +334,6 @@ fn range_of(binding: &Binding) -> Range {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn parts_of_one_matrix_do_not_wait_for_each_other() {
@@ -445,26 +354,5 @@ mod tests {
         hazards.counted(&[arena(0, true)]);
         assert!(hazards.barrier_before(&[arena(512, false)], false));
         assert!(!hazards.barrier_before(&[arena(512, false)], false));
-    }
-
-    proptest! {
-        #[test]
-        fn values_alive_together_never_overlap(lives in prop::collection::vec((0u32..40, 0u32..10, 1u64..5000), 1..40)) {
-            let mut placed: Vec<ActivationPlan> = Vec::new();
-            for (first_use, length, len_bytes) in lives {
-                let last_use = first_use + length;
-                let (name, reason) = (String::new(), String::new());
-                let mut plan = ActivationPlan { name, offset_bytes: 0, len_bytes, first_use, last_use, reason };
-                plan.offset_bytes = lowest_free(&placed, &plan);
-                prop_assert!(plan.offset_bytes.is_multiple_of(BUFFER_ALIGN));
-                for other in &placed {
-                    let together = plan.first_use <= other.last_use && other.first_use <= plan.last_use;
-                    let apart = plan.offset_bytes >= other.offset_bytes + other.len_bytes
-                        || other.offset_bytes >= plan.offset_bytes + plan.len_bytes;
-                    prop_assert!(!together || apart);
-                }
-                placed.push(plan);
-            }
-        }
     }
 }

@@ -156,6 +156,15 @@ pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     groups
 }
 
+/// (KV group, layer within it) of each layer.
+fn caches(groups: &[KvGroup], n_layers: usize) -> Vec<(usize, usize)> {
+    let mut caches = vec![(0, 0); n_layers];
+    for (group, KvGroup { layers, .. }) in groups.iter().enumerate() {
+        layers.iter().enumerate().for_each(|(at, &layer)| caches[layer] = (group, at));
+    }
+    caches
+}
+
 /// A layer's cache.
 pub fn cache_layout(config: &ModelConfig, format: KvFormat) -> CacheLayout {
     CacheLayout { format, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim, page_tokens: PAGE_TOKENS }
@@ -185,19 +194,27 @@ fn select(
     kind: ProgramKind,
     options: SelectOptions,
 ) -> Vec<KernelDispatch> {
-    let graph = graph.graph();
     let groups = kv_groups(config);
-    let mut selector =
-        Selector { graph, config, weights, target, kind, groups: &groups, options, dispatches: Vec::new() };
-    for (node, live) in graph.nodes.iter().zip(selector.live_nodes()) {
-        if live {
-            selector.node(node);
-        }
+    let mut selector = Selector {
+        graph: graph.graph(),
+        verified: graph,
+        config,
+        weights,
+        target,
+        kind,
+        groups: &groups,
+        caches: &caches(&groups, config.layers.len()),
+        live: &live_nodes(graph.graph(), kind),
+        options,
+        dispatches: Vec::new(),
+    };
+    for (node, _) in graph.graph().nodes.iter().zip(selector.live).filter(|(_, live)| **live) {
+        selector.node(node);
     }
     if kind.samples() {
         selector.sample();
         if kind.rows == 1 {
-            fused_tail::merge(&mut selector.dispatches, target);
+            selector.dispatches = fused_tail::merge(selector.dispatches, target);
         }
         if target.counter_sync {
             chain::chain(&mut selector.dispatches);
@@ -206,32 +223,42 @@ fn select(
     selector.dispatches
 }
 
+/// Nodes that reach the cache or, where a program has logits, those.
+fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
+    let mut wanted = vec![false; graph.values.len()];
+    wanted[graph.logits.0] = kind.logits != LogitsRows::None;
+    let mut live = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        if node.op.writes_cache() || node.op.outputs().iter().any(|out| wanted[out.0]) {
+            live[index] = true;
+            for input in node.op.inputs() {
+                wanted[input.0] = true;
+            }
+        }
+    }
+    live
+}
+
 struct Selector<'a> {
     graph: &'a FusedGraph,
+    verified: &'a VerifiedGraph,
     config: &'a ModelConfig,
     weights: &'a PackedWeights,
     target: &'a Target,
     kind: ProgramKind,
     groups: &'a [KvGroup],
+    /// (KV group, layer within it) of each layer.
+    caches: &'a [(usize, usize)],
+    /// Of each node, whether the program needs it.
+    live: &'a [bool],
     options: SelectOptions,
     dispatches: Vec<KernelDispatch>,
 }
 
 impl Selector<'_> {
-    /// Nodes that reach the cache or, where a program has logits, those.
-    fn live_nodes(&self) -> Vec<bool> {
-        let mut wanted = vec![false; self.graph.values.len()];
-        wanted[self.graph.logits.0] = self.kind.logits != LogitsRows::None;
-        let mut live = vec![false; self.graph.nodes.len()];
-        for (index, node) in self.graph.nodes.iter().enumerate().rev() {
-            if node.op.writes_cache() || node.op.outputs().iter().any(|out| wanted[out.0]) {
-                live[index] = true;
-                for input in node.op.inputs() {
-                    wanted[input.0] = true;
-                }
-            }
-        }
-        live
+    /// The nodes that read a value, in order.
+    fn readers(&self, value: ValueId) -> impl Iterator<Item = &FusedNode> {
+        self.verified.readers(value).iter().map(|&node| &self.graph.nodes[node])
     }
 
     fn node(&mut self, node: &FusedNode) {
@@ -309,10 +336,7 @@ impl Selector<'_> {
 
     /// (KV group, layer within it) of a node.
     fn cache_of(&self, node: &FusedNode) -> (usize, usize) {
-        let layer = node.layer.expect("attention is inside a layer");
-        let in_group = |group: &KvGroup| group.layers.iter().position(|&one| one == layer);
-        let found = self.groups.iter().enumerate().find_map(|(index, group)| in_group(group).map(|at| (index, at)));
-        found.expect("every layer has a group")
+        self.caches[node.layer.expect("attention is inside a layer")]
     }
 
     fn logits_rows(&self) -> usize {

@@ -11,12 +11,50 @@ use crate::graph::ValueId;
 use crate::import::ModelConfig;
 
 /// A checked graph; the only input of `select`.
-pub struct VerifiedGraph(FusedGraph);
+pub struct VerifiedGraph {
+    graph: FusedGraph,
+    links: Links,
+}
 
 impl VerifiedGraph {
     /// The graph that was checked.
     pub fn graph(&self) -> &FusedGraph {
-        &self.0
+        &self.graph
+    }
+
+    /// The node that makes a value.
+    pub fn producer(&self, value: ValueId) -> Option<&FusedNode> {
+        self.links.producer[value.0].map(|node| &self.graph.nodes[node])
+    }
+
+    /// Indices of the nodes that read a value, in order, each once.
+    pub fn readers(&self, value: ValueId) -> &[usize] {
+        &self.links.readers[value.0]
+    }
+}
+
+/// Who makes and who reads each value.
+struct Links {
+    producer: Vec<Option<usize>>,
+    readers: Vec<Vec<usize>>,
+}
+
+impl Links {
+    fn of(graph: &FusedGraph) -> Links {
+        let n_values = graph.values.len();
+        let mut links = Links { producer: vec![None; n_values], readers: vec![Vec::new(); n_values] };
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for input in node.op.inputs() {
+                let readers = &mut links.readers[input.0];
+                if readers.last() != Some(&index) {
+                    readers.push(index);
+                }
+            }
+            for out in node.op.outputs() {
+                links.producer[out.0] = Some(index);
+            }
+        }
+        links
     }
 }
 
@@ -26,33 +64,34 @@ impl FusedGraph {
     /// # Panics
     /// When an operation fails, naming it.
     pub fn verify(self, config: &ModelConfig) -> VerifiedGraph {
+        let links = Links::of(&self);
         let mut made = vec![false; self.values.len()];
         for node in &self.nodes {
-            if let Err(what) = self.check(node, &mut made, config) {
+            if let Err(what) = self.check(node, &mut made, &links, config) {
                 let layer = node.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
                 panic!("{}{layer}: {what}", self.describe(&node.op));
             }
         }
         assert!(made[self.logits.0], "no operation makes the logits");
         self.check_rotations(config);
-        VerifiedGraph(self)
+        VerifiedGraph { graph: self, links }
     }
 
     /// All heads of query and key of a layer with a rotary embedding are rotated once, and those of other layers are not.
     fn check_rotations(&self, config: &ModelConfig) {
-        for (index, layer) in config.layers.iter().enumerate() {
-            let of_layer = self.nodes.iter().filter(|node| node.layer == Some(index));
-            let parts = of_layer.flat_map(|node| match &node.op {
-                FusedOp::Heads(step) => &step.parts[..],
-                _ => &[],
-            });
-            let rotated: usize = parts.filter(|part| part.rope).map(|part| part.n_heads).sum();
+        let mut rotated = vec![0; config.layers.len()];
+        for node in &self.nodes {
+            if let (Some(layer), FusedOp::Heads(step)) = (node.layer, &node.op) {
+                rotated[layer] += step.parts.iter().filter(|part| part.rope).map(|part| part.n_heads).sum::<usize>();
+            }
+        }
+        for (index, (layer, rotated)) in config.layers.iter().zip(rotated).enumerate() {
             let expected = if layer.rope.is_some() { config.n_heads + config.n_kv_heads } else { 0 };
             assert_eq!(rotated, expected, "heads of layer {index} that are rotated, of query and key");
         }
     }
 
-    fn check(&self, node: &FusedNode, made: &mut [bool], config: &ModelConfig) -> Result<(), String> {
+    fn check(&self, node: &FusedNode, made: &mut [bool], links: &Links, config: &ModelConfig) -> Result<(), String> {
         for input in node.op.inputs() {
             ensure(made[input.0], || format!("value {} is read before it is made", self.values[input.0].name))?;
         }
@@ -82,7 +121,7 @@ impl FusedGraph {
             FusedOp::Attention { query, scale, out } => {
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;
                 self.check_width("heads", config.n_heads * config.head_dim, *out)?;
-                self.check_scale(*query, *scale, config)
+                self.check_scale(*query, *scale, links, config)
             }
             FusedOp::Elementwise { input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
@@ -119,14 +158,12 @@ impl FusedGraph {
     }
 
     /// The scale is the config's, and the heads steps that make the query multiply by it, together.
-    fn check_scale(&self, query: ValueId, scale: f32, config: &ModelConfig) -> Result<(), String> {
+    fn check_scale(&self, query: ValueId, scale: f32, links: &Links, config: &ModelConfig) -> Result<(), String> {
         let expected = config.query_scale;
         ensure(scale == expected, || format!("scale is {scale}, expected {expected}, the config's"))?;
-        let heads_step = |value| {
-            self.nodes.iter().find_map(|node| match &node.op {
-                FusedOp::Heads(step) if step.out == Some(value) => Some(step),
-                _ => None,
-            })
+        let heads_step = |value: ValueId| match &self.nodes[links.producer[value.0]?].op {
+            FusedOp::Heads(step) => Some(step),
+            _ => None,
         };
         let (mut value, mut scaled_by) = (query, 1.0);
         while let Some(step) = heads_step(value) {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use unicorn_artifact::account::size;
+use unicorn_artifact::amount::at_least;
 use unicorn_artifact::fit::longest_context;
 use unicorn_artifact::{MachinePlan, Tier};
 use unicorn_kernels::KvFormat;
@@ -56,9 +57,9 @@ fn slowest(machine: &MachinePlan) -> Option<(Tier, u64)> {
 
 fn more_memory(machine: &MachinePlan, short_bytes: u64) -> Option<WayOut> {
     let (tier, budget_bytes) = slowest(machine)?;
-    let mib = (budget_bytes + short_bytes).div_ceil(1 << 20);
-    let line = format!("more memory: {mib} MiB of {} are enough, if the machine can give them", tier.name());
-    Some((line, Some(Remedy::Memory { tier, bytes: mib << 20 })))
+    let bytes = budget_bytes + short_bytes;
+    let line = format!("more memory: {} of {} are enough, if the machine can give them", at_least(bytes), tier.name());
+    Some((line, Some(Remedy::Memory { tier, bytes })))
 }
 
 fn shorter_context(machine: &MachinePlan, demand: &Demand) -> WayOut {

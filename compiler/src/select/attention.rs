@@ -68,22 +68,22 @@ impl Selector<'_> {
     /// Whether attention does this step as its prologue: in a program whose rows are alone, where q, k and v come together
     /// and there is an attention. (The last layer of a program without logits only fills its cache.)
     pub(super) fn folds_into_attention(&self, step: &HeadsStep) -> bool {
-        let reads = |node: &&FusedNode| matches!(node.op, FusedOp::Attention { query, .. } if Some(query) == step.out);
-        let (Some(node), true) = (self.graph.nodes.iter().find(reads), self.options.fold && self.rows_are_alone())
-        else {
-            return false;
-        };
+        let (Some(heads), true) = (step.out, self.options.fold && self.rows_are_alone()) else { return false };
+        let is_attention = |&&node: &&usize| matches!(self.graph.nodes[node].op, FusedOp::Attention { .. });
+        let Some(&index) = self.verified.readers(heads).iter().find(is_attention) else { return false };
+        let node = &self.graph.nodes[index];
         let FusedOp::Attention { query, out, .. } = node.op else { unreachable!("just matched") };
-        let live = self.graph.nodes.iter().zip(self.live_nodes()).any(|(one, live)| live && std::ptr::eq(one, node));
         let fits = |spec: AttentionSpec| spec.shared_bytes() <= self.target.shared_memory_bytes;
-        live && self.heads_spec(node, step).is_qkv() && fits(self.attention_spec(node, query, out, Some(step)))
+        self.live[index]
+            && self.heads_spec(node, step).is_qkv()
+            && fits(self.attention_spec(node, query, out, Some(step)))
     }
 
     fn heads_before(&self, query: ValueId) -> Option<&HeadsStep> {
-        self.graph.nodes.iter().find_map(|node| match &node.op {
-            FusedOp::Heads(step) if step.out == Some(query) && self.folds_into_attention(step) => Some(step),
+        match &self.verified.producer(query)?.op {
+            FusedOp::Heads(step) if self.folds_into_attention(step) => Some(step),
             _ => None,
-        })
+        }
     }
 
     pub(super) fn attention(&mut self, node: &FusedNode, query: ValueId, out: ValueId) {

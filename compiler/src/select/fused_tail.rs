@@ -6,7 +6,7 @@
 //!
 //! A norm by itself zeroes nothing: where norms are not folded into matmuls, gate and up do without down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
@@ -19,21 +19,26 @@ use crate::graph::ValueId;
 /// What a matmul reads whose maker can do it.
 const CODES: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
 
-/// Takes every matmul out of the programs of one row that the dispatch before it can do, on targets whose kernels do.
-pub fn merge(dispatches: &mut Vec<KernelDispatch>, target: &Target) {
-    let Some(tuning) = target.fused_tail else { return };
-    let mut maker = 1;
-    while maker + 1 < dispatches.len() {
-        if let Some(merger) = Merger::of(dispatches, maker, tuning, target.shared_memory_bytes) {
-            merger.apply(dispatches);
+/// The dispatches of a program of one row without every matmul that the dispatch before it can do, on targets whose kernels do.
+pub fn merge(dispatches: Vec<KernelDispatch>, target: &Target) -> Vec<KernelDispatch> {
+    let Some(tuning) = target.fused_tail else { return dispatches };
+    let users = users(&dispatches);
+    let mut merged: Vec<KernelDispatch> = Vec::with_capacity(dispatches.len());
+    let mut rest = VecDeque::from(dispatches);
+    while !rest.is_empty() {
+        if let Some(before) = merged.last_mut()
+            && let Some(merger) = Merger::of(before, rest.make_contiguous(), &users, tuning, target.shared_memory_bytes)
+        {
+            merger.apply(before, &mut rest);
         }
-        maker += 1;
+        merged.extend(rest.pop_front());
     }
+    merged
 }
 
-/// A dispatch, and the matmul behind it that becomes a part of it.
+/// A dispatch, and the matmul behind it that becomes a part of it: the first two of those that are left.
 struct Merger {
-    maker: usize,
+    /// Which of those that are left reads the result.
     reader: usize,
     weights: Operand,
     /// The matmul's result.
@@ -43,44 +48,48 @@ struct Merger {
 }
 
 impl Merger {
+    /// `rest` are the dispatches behind `before`; `users` counts those of each operand in the whole program.
     fn of(
-        dispatches: &[KernelDispatch],
-        maker: usize,
+        before: &KernelDispatch,
+        rest: &[KernelDispatch],
+        users: &BTreeMap<Operand, usize>,
         tuning: FusedTailTuning,
         shared_memory_bytes: usize,
     ) -> Option<Merger> {
-        let next = next_spec(&dispatches[maker + 1])?;
-        let (made, of_matmul) = (by_role(&dispatches[maker]).remove(&Role::Encoded)?, by_role(&dispatches[maker + 1]));
+        let [maker, matmul, behind @ ..] = rest else { return None };
+        let next = next_spec(matmul)?;
+        let (made, of_matmul) = (by_role(maker).remove(&Role::Encoded)?, by_role(matmul));
         let Operand::Value(sums) = of_matmul[&Role::Output] else { return None };
         // Parts of a matrix that was cut all write there, and so more dispatches use it.
-        let readers = users(dispatches, Operand::Value(sums));
-        let reader = *readers.last()?;
-        let is_between_them = users(dispatches, made) == [maker, maker + 1] && readers == [maker + 1, reader];
-        let is_normed = by_role(&dispatches[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
-        let clearing = dispatches[maker - 1].spec.clearing(next.layout.rows.next_multiple_of(4))?;
-        let reading = dispatches[reader].spec.reading_fixed_sums()?;
-        let mut merged = dispatches[maker].spec.with_fused_tail(next)?;
+        let is_between_them = users[&made] == 2 && matmul.operands.contains(&made) && users[&Operand::Value(sums)] == 2;
+        if !is_between_them {
+            return None;
+        }
+        let reader = behind.iter().position(|dispatch| dispatch.operands.contains(&Operand::Value(sums)))?;
+        let is_normed = by_role(&behind[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
+        let clearing = before.spec.clearing(next.layout.rows.next_multiple_of(4))?;
+        let reading = behind[reader].spec.reading_fixed_sums()?;
+        let mut merged = maker.spec.with_fused_tail(next)?;
         if let KernelSpec::DecodeAttention(spec) = &mut merged {
             spec.words_ahead = tuning.words_ahead;
         }
-        let fits = is_little(&merged, dispatches[maker].workgroups, tuning, shared_memory_bytes);
-        (is_between_them && is_normed && fits).then_some(Merger {
-            maker,
-            reader,
+        let fits = is_little(&merged, maker.workgroups, tuning, shared_memory_bytes);
+        (is_normed && fits).then_some(Merger {
+            reader: reader + 2,
             weights: of_matmul[&Role::Weights],
             sums,
             specs: [clearing, merged, reading],
         })
     }
 
-    fn apply(self, dispatches: &mut Vec<KernelDispatch>) {
+    fn apply(self, before: &mut KernelDispatch, rest: &mut VecDeque<KernelDispatch>) {
         let sums = Operand::Sums(self.sums);
         let [clearing, merged, reading] = self.specs;
-        rebind(&mut dispatches[self.maker - 1], clearing, &[(Role::ClearedFixedSums, sums)]);
-        rebind(&mut dispatches[self.maker], merged, &[(Role::TailWeights, self.weights), (Role::FixedSums, sums)]);
-        rebind(&mut dispatches[self.reader], reading, &[(Role::InputFixedSums, sums)]);
-        let matmul = dispatches.remove(self.maker + 1);
-        let maker = &mut dispatches[self.maker];
+        rebind(before, clearing, &[(Role::ClearedFixedSums, sums)]);
+        rebind(&mut rest[0], merged, &[(Role::TailWeights, self.weights), (Role::FixedSums, sums)]);
+        rebind(&mut rest[self.reader], reading, &[(Role::InputFixedSums, sums)]);
+        let matmul = rest.remove(1).expect("a matmul is behind its maker");
+        let maker = &mut rest[0];
         maker.weight_bytes += matmul.weight_bytes;
         let (_, name) = matmul.label.split_once('.').unwrap_or(("", &matmul.label));
         maker.label = format!("{}+{name}", maker.label);
@@ -113,8 +122,15 @@ fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTunin
     added <= tuning.max_added && held <= tuning.max_groups && shared_bytes <= shared_memory_bytes
 }
 
-fn users(dispatches: &[KernelDispatch], operand: Operand) -> Vec<usize> {
-    (0..dispatches.len()).filter(|&at| dispatches[at].operands.contains(&operand)).collect()
+/// How many dispatches use each operand.
+fn users(dispatches: &[KernelDispatch]) -> BTreeMap<Operand, usize> {
+    let mut users = BTreeMap::new();
+    for dispatch in dispatches {
+        for operand in dispatch.operands.iter().copied().collect::<BTreeSet<Operand>>() {
+            *users.entry(operand).or_insert(0) += 1;
+        }
+    }
+    users
 }
 
 fn by_role(dispatch: &KernelDispatch) -> BTreeMap<Role, Operand> {

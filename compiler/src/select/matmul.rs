@@ -57,7 +57,7 @@ impl Selector<'_> {
     /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
     /// one row, if a workgroup has room for the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
-        let mut readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&step.out));
+        let mut readers = self.readers(step.out);
         let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
         let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
         // A matrix that is cut would do the norm again with each part, and write its sum more than once.
@@ -69,10 +69,10 @@ impl Selector<'_> {
     }
 
     fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
-        self.graph.nodes.iter().find_map(|node| match &node.op {
+        match &self.verified.producer(input)?.op {
             FusedOp::Norm(step) if step.out == input && self.folds_into(step).is_some() => Some(step),
             _ => None,
-        })
+        }
     }
 
     /// Whether a matmul makes logits for one row of several.
@@ -115,8 +115,7 @@ impl Selector<'_> {
 
     /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
-        let readers = self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value));
-        let mut formats = readers.map(|node| self.matmul_input(node));
+        let mut formats = self.readers(value).map(|node| self.matmul_input(node));
         let first = formats.next().flatten();
         first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
     }
@@ -149,7 +148,7 @@ impl Selector<'_> {
 
     /// Whether a value is q, k or v.
     fn becomes_heads(&self, value: ValueId) -> bool {
-        self.graph.nodes.iter().filter(|node| node.op.inputs().contains(&value)).any(|node| match &node.op {
+        self.readers(value).any(|node| match &node.op {
             FusedOp::Heads(_) => true,
             FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
             _ => false,

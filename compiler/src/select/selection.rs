@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use unicorn_artifact::LogitsRows;
 use unicorn_kernels::KernelSpec;
 use unicorn_kernels::bandwidth_probe::BandwidthProbeSpec;
@@ -66,7 +67,7 @@ impl Selection {
         options: SelectOptions,
     ) -> Selection {
         let of_target = |target: &Target| TargetSelection::of(graph, config, weights, target, options);
-        let targets: Vec<TargetSelection> = targets.iter().map(of_target).collect();
+        let targets: Vec<TargetSelection> = targets.par_iter().map(of_target).collect();
         let programs = || targets.iter().flat_map(|target| &target.programs).map(|program| program.kind);
         let of_all_rows = programs().filter(|kind| kind.logits == LogitsRows::All);
         Selection {
@@ -101,10 +102,13 @@ impl TargetSelection {
             if found.has_program(kind, &dispatches) {
                 continue;
             }
-            let kernels = dispatches.iter().map(|dispatch| {
-                *kernel_of_spec
-                    .entry(dispatch.spec.clone())
-                    .or_insert_with(|| found.add_kernel(dispatch.spec.clone(), options))
+            let kernels = dispatches.iter().map(|dispatch| match kernel_of_spec.get(&dispatch.spec) {
+                Some(&kernel) => kernel,
+                None => {
+                    let kernel = found.add_kernel(dispatch.spec.clone(), options);
+                    kernel_of_spec.insert(dispatch.spec.clone(), kernel);
+                    kernel
+                }
             });
             let kernels = kernels.collect();
             found.programs.push(SelectedProgram { kind, dispatches, kernels });
