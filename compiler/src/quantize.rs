@@ -2,12 +2,16 @@
 //!
 //! Nothing is known here but the weights and, where the caller has it, how strongly each column is driven. How the search
 //! was chosen, with figures, is told in `docs/quantization.md`.
+//!
+//! Loops over rows are compiled for AVX2 as well, and everything inside them with them (`inline(always)`). The results are the
+//! same bits: no sum changes its order, and no multiplication is contracted with an addition.
 
 mod int4_group;
 mod int8_group;
 mod lanes;
 
 use half::f16;
+use multiversion::multiversion;
 use unicorn_artifact::int4::{INT8_GROUP, Int4Params};
 
 use int4_group::{MAX_INT4_WEIGHT, quantize_int4_group};
@@ -58,6 +62,7 @@ pub fn quantize_int4_row(
 ///
 /// # Panics
 /// If a length is not as above.
+#[multiversion(targets("x86_64+avx2"))]
 pub fn quantize_int8_row(row: &[f32], codes: &mut [i8], scales: &mut [f16]) -> Result<ErrorSum, usize> {
     check_lengths(row, INT8_GROUP, codes.len(), scales.len());
     let mut sum = ErrorSum::default();
@@ -107,6 +112,7 @@ impl ErrorSum {
     }
 }
 
+#[multiversion(targets("x86_64+avx2"))]
 fn quantize_int4_groups<const GROUP: usize>(
     row: &[f32],
     column_weight: Option<&[f32]>,

@@ -45,6 +45,7 @@ const CANDIDATES: [(f32, f32); 12] = [
 ];
 
 /// Writes the codes of one group. Weights must be within ±[`MAX_INT4_WEIGHT`]; the error is not weighted.
+#[inline(always)]
 pub fn quantize_int4_group<const GROUP: usize>(
     weights: &[f32; GROUP],
     importance: &[f32; GROUP],
@@ -76,6 +77,7 @@ pub fn quantize_int4_group<const GROUP: usize>(
 }
 
 /// The best candidate, with its step refitted; none if no window explains anything.
+#[inline(always)]
 fn search<const GROUP: usize>(weights: &[f32; GROUP], importance: &[f32; GROUP], plain_zero: f32) -> Option<Window> {
     let mut best_gain = 0.0;
     let mut best = None;
@@ -101,6 +103,7 @@ struct Window {
 
 impl Window {
     /// What a GPU will see of `params`.
+    #[inline(always)]
     fn of(params: Int4Params, inverse_unit: f32) -> Window {
         Window { step: params.scale() * inverse_unit, zero: f32::from(params.zero()) }
     }
@@ -118,6 +121,7 @@ impl Window {
         }
     }
 
+    #[inline(always)]
     fn fit<const GROUP: usize>(self, weights: &[f32; GROUP], importance: &[f32; GROUP]) -> Fit {
         let (mut level_weight, mut level_level) = ([0.0; LANES], [0.0; LANES]);
         self.for_each_level(weights, |lane, index, level| {
@@ -128,6 +132,7 @@ impl Window {
         Fit { level_weight: sum(level_weight), level_level: sum(level_level) }
     }
 
+    #[inline(always)]
     fn error<const GROUP: usize>(self, weights: &[f32; GROUP], importance: &[f32; GROUP]) -> f32 {
         let mut squared_error = [0.0; LANES];
         self.for_each_level(weights, |lane, index, level| {
@@ -138,6 +143,7 @@ impl Window {
     }
 
     /// Writes the codes; returns the squared error and the squared weights, in units.
+    #[inline(always)]
     fn encode<const GROUP: usize>(self, weights: &[f32; GROUP], codes: &mut [u8; GROUP]) -> (f32, f32) {
         let (mut squared_error, mut squared_weight) = ([0.0; LANES], [0.0; LANES]);
         self.for_each_level(weights, |lane, index, level| {
@@ -158,16 +164,19 @@ struct Fit {
 
 impl Fit {
     /// A²/B, what the window explains of the group's weighted square sum.
+    #[inline(always)]
     fn gain(&self) -> f32 {
         self.level_weight * self.step()
     }
 
+    #[inline(always)]
     fn step(&self) -> f32 {
         if self.level_level > 0.0 { self.level_weight / self.level_level } else { 0.0 }
     }
 }
 
 /// `importance` with its largest at 1; all ones where that cannot be.
+#[inline(always)]
 fn normalised<const GROUP: usize>(importance: &[f32; GROUP]) -> [f32; GROUP] {
     let inverse = 1.0 / fold(importance, larger);
     if inverse.is_finite() && inverse > 0.0 { importance.map(|value| value * inverse) } else { [1.0; GROUP] }
