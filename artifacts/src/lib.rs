@@ -37,6 +37,7 @@ pub mod modules;
 #[cfg(feature = "write")]
 mod partial;
 pub mod plan;
+pub mod printable;
 #[cfg(feature = "write")]
 pub mod rewrite;
 pub mod step;
@@ -63,6 +64,7 @@ pub use modules::{MatrixElement, MatrixShape, ModuleNeeds, ModuleRecord, ModuleS
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };
+pub use printable::printable;
 pub use tokenizer::TokenizerSection;
 pub use view::{ArtifactView, ReadError};
 #[cfg(feature = "write")]

@@ -131,6 +131,13 @@ impl MappedFile {
     }
 }
 
+/// From now on a read behind the end of a mapped file that was cut reaches the handlers of SIGBUS that are installed after this, and
+/// no other: the standard library's, which looks for stack overflows, would end the process.
+pub fn release_sigbus() {
+    // SAFETY: the default action of a signal runs no code of ours, and Linux reports stack overflows as SIGSEGV.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
 /// Of this system.
 fn page_bytes() -> usize {
     // SAFETY: it takes and gives a number.

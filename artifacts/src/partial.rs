@@ -21,7 +21,7 @@ use tempfile::NamedTempFile;
 /// # Errors
 /// Where no file can be made in the folder of `path`.
 pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".unicorn-").suffix(".partial");
     let unnamed = || builder.make_in(folder, |_| unnamed_in(folder));
@@ -30,6 +30,11 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
         Ok(()) => unnamed(),
         Err(_) => builder.tempfile_in(folder),
     }
+}
+
+/// The folder that a file of this path lies in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Where the file can be opened again, named or not.

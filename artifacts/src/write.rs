@@ -42,6 +42,16 @@ impl ArtifactWriter {
         replacement_of(path).map(drop)
     }
 
+    /// Bytes that this user can still write to the file system of the folder of `path`; `None`: it does not report them.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
+        let found = rustix::fs::statvfs(partial::folder_of(path))?;
+        // File systems without a size of their own, such as some of user space, report zeros.
+        Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
+    }
+
     /// Begins an artifact of `n_slices` weight sections that will be named `path`.
     ///
     /// # Errors

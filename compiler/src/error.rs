@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use unicorn_artifact::Tier;
+use unicorn_artifact::account::size;
 use unicorn_artifact::machine::MachineError;
 use unicorn_kernels::KvFormat;
 
@@ -21,6 +22,33 @@ pub enum CompileError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// No file can be made where the output should be.
+    #[error("{}: file cannot be written: {source}", path.display())]
+    Unwritable {
+        /// The output.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The output would replace a file of another kind.
+    #[error("{}: file exists and is no artifact, expected a new name or an artifact to replace", path.display())]
+    Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The disk has less space than the artifact needs.
+    #[error(
+        "{}: disk is too full, artifact needs about {}, found {} free; {} are missing",
+        path.display(), size(*needed_bytes), size(*free_bytes), size(needed_bytes - free_bytes)
+    )]
+    DiskFull {
+        /// What would have been written.
+        path: PathBuf,
+        /// Its predicted length.
+        needed_bytes: u64,
+        /// Less than `needed_bytes`.
+        free_bytes: u64,
+    },
     /// A file is not what its name says: cut, lying header, bad JSON.
     #[error("{}: {what}", path.display())]
     Malformed {
@@ -28,6 +56,26 @@ pub enum CompileError {
         path: PathBuf,
         /// What is wrong with it, and what was expected.
         what: String,
+    },
+    /// What was given as a model is something else.
+    #[error("{}: {found}", path.display())]
+    NotAModel {
+        /// What was given.
+        path: PathBuf,
+        /// What it is.
+        found: NotAModel,
+    },
+    /// A GGUF file has tensors of a type that is not read.
+    #[error("{}: tensor {tensor} has GGUF type {found}, supported are: {supported}", path.display())]
+    TensorType {
+        /// The file.
+        path: PathBuf,
+        /// Its first tensor of such a type.
+        tensor: String,
+        /// As ggml calls it.
+        found: String,
+        /// All that are read, separated by commas.
+        supported: &'static str,
     },
     /// The model's architecture is none that is known.
     #[error("architecture {found} is not supported; supported are: {supported}")]
@@ -100,6 +148,41 @@ pub enum CompileError {
     /// [`Progress`](crate::Progress) returned `Break`. Nothing half-written is left.
     #[error("compile was cancelled")]
     Cancelled,
+}
+
+/// What people give to a compiler that is no model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAModel {
+    /// An artifact.
+    #[error("file is an artifact, which is compiled already")]
+    Artifact,
+    /// A LoRA folder: what it adds to another model.
+    #[error("folder is a LoRA adapter{}, expected a whole model", base.as_ref().map_or(String::new(), |base| format!(" of {base}")))]
+    Adapter {
+        /// The model that it changes, as it is named there.
+        base: Option<String>,
+    },
+    /// Weights as PyTorch saves them, which are programs to be run.
+    #[error("weights are a PyTorch checkpoint, expected safetensors or GGUF")]
+    PyTorch,
+    /// A safetensors file without the files beside it.
+    #[error("file has weights alone, expected the folder with config.json that it lies in")]
+    WeightsAlone,
+    /// A folder with several models.
+    #[error("folder has {} models, expected one of {}", files.len(), files.join(", "))]
+    SeveralGguf {
+        /// Their names; of a split model, the first part.
+        files: Vec<String>,
+    },
+    /// Nothing on this machine; it reads like the name of a model on Hugging Face.
+    #[error(
+        "no such folder; it reads like a model's name on Hugging Face, expected a folder or a file on this machine"
+    )]
+    HubName,
+    /// None of these.
+    #[error("file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)")]
+    Unknown,
 }
 
 /// A change that would make a model fit.

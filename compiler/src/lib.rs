@@ -35,6 +35,7 @@ mod progress;
 mod export;
 mod kernel_set;
 mod outputs;
+mod prediction;
 mod replan;
 mod report;
 
@@ -84,13 +85,15 @@ use verify::VerifiedGraph;
 use weights::{PackedWeight, PackedWeights};
 
 pub use emit::Form;
-pub use error::{CompileError, Remedy, Result};
+pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
+pub use import::TRIAL_THREAD;
 pub use options::CompileOptions;
-pub use outputs::{check_export, check_replaced, write_text};
+pub use outputs::{check_export, check_kind, check_replaced, write_text};
+pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
-pub use report::{PlanReport, Report, TensorFigures};
+pub use report::{MachineFit, PlanReport, Report, TensorFigures};
 pub use weights::{FormatPolicy, WeightsOption};
 
 pub use unicorn_artifact::machine::{Machine, MachineError, MachineTier};
@@ -131,11 +134,14 @@ pub struct Planned {
 ///
 /// # Errors
 /// See [`CompileError`]. `output` is then as it was, and nothing half-written is left. An `output` that would take the place of the
-/// model itself is refused before anything is read.
+/// model itself is refused before anything is read, and one that its disk has no room for before any weight is.
 pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     outputs::check_artifact(source, output)?;
     let mut stages = Stages::new(progress);
     let planned = plan_stages(source, options, &mut stages)?;
+    let prediction = Prediction::of(&planned, output);
+    prediction.check(output)?;
+    progress::check(stages.progress.planned(&prediction))?;
     let kernels = stages.kernels(&planned)?;
     let importance = stages.importance(source, &planned, options)?;
     let mut artifact = stages.weights(source, output, &planned, &importance)?;
@@ -144,7 +150,7 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     for form in &options.emit {
         form.write(output, &planned)?;
     }
-    Ok(Report::new(&planned, &meta, &artifact, stages.seconds))
+    Ok(Report::new(&planned, options.policy, &meta, &artifact, stages.seconds))
 }
 
 /// Plans the model at `source`: everything but SPIR-V and weight bytes, of which none is read.
@@ -380,12 +386,12 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     }
 }
 
-/// The folder's name, or the file's without its ending.
+/// The folder's name, or the file's without its ending and its number among several.
 fn model_name(source: Source) -> String {
     let (Source::Model(path) | Source::Synthetic(path)) = source;
     let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json"));
-    stem.unwrap_or(&name).to_owned()
+    let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json")).unwrap_or(&name);
+    import::part_of(stem).map_or(stem, |(name, _, _)| name).to_owned()
 }
 
 /// Where a text form of `output` goes: `model.unicorn` → `model.graph.txt`.

@@ -15,7 +15,18 @@ use crate::error::{CompileError, Result};
 /// When no file can be made in its folder, when something else than a file has its name, and what [`check_replaced`] says.
 pub fn check_artifact(source: Source, output: &Path) -> Result<()> {
     check_replaced(source, output)?;
-    ArtifactWriter::check(output).map_err(CompileError::io(output))
+    ArtifactWriter::check(output).map_err(|source| CompileError::Unwritable { path: output.into(), source })
+}
+
+/// Checks that an artifact at `output` replaces at most another artifact, or an empty file: a slip of the fingers should not cost a
+/// text. [`compile`](crate::compile) itself replaces any file but the model's.
+///
+/// # Errors
+/// [`CompileError::Exists`].
+pub fn check_kind(output: &Path) -> Result<()> {
+    let is_other =
+        std::fs::metadata(output).is_ok_and(|found| found.is_file() && found.len() > 0) && !is_artifact(output);
+    if is_other { Err(CompileError::Exists { path: output.into() }) } else { Ok(()) }
 }
 
 /// Checks that `output`, whatever it will be, takes the place of no file of the model.
@@ -82,7 +93,7 @@ fn place(path: &Path) -> Option<PathBuf> {
 /// What `import` reads of a Hugging Face folder, by name.
 fn is_model_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let weights = [".safetensors", ".safetensors.index.json"];
+    let weights = [".safetensors", ".safetensors.index.json", ".gguf"];
     weights.iter().any(|ending| name.ends_with(ending)) || SMALL_MODEL_FILES.contains(&&*name)
 }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::error::{CompileError, Result};
+use crate::prediction::Prediction;
 
 /// A part of the work, in the order in which a compile does them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,12 @@ pub trait Progress {
     /// `stage` begins; the amounts of its [`Progress::advance`] calls add up to `total`.
     fn stage(&mut self, stage: Stage, total: u64) -> ControlFlow<()> {
         let _ = (stage, total);
+        ControlFlow::Continue(())
+    }
+
+    /// The plan is made, and the artifact will be as `prediction` says; called once, before any weight is read.
+    fn planned(&mut self, prediction: &Prediction) -> ControlFlow<()> {
+        let _ = prediction;
         ControlFlow::Continue(())
     }
 

@@ -1,21 +1,25 @@
 //! What a compile did, in figures that were measured in it.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-use unicorn_artifact::{Account, Meta, Plan, TensorReport};
+use unicorn_artifact::account::size;
+use unicorn_artifact::{Account, Budget, Machine, Meta, Plan, TensorReport, fit, printable};
 
-use crate::fuse::FusedGraph;
+use crate::fuse::{FusedGraph, Matrix};
 use crate::import::Checkpoint;
 use crate::pack::Errors;
 use crate::progress::Stage;
 use crate::quantize::ErrorSum;
-use crate::weights::FormatPolicy;
+use crate::weights::{FormatPolicy, WeightsOption};
 use crate::{Planned, Written};
 
 /// What a compile made, measured in it. `Display` gives it for people, serde as one object.
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Report {
+    /// Name of the model: of its folder, or of its file without the ending.
+    pub name: String,
     /// As the model names it.
     pub architecture: String,
     /// Numbers in all of the model's tensors.
@@ -28,6 +32,8 @@ pub struct Report {
     pub skipped_bytes: u64,
     /// Length of the file.
     pub artifact_bytes: u64,
+    /// Format of the weight matrices inside layers, such as `int4 in groups of 32`.
+    pub weights: String,
     /// Packed weights with scales, zero points and padding.
     pub weight_bytes: u64,
     /// `weight_bytes`, but for tables that exist only in the file (RoPE), over parameters.
@@ -38,10 +44,30 @@ pub struct Report {
     pub relative_error: f64,
     /// Where it all will lie.
     pub account: Account,
+    /// The machines that are known by name, and whether the artifact with its planned context fits there.
+    pub machines: Vec<MachineFit>,
+    /// Kinds of devices that there are kernels for.
+    pub targets: Vec<String>,
+    /// Whether the model came with a tokenizer.
+    pub has_tokenizer: bool,
+    /// Whether it came with a chat template.
+    pub has_chat_template: bool,
     /// How long each stage took, in order.
     pub seconds: Vec<(Stage, f64)>,
     /// One a source tensor, in the order of names.
     pub tensors: Vec<TensorFigures>,
+}
+
+/// A machine that is known by name.
+#[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct MachineFit {
+    /// As machines are named for a plan.
+    pub machine: String,
+    /// Whether its memory is enough.
+    pub fits: bool,
+    /// Where it fits: an upper bound from the machine's bandwidths, at the end of the planned context.
+    pub estimated_tokens_per_s: Option<f64>,
 }
 
 /// What became of one source tensor.
@@ -59,14 +85,28 @@ pub struct TensorFigures {
 }
 
 impl Report {
-    pub(crate) fn new(planned: &Planned, meta: &Meta, artifact: &Written, seconds: Vec<(Stage, f64)>) -> Report {
+    pub(crate) fn new(
+        planned: &Planned,
+        policy: FormatPolicy,
+        meta: &Meta,
+        artifact: &Written,
+        seconds: Vec<(Stage, f64)>,
+    ) -> Report {
         let (checkpoint, plan) = (&planned.checkpoint, &planned.placement.plan);
         let is_rope = |name: &str| name.starts_with("rope.");
         let weight_bytes =
             plan.weights.iter().filter(|weight| !is_rope(&weight.name)).map(|weight| weight.len_bytes).sum();
         let mut total_error = ErrorSum::default();
         artifact.errors.values().for_each(|error| total_error.merge(error));
+        let FormatPolicy { weights, group } = policy;
+        let groups = if weights == WeightsOption::Int4 { format!(" in groups of {group}") } else { String::new() };
         Report {
+            name: meta.model.name.clone(),
+            weights: format!("{}{groups}", weights.name()),
+            machines: machines(plan),
+            targets: planned.selection.targets.iter().map(|target| target.target.name.into()).collect(),
+            has_tokenizer: !checkpoint.tokenizer.tokenizer_json.is_empty(),
+            has_chat_template: checkpoint.tokenizer.chat_template.is_some(),
             architecture: meta.model.architecture.clone(),
             parameters: meta.model.parameters,
             source_bytes: checkpoint.source_bytes,
@@ -142,41 +182,84 @@ impl TensorFigures {
     }
 }
 
+/// Nine lines: what the artifact is, its size, what a token reads, where it fits.
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        for tensor in &self.tensors {
-            if tensor.format != VECTOR_FORMAT {
-                let (bits, error) = (tensor.bits_per_weight, tensor.relative_error);
-                writeln!(
-                    f,
-                    "{:<48} {:>8} {bits:6.3} bits/weight, relative error {error:.5}",
-                    tensor.name, tensor.format
-                )?;
-            }
-        }
-        writeln!(f, "{}: {} parameters, {:.1} MiB read", self.architecture, self.parameters, mib(self.source_bytes))?;
-        if self.skipped_tensors > 0 {
-            let bytes = mib(self.skipped_bytes);
-            writeln!(f, "skipped {} tensors of the vision tower and projector, {bytes:.1} MiB", self.skipped_tensors)?;
-        }
+        let millions = self.parameters as f64 / 1e6;
+        writeln!(f, "{}: {}, {millions:.1} million parameters", printable(&self.name), printable(&self.architecture))?;
+        writeln!(f, "  artifact  {}, made from {}", size(self.artifact_bytes), size(self.source_bytes))?;
+        let (bits, error) = (self.bits_per_weight, self.relative_error);
+        let skipped = match self.skipped_tensors {
+            0 => String::new(),
+            tensors => format!("; {tensors} tensors of a vision tower are left out, {}", size(self.skipped_bytes)),
+        };
         writeln!(
             f,
-            "artifact {:.1} MiB, weights {:.1} MiB ({:.3} bits/weight), {:.1} MiB read per token, relative error {:.5}",
-            mib(self.artifact_bytes),
-            mib(self.weight_bytes),
-            self.bits_per_weight,
-            mib(self.weight_bytes_per_token),
-            self.relative_error,
+            "  weights   {}: {}, {bits:.2} bits each, relative error {error:.4}{skipped}",
+            size(self.weight_bytes),
+            self.weights
         )?;
-        // Without a machine there is nothing to fill.
-        if self.account.tiers.iter().any(|tier| tier.budget_bytes.is_some()) {
-            writeln!(f, "{}", self.account)?;
-        }
-        let stages: Vec<String> = self.seconds.iter().map(|(name, s)| format!("{name} {s:.2} s")).collect();
-        let total: f64 = self.seconds.iter().map(|(_, s)| s).sum();
-        write!(f, "{total:.2} s: {}", stages.join(", "))
+        let (read, context) = (self.weight_bytes_per_token, self.account.context_tokens);
+        let kv_read = size(self.account.bytes_read_per_token().saturating_sub(read));
+        writeln!(f, "  a token   reads {} of weights, and {kv_read} of KV cache at {context} tokens", size(read))?;
+        writeln!(f, "  memory    {} with a context of {context} tokens", size(self.account.bytes()))?;
+        writeln!(f, "  fits      {}", self.fits())?;
+        writeln!(f, "  runs on   {}", self.targets.join(", "))?;
+        writeln!(f, "  text      {}", self.text())?;
+        write!(f, "  made in   {:.1} s", self.seconds.iter().map(|(_, seconds)| seconds).sum::<f64>())
     }
+}
+
+impl Report {
+    /// Each matrix with its format and error, then the sums of each memory, then the time of each stage: lines for people.
+    pub fn details(&self) -> String {
+        let matrices = self.tensors.iter().filter(|tensor| tensor.format != VECTOR_FORMAT);
+        let matrices = matrices.map(|tensor| {
+            let TensorFigures { name, format, bits_per_weight: bits, relative_error: error } = tensor;
+            format!("{name:<48} {format:>8} {bits:6.3} bits/weight, relative error {error:.5}")
+        });
+        let stages: Vec<String> = self.seconds.iter().map(|(name, seconds)| format!("{name} {seconds:.2} s")).collect();
+        matrices.chain([self.account.to_string(), stages.join(", ")]).collect::<Vec<_>>().join("\n")
+    }
+
+    /// `phoenix-16gb, phoenix-32gb (at most 300 tokens/s); nvidia (…)`: machines of one estimate together.
+    fn fits(&self) -> String {
+        let fitting: Vec<&MachineFit> = self.machines.iter().filter(|fit| fit.fits).collect();
+        if fitting.is_empty() {
+            return "none of the machines that are known by name".into();
+        }
+        let alike = fitting.chunk_by(|one, other| one.estimated_tokens_per_s == other.estimated_tokens_per_s);
+        let described = alike.map(|machines| {
+            let names: Vec<&str> = machines.iter().map(|fit| fit.machine.as_str()).collect();
+            let rate = machines[0].estimated_tokens_per_s;
+            names.join(", ") + &rate.map_or(String::new(), |rate| format!(" (at most {rate:.0} tokens/s)"))
+        });
+        described.collect::<Vec<_>>().join("; ")
+    }
+
+    fn text(&self) -> &'static str {
+        match (self.has_tokenizer, self.has_chat_template) {
+            (true, true) => "tokenizer and chat template",
+            (true, false) => "tokenizer, no chat template: it continues texts",
+            (false, _) => "no tokenizer: it runs on token ids alone",
+        }
+    }
+}
+
+/// Whether a plan fits each machine that has limits.
+fn machines(plan: &Plan) -> Vec<MachineFit> {
+    let machine = |name: &'static str| {
+        let machine = Machine::named(name).ok()?.plan(&Budget::default()).ok()?;
+        let has_limits = machine.gpu_tiers().any(|tier| tier.budget_bytes.is_some());
+        let placed = fit::on(plan, &machine, plan.planned_context_tokens).ok();
+        let estimate = placed.as_ref().and_then(|plan| Account::of(plan).estimated_tokens_per_s());
+        has_limits.then(|| MachineFit {
+            machine: name.into(),
+            fits: placed.is_some(),
+            estimated_tokens_per_s: estimate,
+        })
+    };
+    Machine::presets().filter_map(machine).collect()
 }
 
 const VECTOR_FORMAT: &str = "f32";
@@ -188,12 +271,14 @@ pub fn tensor_reports(
     policy: FormatPolicy,
     errors: &Errors,
 ) -> Vec<TensorReport> {
+    // A table that is the head as well is one matrix, and no other tensor is in two.
+    let parts = graph.matrices.iter().flat_map(|matrix| matrix.parts.iter().map(move |part| (&part.tensor, matrix)));
+    let matrix_of: BTreeMap<&String, &Matrix> = parts.collect();
     errors
         .iter()
         .map(|(name, error)| {
             let tensor = &checkpoint.tensors[name];
-            let matrix = graph.matrices.iter().find(|matrix| matrix.parts.iter().any(|part| part.tensor == *name));
-            let (format, bits) = match matrix.map(|matrix| policy.format(matrix)) {
+            let (format, bits) = match matrix_of.get(name).map(|matrix| policy.format(matrix)) {
                 Some(format) => {
                     let block_bits = (format.block_words() * 16 * 8) as f32;
                     (format.name(), block_bits / (format.block_cols() * unicorn_kernels::layout::TILE_ROWS) as f32)

@@ -59,7 +59,7 @@ mod step;
 mod tune;
 mod vk;
 
-pub use device::choice::{DeviceChoice, choose_device, choose_target};
+pub use device::choice::{DeviceChoice, choose_device, choose_target, misfit};
 pub use device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 pub use error::{LoadError, RunError};
 pub use load::upload::{UploadReport, Verification};
@@ -87,7 +87,8 @@ pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError, TunePr
 pub use vk::crash;
 // Types of this crate's public signatures, so that a caller needs no dependency on the package itself.
 pub use unicorn_artifact::{
-    Account, Budget, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, Tier, TierAccount, TokenizerSection,
+    Account, Budget, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier, TierAccount,
+    TokenizerSection,
 };
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};

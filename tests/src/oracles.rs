@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, codec};
-use unicorn_compiler::Machine;
+use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec};
 use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
+use unicorn_compiler::{Machine, TRIAL_THREAD};
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
+use unicorn_text::{ChatTemplate, Message, TemplateArguments};
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
 
@@ -95,5 +96,37 @@ fn read_all(checkpoint: &Checkpoint) {
     for tensor in checkpoint.tensors.values() {
         let mut row = vec![0.0; tensor.cols];
         (0..tensor.rows).for_each(|index| tensor.read_rows(index..index + 1, &mut row));
+    }
+}
+
+/// Trying a tokenizer.json returns, whatever the library that runs it does.
+pub fn tokenizer_json(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    drop(import::tried(text));
+}
+
+/// Panics of a trial are answers of [`tokenizer_json`]: a fuzzer must not take them for its own.
+pub fn leave_out_panics_of_trials() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |found| {
+        if std::thread::current().name() != Some(TRIAL_THREAD) {
+            tell(found);
+        }
+    }));
+}
+
+/// Parsing a chat template and rendering a conversation with it return, and the text is no longer than any context of so many
+/// tokens holds.
+pub fn chat_template(bytes: &[u8]) {
+    const CONTEXT_TOKENS: u32 = 256;
+    /// Longer than any token.
+    const TOKEN_BYTES: usize = 1 << 12;
+    let Ok(source) = std::str::from_utf8(bytes) else { return };
+    let section = TokenizerSection { chat_template: Some(source.into()), ..TokenizerSection::default() };
+    let Ok(template) = ChatTemplate::new(&section, CONTEXT_TOKENS) else { return };
+    let messages = [("system", "Be brief."), ("user", "Hello?"), ("assistant", "Hello."), ("user", "{{ bos_token }}")];
+    let messages = messages.map(|(role, content)| Message::new(role, content));
+    if let Ok(text) = template.render(&messages, &TemplateArguments::default()) {
+        assert!(text.len() <= CONTEXT_TOKENS as usize * TOKEN_BYTES, "{} bytes of text", text.len());
     }
 }

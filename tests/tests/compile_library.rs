@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tests::compiled::{options, with};
 use tests::models::models;
-use unicorn_compiler::{CompileError, Progress, Silent, Source, Stage, compile, target_by_name};
+use unicorn_compiler::{CompileError, Prediction, Progress, Silent, Source, Stage, compile, target_by_name};
 
 fn generic() -> unicorn_compiler::CompileOptions {
     options(vec![target_by_name("generic").expect("a preset")], Vec::new())
@@ -91,4 +91,56 @@ fn a_compile_that_is_cancelled_leaves_nothing() {
         assert_eq!(files(folder.path()), ["out.unicorn"], "{stage}");
         assert_eq!(std::fs::read(&output).unwrap(), b"what was there");
     }
+}
+
+/// Keeps the prediction; breaks off there if asked to.
+#[derive(Default)]
+struct Predicted {
+    found: Option<Prediction>,
+    stages: Vec<Stage>,
+    is_enough: bool,
+}
+
+impl Progress for Predicted {
+    fn stage(&mut self, stage: Stage, _total: u64) -> ControlFlow<()> {
+        self.stages.push(stage);
+        ControlFlow::Continue(())
+    }
+
+    fn planned(&mut self, prediction: &Prediction) -> ControlFlow<()> {
+        self.found = Some(prediction.clone());
+        if self.is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[test]
+fn an_artifact_is_about_as_long_as_was_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    // Mostly weights, mostly tokenizer, mostly kernels.
+    for model in ["gemma3-2m-draft", "tiny/llama-tied"] {
+        let mut progress = Predicted::default();
+        let alternatives = with(generic(), |options| options.alternatives = true);
+        let report = compile(Source::Model(&models().join(model)), &output, &alternatives, &mut progress).unwrap();
+        let predicted = progress.found.expect("a compile predicts");
+        let off = predicted.artifact_bytes.abs_diff(report.artifact_bytes);
+        assert!(
+            off <= (report.artifact_bytes / 100).max(1 << 20),
+            "{model}: {predicted:?}, found {}",
+            report.artifact_bytes
+        );
+        assert_eq!((predicted.has_tokenizer, predicted.has_chat_template), (true, true), "{model}");
+        assert!(predicted.free_bytes.is_some_and(|free| free > report.artifact_bytes));
+    }
+}
+
+#[test]
+fn a_prediction_comes_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    let mut progress = Predicted { is_enough: true, ..Predicted::default() };
+    let result = compile(Source::Model(&models().join("tiny/llama-tied")), &output, &generic(), &mut progress);
+    assert!(matches!(result, Err(CompileError::Cancelled)));
+    assert_eq!(progress.stages, [Stage::Import, Stage::Plan]);
+    assert!(files(folder.path()).is_empty());
 }

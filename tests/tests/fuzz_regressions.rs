@@ -7,11 +7,13 @@ use tests::oracles;
 #[test]
 fn what_was_found_once_stays_found() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 5] = [
+    let targets: [(&str, Oracle); 7] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),
         ("config_json", oracles::config_json),
+        ("tokenizer_json", oracles::tokenizer_json),
+        ("chat_template", oracles::chat_template),
         ("request", oracles::request),
     ];
     for (target, oracle) in targets {

@@ -10,18 +10,20 @@
 //! when a tensor is read.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use self::config::Architecture;
-use self::reader::Gguf;
 use self::tensors::TensorPlace;
 use super::checkpoint::{SourceBytes, SourcePart};
 use super::config::ModelConfig;
+use super::tokenizer_trial::tried;
 use super::{Checkpoint, Skipped, Tensor, config_json};
 use crate::error::{CompileError, Result};
+
+mod split;
 
 mod reader;
 
@@ -44,12 +46,19 @@ mod hostile;
 mod test_file;
 
 pub use self::blocks::dequantize;
+pub(crate) use self::split::part_of;
 
-/// Opens the GGUF file at `path`; weights stay in the memory map until they are read.
+/// Opens the GGUF file at `path`, with the other parts of a model that is split; weights stay in the memory maps until they are
+/// read.
 pub fn open(path: &Path) -> Result<Checkpoint> {
-    let map = MappedFile::open(path).map_err(CompileError::io(path))?;
-    let parsed = parse(path, map.bytes())?;
-    let map = Arc::new(map);
+    let paths = split::parts(path)?;
+    let map = |path: &PathBuf| MappedFile::open(path).map(Arc::new).map_err(CompileError::io(path));
+    let maps = paths.iter().map(map).collect::<Result<Vec<Arc<MappedFile>>>>()?;
+    let parts: Vec<(&Path, &[u8])> = maps.iter().map(|map| (map.path(), map.bytes())).collect();
+    let parsed = parse_parts(&parts)?;
+    if !parsed.tokenizer.tokenizer_json.is_empty() {
+        tried(&parsed.tokenizer.tokenizer_json).map_err(|what| CompileError::malformed(path, what))?;
+    }
     let with_map = |place: TensorPlace| Tensor {
         source_name: place.source_name,
         source_shape: place.source.shape,
@@ -59,7 +68,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         dtype: place.source.dtype,
         row_order: place.row_order,
         add: place.add,
-        map: Arc::clone(&map),
+        map: Arc::clone(&maps[place.source.part]),
         offset_bytes: place.source.offset_bytes,
     };
     Ok(Checkpoint {
@@ -69,8 +78,17 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         tokenizer: parsed.tokenizer,
         skipped: parsed.skipped,
         config_json: parsed.config_json,
-        source: SourceBytes::Whole(SourcePart::Mapped(Arc::clone(&map))),
+        source: source(&maps),
     })
+}
+
+/// One file as it stands; the parts of a split model by name.
+fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
+    if let [only] = maps {
+        return SourceBytes::Whole(SourcePart::Mapped(Arc::clone(only)));
+    }
+    let name = |map: &MappedFile| map.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    SourceBytes::Named(maps.iter().map(|map| (name(map), SourcePart::Mapped(Arc::clone(map)))).collect())
 }
 
 /// What a GGUF file holds, without the file.
@@ -96,7 +114,13 @@ impl ParsedGguf {
 /// # Errors
 /// For every input that is not a model we can compile; there is no input for which it panics.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<ParsedGguf> {
-    let gguf = Gguf::read(path, bytes)?;
+    parse_parts(&[(path, bytes)])
+}
+
+/// Checks the files of a model, in order.
+fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
+    let (path, _) = parts[0];
+    let gguf = split::read(parts)?;
     let architecture = Architecture::of(&gguf)?;
     let tokenizer = tokenizer::read(&gguf)?;
     let config_json = config::config_json(&gguf, architecture, &tokenizer)?;

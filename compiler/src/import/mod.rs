@@ -16,6 +16,7 @@ mod rope_json;
 
 mod safetensors;
 mod tokenizer;
+mod tokenizer_trial;
 
 mod gguf;
 
@@ -23,5 +24,7 @@ pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{Activation, LayerConfig, LongRope, ModelConfig, RopeConfig};
+pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
 pub use open::{open, open_config, open_model};
+pub use tokenizer_trial::{TRIAL_THREAD, tried};

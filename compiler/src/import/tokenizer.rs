@@ -10,6 +10,7 @@ use unicorn_artifact::TokenizerSection;
 use super::config::ModelConfig;
 use super::huggingface::SourceFiles;
 use super::json::Fields;
+use super::tokenizer_trial::tried;
 use crate::error::{CompileError, Result};
 
 /// `config_stop_ids` are config.json's. A folder without tokenizer.json gives an empty text: such a model compiles and
@@ -44,8 +45,7 @@ pub(super) fn read(
 }
 
 fn parse_tokenizer(files: &SourceFiles, tokenizer_json: &str) -> Result<Tokenizer> {
-    let malformed = |error| CompileError::malformed(&files.path("tokenizer.json"), format!("tokenizer: {error}"));
-    tokenizer_json.parse().map_err(malformed)
+    tried(tokenizer_json).map_err(|what| CompileError::malformed(&files.path("tokenizer.json"), what))
 }
 
 /// Whether the tokenizer's own post-processor begins a text with this token.

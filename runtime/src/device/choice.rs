@@ -104,7 +104,7 @@ impl fmt::Display for DeviceChoice {
 }
 
 /// The first requirement of a target that the device does not meet, with both sides of the mismatch; `None` if the target fits.
-fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
+pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     if let Some(vendor) = wanted.vendor_id.filter(|&vendor| vendor != device.vendor_id) {
         return Some(format!("made for vendor {vendor:#06x}, this device has {:#06x}", device.vendor_id));
     }

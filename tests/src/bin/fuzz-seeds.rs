@@ -13,6 +13,13 @@ fn main() {
     write("safetensors", &smallest_safetensors());
     write("gguf", &smallest_gguf());
     write("config_json", smallest_config().to_string().as_bytes());
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny/llama-tied/tokenizer.json");
+    write(
+        "tokenizer_json",
+        &std::fs::read(&tokenizer).unwrap_or_else(|error| panic!("{}: {error}", tokenizer.display())),
+    );
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/gemma3-2m-draft/chat_template.jinja");
+    write("chat_template", &std::fs::read(&template).unwrap_or_else(|error| panic!("{}: {error}", template.display())));
     write("request", fullest_request().to_string().as_bytes());
 }
 

@@ -4,6 +4,7 @@
 
 mod refusal;
 
+mod compile_mistakes;
 mod files;
 mod models;
 mod outputs;

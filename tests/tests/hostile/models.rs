@@ -166,6 +166,18 @@ fn a_tokenizer_that_is_none() {
     refused_after(write, &["tokenizer.json"]);
 }
 
+/// It takes five letters off the end of every token, also of those that have one.
+#[test]
+fn a_tokenizer_whose_decoder_panics() {
+    let change = |folder: &Path| {
+        let path = folder.join("tokenizer.json");
+        let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        tokenizer["decoder"] = json!({ "type": "Strip", "content": "a", "start": 0, "stop": 5 });
+        std::fs::write(path, tokenizer.to_string()).unwrap();
+    };
+    refused_after(change, &["tokenizer.json", "tokenizer panics while it encodes or decodes"]);
+}
+
 #[test]
 fn an_index_that_names_a_missing_file() {
     let write = |folder: &Path| {

@@ -173,7 +173,7 @@ fn slow_compile(folder: &Path) -> Command {
 
 /// Returns once there are weights in a file, named or not, in the folder of the artifact to be; `compile` must not have ended
 /// by then.
-fn wait_for_half_written(folder: &Path, compile: &mut Child) {
+pub fn wait_for_half_written(folder: &Path, compile: &mut Child) {
     let given_up = Instant::now() + Duration::from_secs(120);
     let open_files = format!("/proc/{}/fd", compile.id());
     let is_written = |file: &Path| {
@@ -207,8 +207,9 @@ fn an_earlier_artifact_outlives_a_failure() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
     let output = out.path().join("model.unicorn");
     std::fs::write(&output, "the artifact of yesterday").unwrap();
-    let compile = compile_command(model.path(), &output);
-    assert_refused(&mut with_file_limit(&compile), out.path(), &["model.unicorn"]);
+    let mut compile = compile_command(model.path(), &output);
+    compile.arg("--force");
+    assert_refused(&mut with_file_limit(&compile), out.path(), &["model.unicorn", "File too large"]);
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "the artifact of yesterday");
 }
 
@@ -226,7 +227,11 @@ fn a_full_disk() {
     let script = format!("mount -t tmpfs -o size=64k none {} && exec {}", quoted(out.path()), shell_line(&compile));
     let mut command = Command::new("unshare");
     command.args([flag, "sh", "-c", &script]).env_remove("RUST_BACKTRACE");
-    assert_refused(&mut command, out.path(), &["model.unicorn", "No space left on device"]);
+    assert_refused(
+        &mut command,
+        out.path(),
+        &["model.unicorn", "disk is too full, artifact needs about", "free; ", "write to another disk: -o "],
+    );
 }
 
 /// Text beside the artifact, and a page: whole or not at all, as the artifact is.

@@ -2,14 +2,17 @@
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGBUS, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use unicorn_artifact::{map, printable};
+use unicorn_compiler::TRIAL_THREAD;
 
 /// The half-written file or folder, while there is one.
 #[derive(Clone, Default)]
@@ -36,9 +39,11 @@ impl Partial {
     /// Returns when signals are heeded.
     fn watch(&self) -> io::Result<()> {
         let ignored = ignored_signals();
-        let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0);
+        let heeded =
+            [SIGINT, SIGTERM, SIGHUP, SIGBUS].into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0);
         let (sender, begun) = mpsc::channel();
         let partial = self.clone();
+        map::release_sigbus();
         // The thread comes first: signals that are caught and reach nobody could not end the process.
         thread::Builder::new().spawn(move || match Signals::new(heeded) {
             Ok(signals) => {
@@ -58,9 +63,46 @@ impl Partial {
         if let Ok(Some(path)) = path.as_deref() {
             let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
         }
+        if signal == SIGBUS {
+            // The thread that read behind a file's end does so again and again until the process is gone.
+            tell(format_args!("error: {}", unreadable_file()));
+            std::process::exit(1);
+        }
         tell(format_args!("error: interrupted"));
         std::process::exit(SIGNALLED + signal);
     }
+}
+
+/// Why a mapped file could not be read: the first that is shorter than what is mapped of it.
+fn unreadable_file() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    match maps.lines().filter_map(mapped_file).find(|(path, end)| file_bytes(path).is_some_and(|bytes| bytes < *end)) {
+        Some((path, _)) => {
+            format!(
+                "{}: file was cut while it was read; nothing was written, start again when it is whole",
+                printable(&path)
+            )
+        }
+        None => "a file or its disk could not be read any more; nothing was written".into(),
+    }
+}
+
+/// Path and last page of a line of `/proc/self/maps`: `from-to rwxp offset dev inode path`. A file that is gone has ` (deleted)`
+/// behind its name.
+fn mapped_file(line: &str) -> Option<(String, u64)> {
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    let mut words = line.splitn(6, ' ');
+    let (from, to) = words.next()?.split_once('-')?;
+    let offset = hexadecimal(words.nth(1)?)?;
+    let path = words.nth(2)?.trim_start();
+    // The last page of a whole file begins before its end.
+    const PAGE_BYTES: u64 = 4096;
+    let end = (offset + hexadecimal(to)? - hexadecimal(from)?).checked_sub(PAGE_BYTES)? + 1;
+    path.starts_with('/').then(|| (path.replace("\\012", "\n"), end))
+}
+
+fn file_bytes(path: &str) -> Option<u64> {
+    std::fs::metadata(path).ok().filter(|found| found.is_file()).map(|found| found.len())
 }
 
 /// Memory that cannot be had makes the standard library say so and abort. From now on that ends the process as any error
@@ -68,6 +110,16 @@ impl Partial {
 pub fn fail_when_memory_runs_out() {
     // Without a handler the same line is there, with another status.
     let _ = flag::register_conditional_shutdown(SIGABRT, 1, Arc::new(AtomicBool::new(true)));
+}
+
+/// From now on a panic while a model's tokenizer is tried is an error of the compile and nothing else on stderr.
+pub fn leave_out_panics_of_trials() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |found| {
+        if thread::current().name() != Some(TRIAL_THREAD) {
+            tell(found);
+        }
+    }));
 }
 
 /// A line on stderr, if it takes one.

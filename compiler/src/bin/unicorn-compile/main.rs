@@ -1,6 +1,9 @@
 //! The command line of `unicorn-compile`.
 
+mod args;
+mod explain;
 mod interrupt;
+mod native;
 mod progress;
 mod threads;
 
@@ -9,117 +12,20 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Parser, Subcommand};
+use args::{Args, Command, NATIVE, ReplanArgs};
+use clap::Parser;
 use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::{
-    Budget, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, Remedy, ReplanOptions,
-    Source, WeightsOption, check_export, check_replaced, compile, export, is_artifact, plan, replan, targets,
-    write_text,
+    CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
+    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, write_text,
 };
-
-/// Compiles a model into one artifact that unicorn-run makes resident and runs.
-#[derive(Parser)]
-#[command(name = "unicorn-compile", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-struct Args {
-    #[command(subcommand)]
-    command: Option<Command>,
-    /// A Hugging Face folder, or a .gguf file.
-    #[arg(required_unless_present = "synthetic")]
-    model: Option<PathBuf>,
-    /// Random weights of the shape that this config.json describes, instead of a model: good for timing only.
-    #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
-    synthetic: Option<PathBuf>,
-    /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_only")]
-    output: Option<PathBuf>,
-    /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
-    #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
-    weights: String,
-    /// Weights that share an INT4 scale and zero point.
-    #[arg(long, value_parser = ["32", "64", "128"], default_value = "32")]
-    group: String,
-    /// Number format of the KV cache: int8 holds twice the tokens in the same memory.
-    #[arg(long, value_parser = ["f16", "int8"], default_value = "f16")]
-    kv: String,
-    /// Device kinds to make kernels for; all of them if not given.
-    #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
-    targets: Vec<String>,
-    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
-    machine: String,
-    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
-    #[arg(long, value_name = "TIER=SIZE,…")]
-    budget: Option<Budget>,
-    /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
-    #[arg(long, value_name = "TOKENS")]
-    context: Option<u32>,
-    /// Only say where every byte would live; reads no weights, and writes nothing unless -o is given.
-    #[arg(long, conflicts_with = "export_dequantized")]
-    plan_only: bool,
-    /// One kernel for each plain operation: slow, to check the fused graph against.
-    #[arg(long)]
-    no_fuse: bool,
-    /// Leave out the other ways to run each kernel, from which unicorn-run tune chooses.
-    #[arg(long)]
-    no_alternatives: bool,
-    /// Text forms to write beside the output, separated by commas; printed if there is no output.
-    #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
-    emit: Vec<String>,
-    /// Also write a Hugging Face folder with the weights as the GPU will see them.
-    #[arg(long, value_name = "DIR")]
-    export_dequantized: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Give the bytes of an artifact other places; its weights stay as they are
-    Replan(ReplanArgs),
-}
-
-#[derive(clap::Args)]
-struct ReplanArgs {
-    /// Artifact whose plan is replaced
-    artifact: PathBuf,
-    #[arg(long, value_name = "NAME|FILE", help = machine_help() + " [default: the one that the artifact was planned for]")]
-    machine: Option<String>,
-    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB
-    #[arg(long, value_name = "TIER=SIZE,…")]
-    budget: Option<Budget>,
-    /// Sequence, in tokens, that there must be room for [default: as before]
-    #[arg(long, value_name = "TOKENS")]
-    context: Option<u32>,
-    /// Print nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print the sums of the new plan as one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-fn machine_help() -> String {
-    let names = Machine::presets().collect::<Vec<_>>().join(", ");
-    format!("Machine to plan memory for: {names}, or a file that describes one")
-}
-
-fn target_names() -> Vec<&'static str> {
-    targets().iter().map(|target| target.name).collect()
-}
-
-fn form_names() -> PossibleValuesParser {
-    Form::ALL.map(|form| PossibleValue::new(form.name()).help(form.about())).into()
-}
 
 fn main() -> ExitCode {
     threads::keep_to_one_heap();
     let args = Args::parse();
     interrupt::fail_when_memory_runs_out();
+    interrupt::leave_out_panics_of_trials();
     threads::start_pool_here();
     let result = match &args.command {
         Some(Command::Replan(args)) => run_replan(args),
@@ -129,41 +35,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A stderr that takes nothing (a log on a full disk) must not end in a panic.
-            let _ = writeln!(std::io::stderr(), "error: {}", with_flags(&error));
+            let _ = writeln!(std::io::stderr(), "error: {}", explain::explain(&error));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The error with what to type: the library knows no command line.
-fn with_flags(error: &CompileError) -> String {
-    match error {
-        CompileError::Option { option, what } => {
-            let flag = match *option {
-                "group" => "--group",
-                "targets" => "--target",
-                "context_tokens" => "--context",
-                "machine" => "--machine",
-                "budget" => "--budget",
-                _ => return what.clone(),
-            };
-            format!("{what} ({flag})")
-        }
-        CompileError::DoesNotFit { what, remedies } if !remedies.is_empty() => {
-            let flags: Vec<String> = remedies.iter().map(flags_of).collect();
-            format!("{what}\n  try {}", flags.join(" or "))
-        }
-        other => other.to_string(),
-    }
-}
-
-fn flags_of(remedy: &Remedy) -> String {
-    match remedy {
-        Remedy::Context(tokens) => format!("--context {tokens}"),
-        Remedy::Kv(format) => format!("--kv {}", format.name()),
-        Remedy::Weights(FormatPolicy { weights, group }) => format!("--weights {} --group {group}", weights.name()),
-        Remedy::Memory { tier, bytes } => format!("--budget {}={}MiB", tier.name(), bytes >> 20),
-        other => format!("{other:?}"),
     }
 }
 
@@ -173,7 +47,9 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let group = args.group.parse().expect("clap took 32, 64 or 128");
     options.policy = FormatPolicy { weights: weights.expect("clap took one of them"), group };
     if !args.targets.is_empty() {
-        options.targets.retain(|target| args.targets.iter().any(|name| name == target.name));
+        let native = if args.targets.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
+        let is_wanted = |name: &str| args.targets.iter().any(|wanted| wanted == name) || native.contains(&name);
+        options.targets.retain(|target| is_wanted(target.name));
     }
     options.fuse = !args.no_fuse;
     options.alternatives = !args.no_alternatives;
@@ -184,6 +60,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.machine = machine.map_err(CompileError::of_machine)?;
     options.context_tokens = args.context;
     let mut bars = Bars::new(args.quiet || args.json);
+    bars.expects_text = args.synthetic.is_none();
     let source = match (&args.model, &args.synthetic) {
         (Some(model), _) => Source::Model(model),
         (None, Some(config)) => Source::Synthetic(config),
@@ -196,12 +73,22 @@ fn run(args: &Args) -> Result<(), CompileError> {
     if let Some((folder, model)) = export_to {
         check_export(model, folder)?;
     }
+    if !args.force {
+        check_replaced(source, output)?;
+        check_kind(output)?;
+    }
     let report = compile(source, output, &options, &mut bars)?;
     if let Some((folder, model)) = export_to {
         export(model, output, &options, folder, &mut bars)?;
     }
     bars.finish();
-    print(args.json, args.quiet, &report)
+    if args.json {
+        return print(true, args.quiet, &report);
+    }
+    if args.verbose {
+        say(&format!("{}\n", report.details()))?;
+    }
+    print(false, args.quiet, &format!("{report}\n  run it    unicorn-run {}", explain::quoted(output)))
 }
 
 /// The plan without the model: its sums on stdout, itself in the output file.

@@ -5,20 +5,23 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use unicorn_compiler::{Progress, Stage};
+use unicorn_artifact::account::size;
+use unicorn_compiler::{Prediction, Progress, Stage};
 
 use crate::interrupt::Partial;
 
 /// Shows stages on stderr. An interrupt ends the process and what it had half written.
 pub struct Bars {
     quiet: bool,
+    /// Whether a model without a tokenizer is worth a word.
+    pub expects_text: bool,
     bar: Option<ProgressBar>,
     partial: Partial,
 }
 
 impl Bars {
     pub fn new(quiet: bool) -> Bars {
-        Bars { quiet, bar: None, partial: Partial::removed_by_signals() }
+        Bars { quiet, expects_text: true, bar: None, partial: Partial::removed_by_signals() }
     }
 
     /// Ends the last stage's bar.
@@ -37,8 +40,7 @@ impl Progress for Bars {
             return ControlFlow::Continue(());
         }
         if !std::io::stderr().is_terminal() {
-            // Progress that cannot be shown is no reason to stop.
-            let _ = writeln!(std::io::stderr(), "{name}");
+            note(name);
             return ControlFlow::Continue(());
         }
         let template = if total > u64::from(u16::MAX) {
@@ -53,6 +55,28 @@ impl Progress for Bars {
         ControlFlow::Continue(())
     }
 
+    fn planned(&mut self, prediction: &Prediction) -> ControlFlow<()> {
+        self.finish();
+        if self.quiet {
+            return ControlFlow::Continue(());
+        }
+        let free = prediction.free_bytes.map_or(String::new(), |free| format!(", of {} free", size(free)));
+        note(&format!("artifact: about {}{free}", size(prediction.artifact_bytes)));
+        match prediction {
+            _ if !self.expects_text => (),
+            Prediction { has_tokenizer: false, .. } => note(
+                "warning: model has no tokenizer, so the artifact runs on token ids alone; where there is one, put tokenizer.json \
+                 beside its config.json",
+            ),
+            Prediction { has_chat_template: false, .. } => note(
+                "warning: model has no chat template, so the artifact continues texts and cannot chat; where there is one, put \
+                 chat_template.jinja beside its config.json",
+            ),
+            _ => (),
+        }
+        ControlFlow::Continue(())
+    }
+
     fn advance(&mut self, amount: u64) -> ControlFlow<()> {
         if let Some(bar) = &self.bar {
             bar.inc(amount);
@@ -63,4 +87,9 @@ impl Progress for Bars {
     fn partial(&mut self, path: Option<&Path>) {
         self.partial.set(path);
     }
+}
+
+/// A line on stderr. Progress that cannot be shown is no reason to stop.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

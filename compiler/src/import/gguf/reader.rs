@@ -21,7 +21,8 @@ use crate::import::SourceDType;
 /// The file's parts, borrowed from its bytes.
 pub struct Gguf<'a> {
     path: &'a Path,
-    bytes: &'a [u8],
+    /// The file, and behind it those that were appended.
+    parts: Vec<&'a [u8]>,
     metadata: BTreeMap<&'a str, Value<'a>>,
     pub tensors: BTreeMap<&'a str, TensorInfo>,
 }
@@ -32,6 +33,9 @@ pub struct TensorInfo {
     /// Outermost first, columns last: the reverse of the file's order. 1 to 4 dimensions, none of them 0.
     pub shape: Vec<usize>,
     pub dtype: SourceDType,
+    /// Which of the model's files it lies in.
+    pub part: usize,
+    /// In that file.
     pub offset_bytes: usize,
     pub len_bytes: usize,
 }
@@ -48,7 +52,7 @@ impl<'a> Gguf<'a> {
     /// tensor outside of themselves; and when a tensor's type is not one that we read.
     pub fn read(path: &'a Path, bytes: &'a [u8]) -> Result<Gguf<'a>> {
         let mut cursor = Cursor::new(path, bytes);
-        let mut gguf = Gguf { path, bytes, metadata: BTreeMap::new(), tensors: BTreeMap::new() };
+        let mut gguf = Gguf { path, parts: vec![bytes], metadata: BTreeMap::new(), tensors: BTreeMap::new() };
         let magic: [u8; 4] = cursor.array("magic")?;
         if magic != MAGIC {
             return Err(gguf.malformed(format!("magic is not GGUF: expected {MAGIC:02x?}, found {magic:02x?}")));
@@ -68,12 +72,30 @@ impl<'a> Gguf<'a> {
         let data_start = (cursor.position() as u64).next_multiple_of(alignment);
         for info in infos {
             let (name, placed) = info.place(data_start, alignment, &gguf)?;
-            match gguf.tensors.entry(name) {
-                Entry::Vacant(vacant) => drop(vacant.insert(placed)),
-                Entry::Occupied(_) => return Err(gguf.malformed(format!("tensor {name} appears twice"))),
-            }
+            gguf.add_tensor(name, placed)?;
         }
         Ok(gguf)
+    }
+
+    /// Adds the tensors of another file of the same model.
+    ///
+    /// # Errors
+    /// When both hold the same tensor.
+    pub fn append(&mut self, other: Gguf<'a>) -> Result<()> {
+        let first_part = self.parts.len();
+        self.parts.extend(other.parts);
+        for (name, info) in other.tensors {
+            self.add_tensor(name, TensorInfo { part: first_part + info.part, ..info })?;
+        }
+        Ok(())
+    }
+
+    fn add_tensor(&mut self, name: &'a str, info: TensorInfo) -> Result<()> {
+        match self.tensors.entry(name) {
+            Entry::Vacant(vacant) => drop(vacant.insert(info)),
+            Entry::Occupied(_) => return Err(self.malformed(format!("tensor {name} appears twice"))),
+        }
+        Ok(())
     }
 
     /// The value of `key` where it is a whole number that is not negative.
@@ -103,7 +125,7 @@ impl<'a> Gguf<'a> {
     }
 
     pub fn tensor_bytes(&self, info: &TensorInfo) -> &'a [u8] {
-        &self.bytes[info.offset_bytes..][..info.len_bytes]
+        &self.parts[info.part][info.offset_bytes..][..info.len_bytes]
     }
 
     /// For keys without which there is no model.
@@ -186,11 +208,13 @@ impl<'a> RawTensorInfo<'a> {
 
     /// Checks the announced place against the file, whose tensor data begins at `data_start`.
     fn place(self, data_start: u64, alignment: u64, gguf: &Gguf) -> Result<(&'a str, TensorInfo)> {
-        let file_bytes = gguf.bytes.len();
+        let file_bytes = gguf.parts[0].len();
         let RawTensorInfo { name, shape, type_id, offset } = self;
-        let dtype = tensor_type::from_id(type_id).map_err(|type_name| CompileError::Unsupported {
-            what: format!("GGUF tensor type {type_name}"),
-            detail: format!("tensor {name} has it; supported are: {}", tensor_type::SUPPORTED),
+        let dtype = tensor_type::from_id(type_id).map_err(|type_name| CompileError::TensorType {
+            path: gguf.path.to_owned(),
+            tensor: name.into(),
+            found: type_name,
+            supported: tensor_type::SUPPORTED,
         })?;
         if !offset.is_multiple_of(alignment) {
             let what = format!("tensor {name} begins at offset {offset}, expected a multiple of {alignment}");
@@ -213,6 +237,6 @@ impl<'a> RawTensorInfo<'a> {
         if start.checked_add(len_bytes).is_none_or(|end| end > file_bytes) {
             return Err(lie());
         }
-        Ok((name, TensorInfo { shape, dtype, offset_bytes: start, len_bytes }))
+        Ok((name, TensorInfo { shape, dtype, part: 0, offset_bytes: start, len_bytes }))
     }
 }

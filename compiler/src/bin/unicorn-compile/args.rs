@@ -1,0 +1,113 @@
+//! The command line, as clap reads it.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Parser, Subcommand};
+use unicorn_compiler::{Budget, Form, Machine, WeightsOption, targets};
+
+/// Compiles a model into one artifact that unicorn-run makes resident and runs.
+#[derive(Parser)]
+#[command(name = "unicorn-compile", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// A Hugging Face folder, or a .gguf file.
+    #[arg(required_unless_present = "synthetic")]
+    pub model: Option<PathBuf>,
+    /// Random weights of the shape that this config.json describes, instead of a model: good for timing only.
+    #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
+    pub synthetic: Option<PathBuf>,
+    /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_only")]
+    pub output: Option<PathBuf>,
+    /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
+    #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
+    pub weights: String,
+    /// Weights that share an INT4 scale and zero point.
+    #[arg(long, value_parser = ["32", "64", "128"], default_value = "32")]
+    pub group: String,
+    /// Number format of the KV cache: int8 holds twice the tokens in the same memory.
+    #[arg(long, value_parser = ["f16", "int8"], default_value = "f16")]
+    pub kv: String,
+    /// Device kinds to make kernels for, all of them if not given; native: those that this machine's devices run.
+    #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
+    pub targets: Vec<String>,
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
+    pub machine: String,
+    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    pub budget: Option<Budget>,
+    /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Only say where every byte would live; reads no weights, and writes nothing unless -o is given.
+    #[arg(long, conflicts_with = "export_dequantized")]
+    pub plan_only: bool,
+    /// One kernel for each plain operation: slow, to check the fused graph against.
+    #[arg(long)]
+    pub no_fuse: bool,
+    /// Leave out the other ways to run each kernel, from which unicorn-run tune chooses.
+    #[arg(long)]
+    pub no_alternatives: bool,
+    /// Text forms to write beside the output, separated by commas; printed if there is no output.
+    #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
+    pub emit: Vec<String>,
+    /// Also write a Hugging Face folder with the weights as the GPU will see them.
+    #[arg(long, value_name = "DIR")]
+    pub export_dequantized: Option<PathBuf>,
+    /// Replace an existing file that is no artifact.
+    #[arg(long)]
+    pub force: bool,
+    /// Also print each tensor's format and error, what lies in which memory, and how long each stage took.
+    #[arg(short, long, conflicts_with_all = ["quiet", "json"])]
+    pub verbose: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Give the bytes of an artifact other places; its weights stay as they are
+    Replan(ReplanArgs),
+}
+
+#[derive(clap::Args)]
+pub struct ReplanArgs {
+    /// Artifact whose plan is replaced
+    pub artifact: PathBuf,
+    #[arg(long, value_name = "NAME|FILE", help = machine_help() + " [default: the one that the artifact was planned for]")]
+    pub machine: Option<String>,
+    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    pub budget: Option<Budget>,
+    /// Sequence, in tokens, that there must be room for [default: as before]
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the sums of the new plan as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn machine_help() -> String {
+    let names = Machine::presets().collect::<Vec<_>>().join(", ");
+    format!("Machine to plan memory for: {names}, or a file that describes one")
+}
+
+/// The kinds of this machine's devices, among names of targets.
+pub const NATIVE: &str = "native";
+
+fn target_names() -> Vec<&'static str> {
+    targets().iter().map(|target| target.name).chain([NATIVE]).collect()
+}
+
+fn form_names() -> PossibleValuesParser {
+    Form::ALL.map(|form| PossibleValue::new(form.name()).help(form.about())).into()
+}
