@@ -76,6 +76,7 @@ fn the_summary_is_one_screen_and_says_where_it_fits() {
     let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
     let summary = inspect(&path, &[]);
     assert!(summary.lines().count() <= 24, "{summary}");
+    assert!(summary.lines().all(|line| line.chars().count() <= 120), "{summary}");
     for part in ["parameters", "bits per weight", "relative error 0.", "made by    unicorn-compile ", "weights int4"] {
         assert!(summary.contains(part), "{part:?} is not in {summary}");
     }
@@ -142,8 +143,8 @@ fn a_difference_is_told_by_name() {
     let same = inspect(&left, &["--diff", left.to_str().unwrap()]);
     assert_eq!(same, "no difference between model and model\n");
     let summary = inspect(&left, &["--diff", right.to_str().unwrap()]);
-    assert!(summary.lines().count() <= 40 && summary.contains("bits per weight → "), "{summary}");
-    assert!(summary.contains(" more: --section tensors\n"), "{summary}");
+    assert!(summary.lines().count() <= 24 && summary.contains("bits per weight → "), "{summary}");
+    assert!(summary.contains(" differences: --section tensors\n"), "{summary}");
     let text = inspect(&left, &["--diff", right.to_str().unwrap(), "--all"]);
     for expected in [
         "options\n  weights: int4 → int8\n",

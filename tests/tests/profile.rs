@@ -75,6 +75,28 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
     assert!(steps >= 3 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
 }
 
+#[test]
+fn a_benchmark_draws_a_chart() {
+    let (folder, path) = artifact();
+    let bench = |plot: &Path| {
+        let mut command = program("unicorn-run");
+        command.arg("bench").arg(&path).args(["--device", &device_name(), "--plot"]).arg(plot);
+        command.args(["-p", "0", "-n", "4", "-r", "1", "--depth", "0,16,32", "-s", "1,2"]);
+        command
+    };
+    let chart = folder.path().join("chart.svg");
+    assert!(run(&mut bench(&chart)).contains("decode"));
+    let svg = std::fs::read_to_string(chart).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    assert_eq!(svg.matches("<circle").count(), 5, "a point for each case: {svg}");
+    // Refused before anything is loaded or measured.
+    let refused = bench(&folder.path().join("chart.png")).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(stderr.contains("chart.png: charts are SVG, expected a name that ends in .svg"), "{stderr}");
+    assert!(!stderr.contains("software device"), "{stderr}");
+}
+
 /// A tiny model's artifact.
 fn artifact() -> (TempDir, PathBuf) {
     let model = TinyModel { layers: 2, max_position_embeddings: 128, ..Default::default() };

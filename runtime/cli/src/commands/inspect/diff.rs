@@ -37,8 +37,8 @@ const PARTS: [(&str, Section); 6] = [
     ("weights", Section::Weights),
     ("kernels", Section::Kernels),
 ];
-/// Lines of a part that the summary has at most.
-const SUMMARY_LINES: usize = 6;
+/// Differences of a part that the summary lists; of more it has the number.
+const SUMMARY_LINES: usize = 10;
 
 /// (index of the part, what) → how it is.
 type Facts = BTreeMap<(usize, String), String>;
@@ -51,7 +51,7 @@ impl Diff {
 }
 
 impl Diff {
-    /// What differs, part by part: a few lines of each, or all lines of those parts that belong to one of `sections`.
+    /// What differs, part by part: all of it, or all of the parts that belong to one of `sections`, or on one screen.
     pub fn text(&self, sections: &[Section], all: bool) -> String {
         let (left, right) = (printable(&self.left), printable(&self.right));
         if self.changes.is_empty() {
@@ -64,12 +64,12 @@ impl Diff {
             if changes.is_empty() || !sections.is_empty() && !selected {
                 continue;
             }
-            let shown = if all || selected { changes.len() } else { SUMMARY_LINES.min(changes.len()) };
             text += &format!("{name}\n");
-            text.extend(changes[..shown].iter().map(|change| format!("{change}\n")));
-            if shown < changes.len() {
+            if all || selected || changes.len() <= SUMMARY_LINES {
+                text.extend(changes.iter().map(|change| format!("{change}\n")));
+            } else {
                 let option = section.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
-                text += &format!("  … and {} more: --section {option}\n", changes.len() - shown);
+                text += &format!("  {} differences: --section {option}\n", changes.len());
             }
         }
         text
@@ -110,12 +110,13 @@ fn facts(inspection: &Inspection) -> Facts {
     fact("model", "architecture".into(), model.architecture.clone());
     fact("model", "parameters".into(), model.parameters.to_string());
     fact("model", "positions".into(), model.max_positions.to_string());
-    fact("model", "source".into(), format!("BLAKE3 {}", inspection.provenance.source_blake3));
+    fact("model", "source".into(), format!("BLAKE3 {:.16}", inspection.provenance.source_blake3));
     fact("model", "file".into(), size(inspection.file_bytes));
     let bits = inspection.mean_bits_per_weight;
     fact("model", "weights".into(), bits.map_or("none".into(), |bits| format!("{bits:.3} bits per weight")));
-    let cost = inspection.quantisation.as_ref().map_or(0.0, |cost| cost.mean_relative_error);
-    fact("model", "quantising".into(), format!("relative error {cost:.5} on average"));
+    let cost = inspection.quantisation.as_ref().map(|cost| cost.mean_relative_error);
+    let cost = cost.map_or("no known cost".into(), |error| format!("relative error {error:.5} on average"));
+    fact("model", "quantising".into(), cost);
     fact("options", "unicorn-compile".into(), inspection.provenance.compiler_version.to_owned());
     for (name, value) in &inspection.provenance.options {
         fact("options", name.clone(), value.as_str().unwrap_or_default().to_owned());
@@ -174,17 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn a_long_part_is_cut_short_and_names_its_section() {
+    fn a_long_part_is_counted_and_names_its_section() {
         let changed = |index: usize| Change {
             part: "tensors",
             what: format!("t{index}"),
             left: Some("a".into()),
             right: Some("b".into()),
         };
-        let diff = Diff { left: "m".into(), right: "n".into(), changes: (0..9).map(changed).collect() };
-        let text = diff.text(&[], false);
-        assert!(text.ends_with("  t5: a → b\n  … and 3 more: --section tensors\n"), "{text}");
-        assert_eq!(diff.text(&[], true).lines().count(), 10);
-        assert_eq!(diff.text(&[Section::Tensors], false).lines().count(), 10);
+        let diff = Diff { left: "m".into(), right: "n".into(), changes: (0..11).map(changed).collect() };
+        assert_eq!(diff.text(&[], false), "tensors\n  11 differences: --section tensors\n");
+        assert_eq!(diff.text(&[], true).lines().count(), 12);
+        assert_eq!(diff.text(&[Section::Tensors], false).lines().count(), 12);
     }
 }

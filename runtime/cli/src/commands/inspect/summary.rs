@@ -17,7 +17,7 @@ impl Inspection<'_> {
         line(
             "model",
             format!(
-                "{}, {} parameters, {} layers, hidden size {}, vocabulary {}, at most {} tokens",
+                "{}, {} parameters, {} layers, hidden {}, vocabulary {}, at most {} tokens",
                 model.architecture,
                 count(model.parameters),
                 model.n_layers,
@@ -50,6 +50,9 @@ impl Inspection<'_> {
     }
 
     fn quantising(&self) -> String {
+        if self.tensors.is_empty() {
+            return "cost unknown: the artifact lists no source tensors".into();
+        }
         let Some(cost) = &self.quantisation else { return "no tensor lost precision".into() };
         format!(
             "relative error {:.4} on average over {} of {} tensors, at most {:.4} ({})",
@@ -87,15 +90,15 @@ impl Inspection<'_> {
         };
         let columns = [
             Left("machine"),
-            Left("memory"),
+            Left("vram + gtt"),
             Left("fits"),
-            Right("tokens/s at most"),
-            Right("full context"),
+            Right("tokens/s"),
+            Right("at the end"),
             Left("bound by reading"),
         ];
         let rows: Vec<Vec<String>> = known.map(row).collect();
         format!(
-            "Where a sequence of {tokens} tokens fits, and estimates from published bandwidths; none is a measurement\n{}",
+            "Where a sequence of {tokens} tokens fits, and what published bandwidths permit at its begin and end (estimates)\n{}",
             table(&columns, &rows)
         )
     }
@@ -108,18 +111,18 @@ impl MachineRow {
 
     fn verdict(&self, context_tokens: u32) -> String {
         match (self.missing_bytes, self.longest_context_tokens) {
-            (None, longest) if longest > context_tokens => format!("yes, {longest} tokens too"),
+            (None, longest) if longest > context_tokens => format!("yes, to {longest}"),
             (None, _) => "yes".into(),
             (Some(missing), 0) => format!("no, {} are missing", size(missing)),
             (Some(_), longest) => format!("only {longest} tokens"),
         }
     }
 
-    /// What the GPU reads: `7.50 GiB + 28.00 GiB`.
+    /// Budgets of the tiers that the GPU reads: `7.50 GiB + 28.00 GiB`.
     fn memory(&self) -> String {
         let budget = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), size);
         let gpu = self.tiers.iter().filter(|tier| tier.readers.contains(&unicorn_artifact::Reader::Gpu));
-        gpu.map(|tier| format!("{} {}", budget(tier.budget_bytes), tier.tier)).collect::<Vec<_>>().join(" + ")
+        gpu.map(|tier| budget(tier.budget_bytes)).collect::<Vec<_>>().join(" + ")
     }
 
     /// The tier whose reads take most of a step: `vram at 89.6 GB/s`.

@@ -6,7 +6,8 @@ const heat = share => `hsl(${50 - 45 * share} ${75}% ${88 - 50 * share}%)`;
 function showErrors() {
   const lossy = data.tensors.filter(tensor => tensor.relative_error > 0), cost = data.quantisation;
   if (cost === null) {
-    at("cost").textContent = "Nowhere: no tensor lost precision.";
+    at("cost").textContent = data.tensors.length === 0 ? "Not known: the artifact lists no source tensors." :
+      "Nowhere: no tensor lost precision.";
     return;
   }
   const errors = lossy.map(tensor => tensor.relative_error);

@@ -26,9 +26,9 @@ function size(bytes) {
   return bytes + " bytes";
 }
 
-/** A number in the unit that keeps it between 1 and 1000. */
+/** A number in the unit that keeps it between 1 and 1000, as it is rounded to three digits. */
 function scaled(value, units) {
-  const found = units.find(([, scale]) => value >= scale) ?? units[units.length - 1];
+  const found = units.find(([, scale]) => value >= 0.9995 * scale) ?? units[units.length - 1];
   return (value / found[1]).toPrecision(3) + " " + found[0];
 }
 const seconds = value => scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]);

@@ -12,7 +12,7 @@ function showHead() {
   const cards = [["parameters", scaled(model.parameters, [["billion", 1e9], ["million", 1e6], ["", 1]])],
     ["file", size(data.file_bytes)],
     ["bits per weight", data.mean_bits_per_weight === null ? "–" : data.mean_bits_per_weight.toFixed(2)],
-    ["mean relative error", cost === null ? "none" : cost.mean_relative_error.toFixed(4)],
+    ["mean relative error", cost === null ? (data.tensors.length === 0 ? "–" : "none") : cost.mean_relative_error.toFixed(4)],
     ["weights read per token", size(model.weight_bytes_per_token)]];
   at("cards").replaceChildren(...cards.map(([name, value]) => {
     const card = element("div");

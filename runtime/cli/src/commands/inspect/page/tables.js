@@ -66,7 +66,8 @@ function showTables() {
   sortable("weights", [["layer", row => row.layer ?? -1, layer => layer < 0 ? "–" : String(layer)],
     ["name", row => row.name], ["kind", row => row.kind], ["size", row => row.len_bytes, size], ["tier", row => row.tier],
     ["slice", row => row.slice], ["offset", row => row.offset_bytes, size], ["read per token", row => row.bytes_read_per_token, size],
-    ["of all", row => row.share_of_traffic, percent], ["why", row => row.reason]], data.weights);
+    ["of all", row => row.share_of_traffic, percent], ["why", row => row.reason]],
+    [...data.weights].sort((one, other) => other.len_bytes - one.len_bytes));
   sortable("tensors", [["name", row => row.name], ["rows", row => row.rows], ["columns", row => row.cols],
     ["format", row => row.format], ["bits per weight", row => row.bits_per_weight, bits => bits.toFixed(3)],
     ["relative error", row => row.relative_error, error => error.toFixed(5)]], data.tensors);
