@@ -19,11 +19,6 @@ pub(crate) trait Kernel {
         false
     }
 
-    /// Whether lanes must hold fragments of cooperative matrices as in `register_gemm`.
-    fn lanes_hold_fragments(&self) -> bool {
-        false
-    }
-
     /// Whether it waits for the dispatch before it without a barrier.
     fn counter_sync(&mut self) -> Option<&mut bool> {
         None

@@ -97,11 +97,6 @@ impl KernelSpec {
         self.kernel().workgroups(rows)
     }
 
-    /// Whether the kernel requires that the device's lanes hold fragments of cooperative matrices as in `register_gemm`.
-    pub fn lanes_hold_fragments(&self) -> bool {
-        self.kernel().lanes_hold_fragments()
-    }
-
     /// The flag by which the kernel waits for the dispatch before it, and counts itself for the next, without barriers; `None`: it cannot.
     pub fn counter_sync(&mut self) -> Option<&mut bool> {
         self.kernel_mut().counter_sync()

@@ -86,8 +86,4 @@ impl Kernel for FragmentsSpec {
     fn is_of_runtime(&self) -> bool {
         true
     }
-
-    fn lanes_hold_fragments(&self) -> bool {
-        true
-    }
 }

@@ -153,10 +153,6 @@ impl Kernel for RegisterGemmSpec {
         };
         EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
     }
-
-    fn lanes_hold_fragments(&self) -> bool {
-        self.lanes_hold_fragments
-    }
 }
 
 impl RegisterGemmSpec {
@@ -195,5 +191,69 @@ impl RegisterGemmSpec {
     pub fn workgroups(&self) -> [usize; 3] {
         let matrix_rows = self.product.layout.rows;
         [self.rows.div_ceil(self.tile.step_rows), matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::activations::Precision;
+    use crate::layout::{WeightFormat, WeightLayout};
+
+    fn spec(rows: usize, matrix_rows: usize, cols: usize, splits: usize) -> RegisterGemmSpec {
+        let product = Product {
+            layout: WeightLayout { format: WeightFormat::F16, rows: matrix_rows, cols },
+            input: Precision::Int8,
+            input_stride: cols / 2,
+            output_stride: matrix_rows,
+            output_first: 0,
+            bias: false,
+            act_mul: None,
+        };
+        let tile = RegisterTile { step_rows: 64, panel: 64, fragment: 16, fragments: 2, subgroups: 4 };
+        RegisterGemmSpec {
+            product,
+            halves_out: false,
+            tile,
+            rows,
+            splits,
+            subgroup_size: 32,
+            lanes_hold_fragments: true,
+        }
+    }
+
+    /// What each workgroup takes is as in `kernel.wgsl`: rows of the step by x, matrix rows by y, stages of columns by z.
+    #[test]
+    fn workgroups_cover_every_result_and_every_stage_once() {
+        // Whole tiles; a row more and a row less than whole ones; a part of a tile; columns that end within a stage.
+        let shapes = [(64, 128, 256, 1), (65, 136, 256, 2), (127, 120, 384, 3), (1, 8, 128, 1), (200, 264, 416, 3)];
+        for (rows, matrix_rows, cols, splits) in shapes {
+            let spec = spec(rows, matrix_rows, cols, splits);
+            let (tile, stages) = (&spec.tile, spec.stages());
+            assert!(stages * STAGE >= cols && (stages - 1) * STAGE < cols, "{cols} columns, {stages} stages");
+            let [across, down, parts] = spec.workgroups();
+            let mut covered = BTreeMap::new();
+            let mut partials = BTreeMap::new();
+            for (x, y, z) in (0..across).flat_map(|x| (0..down).flat_map(move |y| (0..parts).map(move |z| (x, y, z)))) {
+                let step_rows = (x * tile.step_rows..(x + 1) * tile.step_rows).filter(|&row| row < rows);
+                let results = (y * tile.matrix_rows()..(y + 1) * tile.matrix_rows()).filter(|&row| row < matrix_rows);
+                for (step_row, row) in step_rows.flat_map(|step_row| results.clone().map(move |row| (step_row, row))) {
+                    for stage in stages * z / splits..stages * (z + 1) / splits {
+                        *covered.entry((step_row, row, stage)).or_insert(0) += 1;
+                    }
+                }
+                *partials.entry((y * across + x) * splits + z).or_insert(0) += 1;
+            }
+            assert_eq!(covered.len(), rows * matrix_rows * stages, "{spec:?}");
+            assert!(covered.values().all(|&count| count == 1), "{spec:?}");
+            // Each leaves its sums in a place of its own, and the places fill the buffer.
+            assert!(
+                partials.keys().copied().eq(0..across * down * splits) && partials.values().all(|&count| count == 1)
+            );
+            let expected = if splits > 1 { partials.len() * tile.step_rows * tile.matrix_rows() } else { 0 };
+            assert_eq!(spec.partials_len(), expected, "{spec:?}");
+        }
     }
 }
