@@ -29,10 +29,7 @@ impl MappedFile {
     /// # Errors
     /// When it is no regular file, or cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        let file = open_regular(path)?;
         // SAFETY: the map is private to this value and only handed out as shared bytes; artifacts are replaced by
         // rename, never rewritten in place, so the bytes stay put for whoever mapped them.
         let map = unsafe { memmap2::Mmap::map(&file)? };
@@ -136,6 +133,19 @@ impl MappedFile {
 pub fn release_sigbus() {
     // SAFETY: the default action of a signal runs no code of ours, and Linux reports stack overflows as SIGSEGV.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+/// Opens a file for reading, but no pipe, socket, device or folder.
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    // Without O_NONBLOCK, opening a named pipe waits for a writer. It does nothing to regular files.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
 }
 
 /// Of this system.

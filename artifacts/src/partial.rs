@@ -57,6 +57,14 @@ pub fn into_place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Permission bits that the user's new files do not have. Reading them by `umask(2)` would change them for a moment.
+pub fn umask() -> u32 {
+    const USUAL: u32 = 0o022;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    value.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(USUAL)
+}
+
 fn unnamed_in(folder: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder)
 }

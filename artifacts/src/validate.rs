@@ -6,7 +6,7 @@ use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
 use crate::plan::{BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
-use crate::step::MAX_ROWS;
+use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
 use crate::view::ArtifactView;
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
@@ -19,6 +19,10 @@ const MAX_BUFFERS: u64 = 64;
 const MAX_READ_BYTES: u64 = 1 << 40;
 /// More than any program has; a bound on what comparing each with each can cost a reader.
 const MAX_ACTIVATIONS: u64 = 16_384;
+/// More workgroups than any dispatch has: a device takes a fraction of a second to start them.
+const MAX_WORKGROUPS: u64 = 1 << 24;
+/// Kernels read and write whole words.
+const WORD_BYTES: u64 = 4;
 /// A bound on what tuning can cost a reader.
 const MAX_ALTERNATIVES: u64 = 16;
 
@@ -107,6 +111,7 @@ fn validate_weights(plan: &Plan) -> Result<(), ParseError> {
 
 fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
     in_range("arena bytes", plan.arena_bytes, 0, MAX_SLICE_BYTES)?;
+    whole_words("arena bytes", plan.arena_bytes)?;
     in_range("number of activations", plan.activations.len() as u64, 0, MAX_ACTIVATIONS)?;
     for (index, one) in plan.activations.iter().enumerate() {
         let end = range_end(&one.name, one.offset_bytes, one.len_bytes, plan.arena_bytes)?;
@@ -153,11 +158,16 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         in_range(&format!("weights of dispatch {}", dispatch.label), dispatch.weight_bytes, 0, MAX_READ_BYTES)?;
         let alternatives = format!("alternatives of dispatch {}", dispatch.label);
         equal(&alternatives, pipeline.alternatives.len(), dispatch.alternatives.len())?;
-        for &count in dispatch.alternatives.iter().chain([&dispatch.workgroups]).flatten() {
-            in_range(&format!("workgroups of dispatch {}", dispatch.label), u64::from(count), 1, 65_535)?;
-        }
         for binding in &dispatch.bindings {
             validate_binding(plan, dispatch, binding)?;
+        }
+        let written_words = dispatch.bindings.iter().filter(|one| one.writes).map(|one| written_words(plan, one)).sum();
+        for workgroups in dispatch.alternatives.iter().chain([&dispatch.workgroups]) {
+            let what = format!("workgroups of dispatch {}", dispatch.label);
+            workgroups.iter().try_for_each(|&count| in_range(&what, u64::from(count), 1, 65_535))?;
+            // Three factors below 2^16. Every workgroup writes a word at least.
+            let all = workgroups.iter().map(|&count| u64::from(count)).product();
+            in_range(&format!("{what}, all together,"), all, 1, MAX_WORKGROUPS.min(written_words))?;
         }
     }
     Ok(())
@@ -171,10 +181,13 @@ fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Resu
             below(&what, slice, plan.slices.len())?;
             range_end(&what, binding.offset_bytes, binding.len_bytes, plan.slices[slice as usize].bytes)?;
             in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+            whole_words(&what, binding.len_bytes)?;
+            equal(&format!("{what} writes weights"), false, binding.writes)?;
         }
         BufferRef::Arena => {
             range_end(&what, binding.offset_bytes, binding.len_bytes, plan.arena_bytes)?;
             in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+            whole_words(&what, binding.len_bytes)?;
         }
         BufferRef::Keys { group, layer } | BufferRef::Values { group, layer } => {
             below(&what, group, plan.kv_groups.len())?;
@@ -182,12 +195,43 @@ fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Resu
             equal(&what, true, whole)?;
         }
         BufferRef::Logits => {
-            let bytes = 4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride);
-            range_end(&what, binding.offset_bytes, binding.len_bytes, bytes)?;
+            range_end(&what, binding.offset_bytes, binding.len_bytes, logits_bytes(plan))?;
+            if !whole {
+                in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+                whole_words(&what, binding.len_bytes)?;
+            }
         }
         BufferRef::Step | BufferRef::Output => equal(&what, true, whole)?,
     }
     Ok(())
+}
+
+/// Words that a dispatch can write through a binding in one step. The binding is valid.
+fn written_words(plan: &Plan, binding: &Binding) -> u64 {
+    let bytes = match binding.buffer {
+        BufferRef::Logits if binding.len_bytes == 0 => logits_bytes(plan),
+        BufferRef::Weights { .. } | BufferRef::Arena | BufferRef::Logits => binding.len_bytes,
+        // K or V of every row of a step.
+        BufferRef::Keys { group, .. } | BufferRef::Values { group, .. } => {
+            let group = &plan.kv_groups[group as usize];
+            group.page_bytes.div_ceil(u64::from(group.page_tokens)) * MAX_ROWS as u64
+        }
+        BufferRef::Output => WORD_BYTES * (MAX_OUTPUTS * Output::WORDS) as u64,
+        // Rows of the next step.
+        BufferRef::Step => WORD_BYTES * MAX_ROWS as u64,
+    };
+    bytes / WORD_BYTES
+}
+
+fn logits_bytes(plan: &Plan) -> u64 {
+    WORD_BYTES * u64::from(plan.logits_rows) * u64::from(plan.logits_stride)
+}
+
+fn whole_words(what: &str, bytes: u64) -> Result<(), ParseError> {
+    if bytes.is_multiple_of(WORD_BYTES) {
+        return Ok(());
+    }
+    Err(ParseError::invalid(what, format!("a multiple of {WORD_BYTES} bytes"), bytes))
 }
 
 /// Checks alignment and that the range lies below `limit`; returns its end.

@@ -14,6 +14,7 @@ use crate::header::{
     self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
 };
 use crate::kernels::Kernels;
+use crate::map::open_regular;
 use crate::meta::Meta;
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
@@ -167,7 +168,7 @@ impl<'a> WeightSection<'a> {
 /// Whether the file at `path` begins as an artifact does: then nobody wants it overwritten with something else.
 pub fn is_artifact(path: &Path) -> bool {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    let read = open_regular(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     read.is_ok() && start == MAGIC
 }
 

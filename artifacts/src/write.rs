@@ -151,8 +151,9 @@ impl ArtifactWriter {
         sections.splice(0..0, std::mem::take(&mut self.weights));
         let len_bytes = self.position_bytes;
         let file = self.file.into_inner().map_err(|error| error.into_error())?;
-        // Temporary files are private; an artifact is as readable as any file that a user makes.
-        into_place(file, &sections, len_bytes, &self.path, Permissions::from_mode(0o644))?;
+        // Temporary files are private; an artifact has the permissions of any file that this user makes.
+        let permissions = Permissions::from_mode(0o666 & !partial::umask());
+        into_place(file, &sections, len_bytes, &self.path, permissions)?;
         Ok(len_bytes)
     }
 

@@ -9,6 +9,7 @@ pub mod tiny_model;
 
 pub mod compiled;
 pub mod generators;
+pub mod mutated_plan;
 pub mod oracles;
 
 pub mod filetest;

@@ -10,6 +10,9 @@ use unicorn_artifact::account::size;
 pub struct DeviceFacts {
     /// Position in the Vulkan loader's list, as in [`crate::DeviceChoice::Index`].
     pub index: usize,
+    /// Identifies the device on this machine, whatever its position in the list (`VkPhysicalDeviceIDProperties::deviceUUID`); zeros
+    /// below Vulkan 1.2.
+    pub uuid: [u8; 16],
     /// The driver's name for the device.
     pub name: String,
     /// Name and version of the driver.
@@ -251,6 +254,7 @@ pub(crate) mod tests {
     pub(crate) fn facts(index: usize, name: &str, kind: DeviceKind) -> DeviceFacts {
         DeviceFacts {
             index,
+            uuid: [index as u8; 16],
             name: name.into(),
             driver: "made up 1.0".into(),
             vendor_id: 0x1002,

@@ -209,7 +209,7 @@ impl PreparedProgram {
         bound_seconds: f64,
     ) -> Option<Vec<Command>> {
         let [step] = submissions else { return None };
-        let seconds = cost_model.seconds(self.costs.iter().map(|cost| cost.bytes).sum());
+        let seconds: f64 = self.costs.iter().map(|cost| cost.seconds(cost_model)).sum();
         let fits = f64::from(STEPS_PER_SUBMISSION) * seconds <= bound_seconds;
         // Barriers between steps: each reads the token, K and V of the one before.
         (self.shape.decodes_one_sequence() && fits)

@@ -3,7 +3,8 @@
 //!
 //! A dispatch takes time in proportion to the bytes that it reads: weights, or a layer's K and V at the longest context. The time
 //! per byte depends on the program: one row is limited by memory, 512 rows by arithmetic. It is estimated high, and then
-//! measured: at load, the first dispatches of each program run (`step::calibration`).
+//! measured: at load, the first dispatches of each program run (`step::calibration`). Starting workgroups takes time, too, so that
+//! a dispatch of many takes long whatever bytes the plan declares for it.
 
 use crate::program::grid::split_grid;
 use crate::vk::workgroup_range::WorkgroupRange;
@@ -23,6 +24,9 @@ const ESTIMATED_BYTE_ROWS_PER_SECOND: f64 = 0.6e12;
 /// default bound, a submission takes about a second. Submissions of 0.1 s were measured to take half as long again in all on 16
 /// cores: each ends with a wait for the slowest core.
 const SOFTWARE_BYTE_ROWS_PER_CORE_SECOND: f64 = 5e9;
+
+/// Time that a device takes for a workgroup at least, once it is busy.
+const SECONDS_PER_WORKGROUP: f64 = 10e-9;
 
 impl CostModel {
     /// For a program of `rows` rows that was not measured.
@@ -70,11 +74,11 @@ pub fn split(program: &[DispatchCost], cost_model: CostModel, bound_seconds: f64
     let mut seconds = 0.0;
     for (dispatch, cost) in program.iter().enumerate() {
         let count = WorkgroupRange::whole(cost.grid).count();
-        let seconds_per_workgroup = cost_model.seconds(cost.bytes) / count as f64;
+        let seconds_per_workgroup = cost.seconds(cost_model) / count as f64;
         let max_workgroups = (bound_seconds / seconds_per_workgroup) as u64;
         for workgroups in split_grid(cost.grid, max_workgroups.max(count / MAX_RANGES)) {
             let range = DispatchRange { dispatch, workgroups };
-            let range_seconds = cost_model.seconds(cost.bytes_in(&workgroups));
+            let range_seconds = seconds_per_workgroup * workgroups.count() as f64;
             match submissions.last_mut() {
                 Some(submission) if seconds + range_seconds <= bound_seconds => {
                     submission.push(range);
@@ -91,6 +95,12 @@ pub fn split(program: &[DispatchCost], cost_model: CostModel, bound_seconds: f64
 }
 
 impl DispatchCost {
+    /// Seconds that the whole dispatch takes.
+    pub fn seconds(&self, cost_model: CostModel) -> f64 {
+        let workgroups = WorkgroupRange::whole(self.grid).count() as f64;
+        cost_model.seconds(self.bytes).max(workgroups * SECONDS_PER_WORKGROUP)
+    }
+
     /// The share of the bytes that `workgroups` read.
     pub fn bytes_in(&self, workgroups: &WorkgroupRange) -> u64 {
         let all = WorkgroupRange::whole(self.grid).count();
@@ -113,7 +123,8 @@ mod tests {
         let program = single_workgroups(&[10, 20, 0, 40, 70, 0]);
         let lengths = |bound| split(&program, cost_model, bound).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lengths(0.064), [3, 1, 1, 1]);
-        assert_eq!(lengths(0.070), [4, 2]);
+        // Dispatches without bytes take as long as their workgroups.
+        assert_eq!(lengths(0.070_001), [4, 2]);
         assert_eq!(lengths(1.0), [6]);
         assert_eq!(lengths(1e-9), [1; 6]);
         assert!(split(&[], cost_model, 1.0).is_empty());
@@ -150,8 +161,12 @@ mod tests {
             let cost_model = CostModel::estimate(8);
             let submissions = split(&program, cost_model, bound);
             for ranges in &submissions {
-                let bytes = |range: &DispatchRange| program[range.dispatch].bytes_in(&range.workgroups);
-                let seconds: f64 = ranges.iter().map(|range| cost_model.seconds(bytes(range))).sum();
+                let of_range = |range: &DispatchRange| {
+                    let whole = &program[range.dispatch];
+                    let count = WorkgroupRange::whole(whole.grid).count() as f64;
+                    whole.seconds(cost_model) * range.workgroups.count() as f64 / count
+                };
+                let seconds: f64 = ranges.iter().map(of_range).sum();
                 let is_one = ranges.len() == 1 && ranges[0].workgroups.count() == 1;
                 assert!(is_one || seconds <= bound * (1.0 + 1e-6), "{seconds} s of {bound} s: {ranges:?}");
             }
@@ -173,9 +188,15 @@ mod tests {
         let work = DispatchCost { bytes: u64::MAX, grid: [65_535; 3] };
         let ranges = split(&[work], CostModel::estimate(512), 1e-3).len() as u64;
         assert!((MAX_RANGES..=2 * MAX_RANGES).contains(&ranges), "{ranges}");
-        // Dispatches without bytes take no time.
-        let nothing = [DispatchCost { bytes: 0, grid: [65_535; 3] }; 2];
-        assert_eq!(split(&nothing, CostModel::estimate(1), 1e-9).concat().len(), 2);
+    }
+
+    #[test]
+    fn workgroups_take_time_whatever_bytes_they_declare() {
+        let undeclared = DispatchCost { bytes: 0, grid: [1024, 1024, 16] };
+        let submissions = split(&[undeclared; 2], CostModel::estimate(1), 0.1);
+        assert!(submissions.len() >= 4, "{submissions:?}");
+        let small = DispatchCost { bytes: 0, grid: [64, 1, 1] };
+        assert_eq!(split(&[small; 100], CostModel::estimate(1), 0.1).len(), 1);
     }
 
     #[test]

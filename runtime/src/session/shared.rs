@@ -252,9 +252,9 @@ impl Shared {
             (&found.name, found.vendor_id, found.device_id)
                 == (&self.facts.name, self.facts.vendor_id, self.facts.device_id)
         };
-        // Of several alike, the one in the same place.
+        // Of several alike, the one with the same UUID, or else in the same place.
         let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
-        alike.sort_by_key(|found| found.index != self.facts.index);
+        alike.sort_by_key(|found| (found.uuid != self.facts.uuid, found.index != self.facts.index));
         let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {
             wanted: format!("{}, which was lost", self.facts.name),
             found: devices.iter().map(DeviceFacts::to_string).collect(),

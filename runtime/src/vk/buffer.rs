@@ -235,13 +235,13 @@ impl Mapping {
     }
 
     fn part(&self, offset: usize, len: usize) -> &[u8] {
-        assert!(offset + len <= self.buffer.len_bytes as usize, "part of a mapping");
+        assert!(is_inside(offset, len, self.buffer.len_bytes), "part of a mapping");
         // SAFETY: inside the map, as asserted; the device does not write these bytes meanwhile (rule 1).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) }
     }
 
     fn part_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        assert!(offset + len <= self.buffer.len_bytes as usize, "part of a mapping");
+        assert!(is_inside(offset, len, self.buffer.len_bytes), "part of a mapping");
         // SAFETY: inside the map, as asserted; the device does not touch these bytes meanwhile (rule 1), and `&mut self`
         // makes it the host's only view.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
@@ -355,6 +355,11 @@ fn import_memory(
     Ok((memory, kind))
 }
 
+/// Whether `len` bytes from `offset` on lie within `limit_bytes`, also where their sum wraps.
+fn is_inside(offset: usize, len: usize, limit_bytes: u64) -> bool {
+    offset.checked_add(len).is_some_and(|end| end as u64 <= limit_bytes)
+}
+
 /// Binds fresh `memory`; frees it on failure.
 fn bind(device: &Device, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), Failure> {
     // SAFETY: fresh memory of the required size, bound once, at offset 0.
@@ -393,4 +398,15 @@ fn allocate(device: &Device, buffer: vk::Buffer, usage: BufferUse) -> Result<(vk
         return Ok((memory, memory_type));
     }
     Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_mapping_do_not_wrap() {
+        assert!(is_inside(0, 8, 8) && is_inside(8, 0, 8));
+        assert!(!is_inside(1, 8, 8) && !is_inside(usize::MAX, 1, 8) && !is_inside(2, usize::MAX, 8));
+    }
 }

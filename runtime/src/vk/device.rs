@@ -46,7 +46,7 @@ pub(super) struct Queue {
 impl Device {
     /// Opens the device that `facts` describe, with all of their optional features enabled.
     pub fn open(instance: Instance, facts: &DeviceFacts, robust_buffer_access: bool) -> Result<Arc<Device>, LoadError> {
-        let physical = instance.physical_devices()?[facts.index];
+        let physical = device_facts::physical_device(&instance, facts)?;
         // SAFETY: the device belongs to the instance.
         let families = unsafe { instance.raw.get_physical_device_queue_family_properties(physical) };
         let choice = QueueChoice::of(&families)

@@ -32,6 +32,7 @@ fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result
     let (heaps, memory_types) = memory(instance, device, extensions.memory_budget);
     let mut facts = DeviceFacts {
         index,
+        uuid: [0; 16],
         name: text(core.device_name_as_c_str()),
         driver: String::new(),
         vendor_id: core.vendor_id,
@@ -63,9 +64,38 @@ fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result
     Ok(facts)
 }
 
+/// The device that `facts` describe. The loader's list may have changed since they were read.
+///
+/// # Errors
+/// When the device is gone, which counts as lost, or the list cannot be read.
+pub fn physical_device(instance: &Instance, facts: &DeviceFacts) -> Result<vk::PhysicalDevice, Failure> {
+    let devices = instance.physical_devices()?;
+    let uuid = |device: &vk::PhysicalDevice| {
+        let mut vulkan11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut chain = vk::PhysicalDeviceProperties2::default();
+        // SAFETY: the device belongs to the instance.
+        let version = unsafe { instance.raw.get_physical_device_properties(*device) }.api_version;
+        if version >= vk::API_VERSION_1_2 {
+            chain = chain.push_next(&mut vulkan11);
+            // SAFETY: the device has Vulkan 1.2 and the struct in the chain.
+            unsafe { instance.raw.get_physical_device_properties2(*device, &mut chain) };
+        }
+        vulkan11.device_uuid
+    };
+    let uuids: Vec<[u8; 16]> = devices.iter().map(uuid).collect();
+    let position = position_of(&uuids, facts).ok_or_else(Failure::device_gone)?;
+    Ok(devices[position])
+}
+
+/// Where a device is in a list of UUIDs: at its old place if it is still there. Some drivers give the same UUID to several devices.
+fn position_of(uuids: &[[u8; 16]], facts: &DeviceFacts) -> Option<usize> {
+    let is_it = |uuid: &[u8; 16]| *uuid == facts.uuid;
+    if uuids.get(facts.index).is_some_and(is_it) { Some(facts.index) } else { uuids.iter().position(is_it) }
+}
+
 /// The current heaps of a device whose facts were read before.
 pub fn heaps(instance: &Instance, facts: &DeviceFacts) -> Result<Vec<Heap>, LoadError> {
-    let device = instance.physical_devices()?[facts.index];
+    let device = physical_device(instance, facts)?;
     Ok(memory(instance, device, facts.features.memory_budget).0)
 }
 
@@ -81,6 +111,7 @@ fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: E
     // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
     unsafe { instance.raw.get_physical_device_properties2(device, &mut chain) };
     facts.driver = format!("{} {}", text(vulkan12.driver_name_as_c_str()), text(vulkan12.driver_info_as_c_str()));
+    facts.uuid = vulkan11.device_uuid;
     facts.subgroup_size = vulkan11.subgroup_size;
     facts.subgroup_arithmetic = vulkan11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
         && vulkan11
@@ -196,4 +227,20 @@ fn memory_type(kind: &vk::MemoryType) -> MemoryType {
 
 fn text<E>(name: Result<&std::ffi::CStr, E>) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::facts::tests::facts;
+
+    #[test]
+    fn a_device_is_found_again_after_the_list_has_changed() {
+        let second = DeviceFacts { uuid: [2; 16], ..facts(1, "second", DeviceKind::Discrete) };
+        assert_eq!(position_of(&[[1; 16], [2; 16]], &second), Some(1));
+        assert_eq!(position_of(&[[2; 16], [1; 16]], &second), Some(0), "another GPU took its place");
+        assert_eq!(position_of(&[[2; 16]], &second), Some(0));
+        assert_eq!(position_of(&[[2; 16], [2; 16]], &second), Some(1), "of two alike, the one in its place");
+        assert_eq!(position_of(&[[1; 16]], &second), None);
+    }
 }

@@ -20,6 +20,14 @@ impl Failure {
         Failure { call: "waiting for the dispatch before", code: vk::Result::NOT_READY }
     }
 
+    /// The device is no longer in the loader's list.
+    pub fn device_gone() -> Failure {
+        Failure {
+            call: "vkEnumeratePhysicalDevices, which no longer lists the device,",
+            code: vk::Result::ERROR_DEVICE_LOST,
+        }
+    }
+
     /// Whether this is [`Failure::stalled`], whose code no call here returns as an error.
     pub fn is_stall(&self) -> bool {
         self.code == vk::Result::NOT_READY

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ash::vk;
 
 use crate::vk::device::Device;
+use crate::vk::device_facts::physical_device;
 use crate::vk::{Failure, Named};
 
 /// A Vulkan pipeline cache; several threads may use it at a time.
@@ -50,7 +51,7 @@ impl Drop for PipelineCache {
 impl Device {
     /// Identity of the device and its driver.
     pub fn identity(&self) -> Result<DeviceIdentity, Failure> {
-        let physical = self.instance.physical_devices()?[self.facts().index];
+        let physical = physical_device(&self.instance, self.facts())?;
         let mut ids = vk::PhysicalDeviceIDProperties::default();
         let mut chain = vk::PhysicalDeviceProperties2::default().push_next(&mut ids);
         // SAFETY: the device belongs to the instance and has Vulkan 1.1.

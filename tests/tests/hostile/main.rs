@@ -12,6 +12,7 @@ mod outputs;
 mod artifact_files;
 mod devices;
 mod limits;
+mod plans;
 mod requests;
 
 mod damage;

@@ -373,6 +373,7 @@ mod tests {
     fn facts(name: &str, kind: DeviceKind, vendor_id: u32, device_id: u32) -> DeviceFacts {
         DeviceFacts {
             index: 0,
+            uuid: [0; 16],
             name: name.into(),
             driver: "radv".into(),
             vendor_id,
