@@ -12,8 +12,8 @@
 //!     └───────────────┘
 //! ```
 //!
-//! This crate knows bytes, sections, number formats and plan records. It does not know what a tensor means, model
-//! families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
+//! This crate knows bytes, sections, number formats, plan records and what fits a machine's memory. It does not know what a
+//! tensor means, model families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 

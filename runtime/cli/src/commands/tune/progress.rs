@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use unicorn_runtime::CancelToken;
 
 use crate::terminal::interrupt;
@@ -14,6 +16,7 @@ const PHASE: u64 = 1000;
 /// Phases are the measurements of one version of a program's kernels, or of its whole steps.
 pub struct Progress {
     bar: ProgressBar,
+    begin: Instant,
     /// That have begun.
     phases: u64,
     cancel: CancelToken,
@@ -21,10 +24,10 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(phases: u32) -> Progress {
-        let style = "tuning {msg:44} {bar:24} {percent:>3} %, about {eta} left";
+        let style = "tuning {msg:44} {bar:24} {percent:>3} %{prefix}";
         let bar = progress_bar().with_style(ProgressStyle::with_template(style).expect("the template is a constant"));
         bar.set_length(PHASE * u64::from(phases));
-        Progress { bar, phases: 0, cancel: interrupt::token() }
+        Progress { bar, begin: Instant::now(), phases: 0, cancel: interrupt::token() }
     }
 
     /// The next phase begins.
@@ -37,7 +40,11 @@ impl Progress {
     /// So many rounds of the phase are done.
     pub fn at(&self, done: u32, all: u32) -> ControlFlow<()> {
         let before = PHASE * self.phases.saturating_sub(1);
-        self.bar.set_position(before + PHASE * u64::from(done) / u64::from(all.max(1)));
+        let position = before + PHASE * u64::from(done) / u64::from(all.max(1));
+        if let Some(left) = time_left(self.begin.elapsed(), position, self.bar.length().unwrap_or_default()) {
+            self.bar.set_prefix(format!(", about {} left", HumanDuration(left)));
+        }
+        self.bar.set_position(position);
         if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
@@ -45,6 +52,11 @@ impl Progress {
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// As long as all work so far took for its part of the whole; `None` before anything is done.
+fn time_left(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
+    (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
 #[cfg(test)]
@@ -57,10 +69,18 @@ mod tests {
         progress.begin("kernels".into());
         assert!(progress.at(1, 4).is_continue());
         assert_eq!((progress.bar.position(), progress.bar.length()), (250, Some(4000)));
+        assert!(progress.bar.prefix().starts_with(", about ") && progress.bar.prefix().ends_with(" left"));
         progress.begin("whole steps".into());
         assert_eq!(progress.bar.position(), 1000);
         progress.cancel.cancel();
         assert!(progress.at(2, 4).is_break());
         assert_eq!(progress.bar.position(), 1500);
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_work_so_far() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(time_left(minute, 250, 1000), Some(3 * minute));
+        assert_eq!((time_left(minute, 1000, 1000), time_left(minute, 0, 1000)), (Some(Duration::ZERO), None));
     }
 }

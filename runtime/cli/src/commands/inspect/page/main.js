@@ -19,7 +19,8 @@ function main() {
   showHead();
   chooseMachines();
   for (const one of data.targets) at("target").append(element("option", one.name));
-  for (const id of ["machine", "context", "own-vram", "own-gtt", "own-bandwidth"]) at(id).addEventListener("input", showMachine);
+  const choices = ["machine", "context", "own-vram", "own-gtt", "own-bandwidth", "own-arithmetic"];
+  for (const id of choices) at(id).addEventListener("input", showMachine);
   at("target").addEventListener("change", () => { showTarget(); showDispatches(); });
   at("step-zoom").addEventListener("input", () => showTimeline(fitOn(machine(), context())));
   showMachine();

@@ -29,7 +29,7 @@ function machine() {
   const bandwidth = number("own-bandwidth") * 1e9;
   const tier = (name, id) => ({ tier: name, budget_bytes: Math.round(number(id) * 2 ** 30), bytes_per_s: bandwidth || null,
     readers: ["gpu", "cpu"], sparse_rows: true });
-  return { name, about: "", flop_per_s: null, tiers: [tier("vram", "own-vram"), tier("gtt", "own-gtt")] };
+  return { name, about: "", flop_per_s: number("own-arithmetic") * 1e12 || null, tiers: [tier("vram", "own-vram"), tier("gtt", "own-gtt")] };
 }
 const context = () => Math.max(1, Math.min(2 ** 31, Math.floor(Number(at("context").value)) || data.account.context_tokens));
 
