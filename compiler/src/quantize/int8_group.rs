@@ -13,7 +13,6 @@ pub const MAX_INT8_WEIGHT: f32 = 65504.0 * LEVEL_MAX;
 const LEVEL_MAX: f32 = INT8_MAX as f32;
 
 /// Writes the codes and the scale of one group. Weights must be within ±[`MAX_INT8_WEIGHT`].
-#[inline(always)]
 pub fn quantize_int8_group(
     weights: &[f32; INT8_GROUP],
     codes: &mut [i8; INT8_GROUP],
