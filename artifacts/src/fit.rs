@@ -101,7 +101,8 @@ impl Choice {
 pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
     choose(machine, items, 0).ok_or_else(|| {
         // More room never makes a fit worse by much, so the least that is enough is searched by halves.
-        let (mut short, mut enough) = (0, items.iter().map(|item| item.bytes).sum::<u64>());
+        // A plan from outside may ask for more than a number holds.
+        let (mut short, mut enough) = (0, items.iter().fold(0u64, |sum, item| sum.saturating_add(item.bytes)));
         while enough - short > 1 {
             let middle = short + (enough - short) / 2;
             match choose(machine, items, middle) {
@@ -275,6 +276,12 @@ mod tests {
         assert_eq!(tiers([None, None], &[table, (80, Preference::HostVisible)]), Ok(vec![Tier::Gtt, Tier::Gtt]));
         // Buffers of the host have no other place.
         assert_eq!(tiers([Some(100), Some(100)], &[(101, Preference::HostVisible)]), Err(1));
+    }
+
+    #[test]
+    fn more_than_a_number_holds_does_not_fit() {
+        let all = (u64::MAX, Preference::Fastest);
+        assert_eq!(tiers([Some(100), Some(100)], &[all, all]), Err(u64::MAX));
     }
 
     #[test]

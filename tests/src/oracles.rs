@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec};
+use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec, fit};
 use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
 use unicorn_compiler::{Machine, TRIAL_THREAD};
@@ -42,6 +42,8 @@ pub fn artifact(bytes: &[u8]) {
     let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
     let replaced = replace(&view.plan, &machine, view.meta.model.max_positions).expect("generic refuses nothing");
     drop(Account::of(&replaced).to_string());
+    let small = Machine::named("phoenix-16gb").and_then(|machine| machine.plan(&Budget::default())).expect("a preset");
+    fit::longest_context(u32::MAX, |tokens| fit::on(&view.plan, &small, tokens).is_ok());
     for section in view.weights() {
         section.verify().expect("the generator's hashes are right");
     }

@@ -100,6 +100,19 @@ fn the_summary_is_one_screen_and_says_where_it_fits() {
     assert!(all.starts_with(summary.lines().next().unwrap()));
 }
 
+/// A machine of one's own, or a shipped one with other sizes, stands before the shipped ones.
+#[test]
+fn the_machine_that_was_planned_for_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = "vram=1GiB,gtt=2GiB".parse().unwrap();
+    let machine = Machine::named("phoenix-32gb").unwrap().plan(&budget).unwrap();
+    let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
+    let summary = inspect(&path, &[]);
+    let planned: Vec<&str> = summary.lines().filter(|line| line.contains("(planned)")).collect();
+    assert!(planned.len() == 1 && planned[0].contains("1.00 GiB + 2.00 GiB"), "{summary}");
+    assert!(summary.contains("  phoenix-32gb            3.50 GiB + 14.00 GiB"), "{summary}");
+}
+
 /// Names of an artifact reach a terminal without their control characters.
 #[test]
 fn control_characters_of_names_are_escaped() {

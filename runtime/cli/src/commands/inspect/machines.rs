@@ -1,12 +1,14 @@
 //! On which of the shipped machines an artifact fits, and how fast a token could be there.
 
 use serde::Serialize;
-use unicorn_artifact::{Account, Budget, Machine, Plan, TierPlan, fit};
+use unicorn_artifact::{Account, Budget, Machine, MachinePlan, Plan, TierPlan, fit};
 
 /// One machine, and the artifact on it, planned again for its memory.
 #[derive(Serialize)]
 pub struct MachineRow {
     pub name: String,
+    /// The artifact's own machine, with the sizes that its plan was made for.
+    pub planned: bool,
     pub about: String,
     /// Peak arithmetic of its GPU.
     pub flop_per_s: Option<u64>,
@@ -23,20 +25,35 @@ pub struct MachineRow {
     pub estimated_tokens_per_s_empty: Option<f64>,
 }
 
-/// The shipped machines in their order, for a model of `max_positions` tokens at most.
+/// The shipped machines in their order, for a model of `max_positions` tokens at most; before them the machine that the artifact
+/// was planned for, if it is none of these.
 pub fn machines(plan: &Plan, max_positions: u32) -> Vec<MachineRow> {
-    let presets = Machine::presets().map(|name| Machine::named(name).expect("a preset"));
-    presets.map(|machine| MachineRow::new(machine, plan, max_positions)).collect()
+    let preset = |name| {
+        let machine = Machine::named(name).expect("a preset");
+        let planned = machine.plan(&Budget::default()).expect("no tier is budgeted");
+        MachineRow {
+            about: machine.about,
+            flop_per_s: machine.flop_per_s,
+            ..MachineRow::new(planned, plan, max_positions)
+        }
+    };
+    let mut rows: Vec<MachineRow> = Machine::presets().map(preset).collect();
+    if rows.iter().all(|row| !row.planned) {
+        rows.insert(0, MachineRow::new(plan.machine.clone(), plan, max_positions));
+    }
+    rows
 }
 
 impl MachineRow {
-    fn new(machine: Machine, plan: &Plan, max_positions: u32) -> MachineRow {
-        let planned = machine.plan(&Budget::default()).expect("no tier is budgeted");
-        let placed = fit::on(plan, &planned, plan.planned_context_tokens);
+    fn new(machine: MachinePlan, plan: &Plan, max_positions: u32) -> MachineRow {
+        let placed = fit::on(plan, &machine, plan.planned_context_tokens);
         let account = placed.as_ref().ok().map(Account::of);
         let too_long = max_positions.max(plan.planned_context_tokens).saturating_add(1);
         MachineRow {
-            longest_context_tokens: fit::longest_context(too_long, |tokens| fit::on(plan, &planned, tokens).is_ok()),
+            planned: machine == plan.machine,
+            about: "as the artifact was planned".into(),
+            flop_per_s: None,
+            longest_context_tokens: fit::longest_context(too_long, |tokens| fit::on(plan, &machine, tokens).is_ok()),
             missing_bytes: placed.as_ref().err().copied(),
             estimated_tokens_per_s: account.as_ref().and_then(Account::estimated_tokens_per_s),
             estimated_tokens_per_s_empty: placed
@@ -44,9 +61,7 @@ impl MachineRow {
                 .and_then(|placed| Account::at(&placed, 0).estimated_tokens_per_s()),
             account,
             name: machine.name,
-            about: machine.about,
-            flop_per_s: machine.flop_per_s,
-            tiers: planned.tiers,
+            tiers: machine.tiers,
         }
     }
 }

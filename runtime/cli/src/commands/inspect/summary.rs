@@ -78,7 +78,7 @@ impl Inspection<'_> {
         let tokens = self.account.context_tokens;
         let known = self.machines.iter().filter(|machine| machine.estimated_tokens_per_s.is_some() || !machine.fits());
         let row = |machine: &MachineRow| {
-            let planned = if machine.name == self.machine { " (planned)" } else { "" };
+            let planned = if machine.planned { " (planned)" } else { "" };
             vec![
                 format!("{}{planned}", machine.name),
                 machine.memory(),

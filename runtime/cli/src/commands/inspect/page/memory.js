@@ -24,7 +24,7 @@ function showHead() {
 /** The chosen machine. */
 function machine() {
   const name = at("machine").value;
-  if (name !== OWN) return data.machines.find(one => one.name === name);
+  if (name !== OWN) return data.machines[Number(name)];
   const number = id => Math.max(0, Number(at(id).value) || 0);
   const bandwidth = number("own-bandwidth") * 1e9;
   const tier = (name, id) => ({ tier: name, budget_bytes: Math.round(number(id) * 2 ** 30), bytes_per_s: bandwidth || null,
@@ -35,14 +35,14 @@ const context = () => Math.max(1, Math.min(2 ** 31, Math.floor(Number(at("contex
 
 function chooseMachines() {
   const known = data.machines.filter(one => one.tiers.some(tier => tier.bytes_per_s !== null));
-  for (const one of data.machines) {
+  data.machines.forEach((one, index) => {
     const option = element("option", one.name === "generic" ? "generic (unlimited)" : `${one.name}: ${one.about}`);
-    option.value = one.name;
+    option.value = index;
     at("machine").append(option);
-  }
+  });
   at("machine").append(element("option", OWN));
-  const planned = known.find(one => one.name === data.machine);
-  at("machine").value = (planned ?? known.find(one => one.missing_bytes === null) ?? data.machines[0]).name;
+  const first = known.find(one => one.planned) ?? known.find(one => one.missing_bytes === null) ?? data.machines[0];
+  at("machine").value = data.machines.indexOf(first);
   at("context").value = data.account.context_tokens;
   at("context").max = data.model.max_positions;
 }
