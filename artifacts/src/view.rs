@@ -161,7 +161,20 @@ impl<'a> WeightSection<'a> {
     pub fn hash_piece(&self, file: &File, piece: usize) -> io::Result<Vec<[u8; 32]>> {
         let at = piece as u64 * PIECE_BYTES;
         let bytes = read_at(file, self.offset_bytes + at, PIECE_BYTES.min(self.len_bytes - at))?;
-        Ok(if self.len_bytes <= SUBTREE_BYTES { vec![hash(&bytes)] } else { subtrees_at(at, &bytes) })
+        Ok(self.hash_bytes(at, &bytes))
+    }
+
+    /// The same for a piece of a copy of the section in memory.
+    ///
+    /// # Panics
+    /// If the copy is shorter than the section.
+    pub fn hash_piece_of(&self, copy: &[u8], piece: usize) -> Vec<[u8; 32]> {
+        let at = piece as u64 * PIECE_BYTES;
+        self.hash_bytes(at, &copy[at as usize..self.len_bytes.min(at + PIECE_BYTES) as usize])
+    }
+
+    fn hash_bytes(&self, at: u64, bytes: &[u8]) -> Vec<[u8; 32]> {
+        if self.len_bytes <= SUBTREE_BYTES { vec![hash(bytes)] } else { subtrees_at(at, bytes) }
     }
 }
 

@@ -33,6 +33,9 @@ pub struct LoadOptions {
     pub budget: Budget,
     /// How weights reach the device; `None`: the fastest path available.
     pub residency: Option<UploadPath>,
+    /// Weights are read past the page cache, which keeps nothing of them. Without it that is so only where memory is scarce: else
+    /// they stay in the page cache for the next start.
+    pub direct_io: bool,
     /// Steps begin as soon as the first layers are resident, while another thread loads the rest. Ignored with `profile` or
     /// `candidates`.
     pub lazy: bool,
@@ -109,6 +112,7 @@ impl Default for LoadOptions {
             slots: 1,
             budget: Budget::default(),
             residency: None,
+            direct_io: false,
             lazy: false,
             load_alone: false,
             verify_weights: true,

@@ -7,9 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::facts::{DeviceFacts, DeviceKind};
+use crate::device::limits::available_memory_bytes;
 use crate::error::LoadError;
 use crate::load::artifact::ArtifactFile;
 use crate::load::order::LoadOrder;
+use crate::load::page_cache::is_plentiful;
 use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
@@ -85,7 +87,9 @@ pub fn make_resident(
     let usage_before = MemoryUsage::read(facts, &device.heaps()?);
     let mut queue = SubmissionQueue::create(&device, timeout)?;
 
-    let source = UploadSource { device: &device, file: artifact.file(), timeout };
+    let weight_bytes = plan.slices.iter().map(|slice| slice.bytes).sum();
+    let keeps_page_cache = !options.direct_io && is_plentiful(weight_bytes, available_memory_bytes());
+    let source = UploadSource { device: &device, file: artifact.file(), timeout, keeps_page_cache };
     let allocator = Allocator::new(&device, plan, context_tokens, request);
     let extents = artifact.extents();
     let paths = UploadPaths::choose(&source, &extents, &allocator, options.residency)?;
@@ -99,6 +103,7 @@ pub fn make_resident(
         artifact: artifact.clone(),
         device: device.clone(),
         timeout,
+        keeps_page_cache,
         slices,
         order: match lazy {
             true => LoadOrder::in_reading_order(&slice_bytes, target),
@@ -181,7 +186,7 @@ pub fn make_resident(
         seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
-        weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
+        weight_bytes,
         upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
         upload: report,
         target: target.name.clone(),

@@ -237,6 +237,7 @@ fn loading_takes_no_second_copy() {
                 "1",
                 "--json",
                 "--no-cache",
+                "--direct-io",
             ])
             .output()
             .unwrap();
@@ -251,6 +252,26 @@ fn loading_takes_no_second_copy() {
             assert!(left_bytes < weight_bytes / 8, "{way} leaves {left_bytes} bytes in the page cache");
         }
     }
+}
+
+/// The second start finds the weights where the first one left them.
+#[test]
+fn weights_stay_in_the_page_cache_where_memory_is_plentiful() {
+    let artifact = artifact();
+    forget(&artifact.path());
+    if cached_bytes(&artifact.path()) > 0 {
+        return skip("page cache", format_args!("{} stays in it", artifact.path().display()));
+    }
+    let loaded = |direct_io| {
+        let options = load_options(UploadPath::Map).with(|options| options.direct_io = direct_io);
+        Model::load(&artifact.path(), &options).unwrap_or_else(|error| panic!("{error}"));
+        cached_bytes(&artifact.path())
+    };
+    let file_bytes = fs::metadata(artifact.path()).unwrap().len();
+    let left_bytes = loaded(true);
+    assert!(left_bytes < file_bytes / 2, "direct reads leave {left_bytes} of {file_bytes} bytes");
+    let kept_bytes = loaded(false);
+    assert!(kept_bytes > file_bytes / 2, "{kept_bytes} of {file_bytes} bytes stay");
 }
 
 /// So `host` decides which way it reads.

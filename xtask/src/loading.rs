@@ -207,7 +207,7 @@ impl Rates {
 fn load(runtime: &Path, args: &LoadingArgs, way: &str) -> Result<Value> {
     let mut command = Command::new(runtime);
     command.arg("bench").arg(&args.artifact).args(["--json", "--no-verify", "-p", "1", "-n", "1", "-r", "1"]);
-    command.args(["--load-alone", "--residency", way]);
+    command.args(["--load-alone", "--direct-io", "--residency", way]);
     if let Some(device) = &args.device {
         command.args(["--device", device]);
     }

@@ -95,6 +95,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.target = args.target.clone();
     options.budget = args.budget.clone().unwrap_or_default();
     options.residency = args.residency;
+    options.direct_io = args.direct_io;
     options.barriers = args.barriers;
     options.load_alone = args.load_alone;
     options.verify_weights = !args.no_verify;

@@ -33,7 +33,7 @@ pub fn fill(
 ) -> Result<ControlFlow<()>, LoadError> {
     // Imported pages stay in the page cache.
     let read = slices.iter().filter(|slice| slice.path != UploadPath::Import).map(Slice::in_file);
-    let cache = PageCache::new(source.file, read);
+    let cache = PageCache::new(source.file, read, source.keeps_page_cache);
     let mut transfers: Vec<Option<Transfer<'_>>> = order.chunks().iter().map(|_| None).collect();
     for (slice, index) in slices.iter_mut().zip(0..) {
         for (transfer, &position) in slice.transfers(order.positions(index)).zip(order.positions(index)) {

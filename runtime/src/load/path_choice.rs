@@ -80,7 +80,13 @@ fn choose_for_tier(
     let Some(&first) = available.first() else {
         return Err(LoadError::Residency { tier, device: source.device.facts().name.clone(), refusals });
     };
-    let mut chosen = TierUpload { tier, path: first, device_local: false, measured: Vec::new() };
+    let mut chosen = TierUpload {
+        tier,
+        path: first,
+        device_local: false,
+        keeps_page_cache: source.keeps_page_cache,
+        measured: Vec::new(),
+    };
     let total_bytes: u64 = slices.iter().map(|slice| slice.len_bytes).sum();
     if available.len() > 1 && total_bytes >= MIN_MEASURED_BYTES {
         chosen.measured = measure(source, &available, slices, usage)?;

@@ -1,4 +1,4 @@
-//! Large reads of the artifact on several threads, which leave nothing in the system's page cache.
+//! Large reads of the artifact on several threads, which leave nothing in the system's page cache unless it is kept.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,7 +18,8 @@ use crate::vk::faults;
 pub struct Reader<'a> {
     file: &'a MappedFile,
     cache: &'a PageCache<'a>,
-    /// The file opened for direct reads, which bypass the page cache; `None`: the file system has none.
+    /// The file opened for direct reads, which bypass the page cache; `None`: the page cache is kept, or the file system has no
+    /// such reads.
     direct: Option<File>,
     /// Direct reads go to their target without an intermediate page.
     is_direct_to_target: bool,
@@ -45,7 +46,8 @@ impl<'a> Reader<'a> {
     /// For targets in any memory. What is not in the page cache is read directly into a page of this process and copied,
     /// because direct reads into a driver's mapping fail.
     pub fn new(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
-        Reader { file, cache, direct: file.open_direct().ok(), is_direct_to_target: false }
+        let direct = if cache.is_kept() { None } else { file.open_direct().ok() };
+        Reader { file, cache, direct, is_direct_to_target: false }
     }
 
     /// For targets in page-aligned memory of this process.

@@ -21,6 +21,8 @@ pub struct UploadSource<'a> {
     pub file: &'a Arc<MappedFile>,
     /// Timeout of one submission.
     pub timeout: Duration,
+    /// Reads go through the page cache and leave the file in it, for the next start.
+    pub keeps_page_cache: bool,
 }
 
 /// Position of a weight slice in the file, and its tier.
@@ -92,6 +94,11 @@ impl Slice {
 
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// The resident bytes, where the host can read them.
+    pub fn mapped_bytes(&self) -> Option<&[u8]> {
+        self.mapping.as_ref().map(Mapping::bytes)
     }
 
     /// Range of the file.

@@ -5,12 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::device::facts::DeviceKind;
 use crate::error::LoadError;
 use crate::load::artifact::ArtifactFile;
 use crate::load::fill::{self, OnChunk};
 use crate::load::order::LoadOrder;
 use crate::load::slices::{Slice, UploadSource};
-use crate::load::verify::Verifier;
+use crate::load::verify::{self, Verifier};
 use crate::memory::usage::{HeapAllocation, MemoryAudit, MemoryUsage};
 use crate::vk::device::Device;
 use crate::vk::pipeline::Pipeline;
@@ -22,6 +23,8 @@ pub struct WeightUpload {
     pub device: Arc<Device>,
     /// Timeout of one submission.
     pub timeout: Duration,
+    /// See [`UploadSource::keeps_page_cache`].
+    pub keeps_page_cache: bool,
     /// One a weight section.
     pub slices: Vec<Slice>,
     pub order: LoadOrder,
@@ -53,7 +56,7 @@ pub enum Verification {
     No,
     /// In the file: the artifact has no hashing kernel.
     InFile,
-    /// On the device, where they are resident.
+    /// Where they are resident: by the device, or by the host in the memory of a software device.
     OnDevice {
         /// Seconds that it took.
         seconds: f64,
@@ -81,7 +84,12 @@ impl WeightUpload {
     /// When the file cannot be read, or a copy fails.
     pub fn fill(&mut self, on_chunk: &mut OnChunk<'_>) -> Result<Option<FillTimes>, LoadError> {
         let begun = Instant::now();
-        let source = UploadSource { device: &self.device, file: self.artifact.file(), timeout: self.timeout };
+        let source = UploadSource {
+            device: &self.device,
+            file: self.artifact.file(),
+            timeout: self.timeout,
+            keeps_page_cache: self.keeps_page_cache,
+        };
         let flow = fill::fill(&source, &mut self.slices, &self.order, on_chunk)?;
         Ok((flow == ControlFlow::Continue(())).then(|| FillTimes { begun, ended: Instant::now() }))
     }
@@ -116,8 +124,13 @@ impl WeightUpload {
     fn verify_on_device(&self, kernel: &Arc<Pipeline>) -> Result<(), LoadError> {
         let mut queue = SubmissionQueue::create(&self.device, self.timeout)?;
         let mut verifier = Verifier::create(&self.device, kernel)?;
+        let is_software = self.device.facts().kind == DeviceKind::Cpu;
         for (index, (section, slice)) in self.artifact.weights().iter().zip(&self.slices).enumerate() {
-            verifier.verify(&mut queue, self.artifact.file(), index, section, slice.buffer())?;
+            let resident = match slice.mapped_bytes().filter(|_| is_software) {
+                Some(bytes) => verify::host_subtrees(section, bytes),
+                None => verifier.subtrees(&mut queue, slice.buffer(), section.len_bytes)?,
+            };
+            verify::compare(self.artifact.file(), index, section, resident)?;
         }
         Ok(())
     }

@@ -35,6 +35,8 @@ pub struct TierUpload {
     pub path: UploadPath,
     /// The buffers lie in the device's own memory.
     pub device_local: bool,
+    /// The file stays in the page cache.
+    pub keeps_page_cache: bool,
     /// Bytes per second of each path that was measured before the choice; empty: nothing was measured.
     pub measured: Vec<(UploadPath, f64)>,
 }
@@ -76,15 +78,16 @@ impl fmt::Display for TierUpload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (self.path, self.device_local) {
             (UploadPath::Import, _) => "import of the mapped file",
-            (UploadPath::Map, true) => "pread into device-local memory, page cache released",
-            (UploadPath::Map, false) => "pread into memory that the device reads in place, page cache released",
-            (UploadPath::Host, _) => "pread into imported memory, page cache released",
-            (UploadPath::Staging, true) => "staging copies into device-local memory, page cache released",
-            (UploadPath::Staging, false) => {
-                "staging copies into memory that the device reads in place, page cache released"
-            }
+            (UploadPath::Map, true) => "pread into device-local memory",
+            (UploadPath::Map, false) => "pread into memory that the device reads in place",
+            (UploadPath::Host, _) => "pread into imported memory",
+            (UploadPath::Staging, true) => "staging copies into device-local memory",
+            (UploadPath::Staging, false) => "staging copies into memory that the device reads in place",
         };
         f.write_str(text)?;
+        if self.path != UploadPath::Import {
+            write!(f, ", page cache {}", if self.keeps_page_cache { "kept" } else { "released" })?;
+        }
         if self.measured.is_empty() {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Verification on the device: resident weights are hashed where they lie and compared with the artifact's hashes.
+//! Verification of resident weights: they are hashed where they lie and compared with the artifact's hashes. The device hashes them by
+//! a kernel; a software device's memory is the host's, which hashes it faster.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use unicorn_artifact::view::WeightSection;
 
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
+use crate::parallel;
 use crate::vk::Failure;
 use crate::vk::buffer::{Allocation, Buffer, Mapping};
 use crate::vk::command_list::{Command, CommandList};
@@ -51,42 +53,8 @@ impl Verifier {
         })
     }
 
-    /// Compares weight slice `slice`, resident in `buffer`, with its section of the file. Waits for the device.
-    ///
-    /// # Errors
-    /// [`LoadError::WrongBytes`] where resident bytes differ from the file's, [`LoadError::Artifact`] where the file's differ
-    /// from its hashes.
-    pub fn verify(
-        &mut self,
-        queue: &mut SubmissionQueue,
-        file: &MappedFile,
-        slice: usize,
-        section: &WeightSection<'_>,
-        buffer: &Arc<Buffer>,
-    ) -> Result<(), LoadError> {
-        let len_bytes = section.len_bytes;
-        let resident = self.subtrees(queue, buffer, len_bytes)?;
-        let Err(damage) = section.compare(hash::join(resident.clone())) else { return Ok(()) };
-        let mut bytes = vec![0; len_bytes as usize];
-        file.file()
-            .read_exact_at(&mut bytes, section.offset_bytes)
-            .map_err(|source| LoadError::File { path: file.path().to_owned(), source })?;
-        let in_file = hash::subtrees(&bytes);
-        let wrong: Vec<usize> = (0..resident.len()).filter(|&index| resident[index] != in_file[index]).collect();
-        let Some(&first) = wrong.first() else {
-            return Err(LoadError::Artifact { path: file.path().to_owned(), source: damage });
-        };
-        let start = first as u64 * SUBTREE_BYTES;
-        Err(LoadError::WrongBytes {
-            slice,
-            range: start..len_bytes.min(start + SUBTREE_BYTES),
-            wrong: wrong.len(),
-            of: resident.len(),
-        })
-    }
-
-    /// The hash of each subtree of a buffer's first `len_bytes`.
-    fn subtrees(
+    /// The hash of each subtree of a buffer's first `len_bytes`. Waits for the device.
+    pub fn subtrees(
         &mut self,
         queue: &mut SubmissionQueue,
         buffer: &Arc<Buffer>,
@@ -116,4 +84,40 @@ impl Verifier {
         }
         Ok(hashes)
     }
+}
+
+/// The same of a section that lies in memory of this process.
+pub fn host_subtrees(section: &WeightSection<'_>, resident: &[u8]) -> Vec<[u8; 32]> {
+    parallel::map(section.pieces(), |piece| section.hash_piece_of(resident, piece)).concat()
+}
+
+/// Compares weight slice `slice`, whose resident bytes have these hashes, with its section of the file.
+///
+/// # Errors
+/// [`LoadError::WrongBytes`] where resident bytes differ from the file's, [`LoadError::Artifact`] where the file's differ
+/// from its hashes.
+pub fn compare(
+    file: &MappedFile,
+    slice: usize,
+    section: &WeightSection<'_>,
+    resident: Vec<[u8; 32]>,
+) -> Result<(), LoadError> {
+    let len_bytes = section.len_bytes;
+    let Err(damage) = section.compare(hash::join(resident.clone())) else { return Ok(()) };
+    let mut bytes = vec![0; len_bytes as usize];
+    file.file()
+        .read_exact_at(&mut bytes, section.offset_bytes)
+        .map_err(|source| LoadError::File { path: file.path().to_owned(), source })?;
+    let in_file = hash::subtrees(&bytes);
+    let wrong: Vec<usize> = (0..resident.len()).filter(|&index| resident[index] != in_file[index]).collect();
+    let Some(&first) = wrong.first() else {
+        return Err(LoadError::Artifact { path: file.path().to_owned(), source: damage });
+    };
+    let start = first as u64 * SUBTREE_BYTES;
+    Err(LoadError::WrongBytes {
+        slice,
+        range: start..len_bytes.min(start + SUBTREE_BYTES),
+        wrong: wrong.len(),
+        of: resident.len(),
+    })
 }

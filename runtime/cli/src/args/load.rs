@@ -23,6 +23,9 @@ pub struct LoadArgs {
     /// memory that is imported) or staging (copied on the device) [default: the fastest of the last three that the device supports]
     #[arg(long, value_name = "PATH", help_heading = MEMORY, hide_short_help = true)]
     pub residency: Option<UploadPath>,
+    /// Read the weights past the page cache also where memory is plentiful; the next start reads the disk again
+    #[arg(long, help_heading = MEMORY, hide_short_help = true)]
+    pub direct_io: bool,
     /// Verify the weights in device memory against the artifact's hashes (the default)
     #[arg(long, overrides_with = "no_verify", help_heading = MEMORY, hide_short_help = true)]
     pub verify: bool,
