@@ -1,6 +1,7 @@
 //! What tests that look across rooms share: independent answers, random models, files to break, and the filetests.
 //! Nobody depends on this crate.
 
+pub mod abuse;
 pub mod reference;
 
 pub mod models;

@@ -9,12 +9,14 @@
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! loading         one artifact → bytes a second of each way to the device and its medium       when loading changes
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
+//! abuse           sanitised fuzz targets, malformed requests, kills, load → a table            before a release
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
 //! the whole, with the command's name and what to do.
 
+mod abuse;
 mod bench_gpu;
 mod browser;
 mod demo;
@@ -52,6 +54,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Check everything: format, lints, builds, tests
     Test(test::TestArgs),
+    /// Fuzz every parser and abuse a server, for about 15 minutes
+    Abuse(abuse::AbuseArgs),
     /// Look at the page of `unicorn-run inspect --html` in a headless Chromium
     Browser,
     /// Run README's commands in a bare Debian, as root
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run_all(&args),
+        Command::Abuse(args) => abuse::run_all(&args),
         Command::Browser => browser::run_all(),
         Command::Fresh(args) => fresh::run_all(&args),
         Command::Fidelity(args) => fidelity::run(&args),

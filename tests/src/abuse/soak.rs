@@ -1,0 +1,209 @@
+//! Load for as long as wanted: clients that know the answers, some that disconnect. Afterwards memory, descriptors and KV pages are what
+//! they were before.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::Row;
+use crate::http::begin_post;
+use crate::server::Server;
+
+/// How much load, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct SoakOptions {
+    /// Clients at a time, each with a request.
+    pub clients: usize,
+    /// Sequences of the server.
+    pub parallel: usize,
+    /// How long clients begin requests.
+    pub duration: Duration,
+    /// Tokens of an answer.
+    pub tokens: u32,
+    /// How often figures are printed.
+    pub report_every: Duration,
+}
+
+/// What a soak found.
+pub struct Soak {
+    /// Right answers, and what went wrong.
+    pub row: Row,
+    /// Prompts whose answers depend on the size of the batch already before the soak, which says nothing about it: they are left out.
+    pub unstable_prompts: usize,
+    /// Before and after.
+    pub figures: [Figures; 2],
+}
+
+/// Of the server, while it has nothing to do and each of its sequences holds a prompt of one token.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// KV pages that are taken.
+    pub kv_pages: u64,
+}
+
+/// Growth of memory that allocators and drivers may keep.
+const MAX_GROWTH_BYTES: u64 = 32 << 20;
+const TEXT: &str = "/v1/completions";
+/// Every so many requests, a client disconnects in the middle.
+const DISCONNECTS_EVERY: u64 = 8;
+
+/// Starts a server by `command` and loads it. The model's greedy answers are asked for before, one at a time and all at once.
+///
+/// # Panics
+/// When the server does not start.
+pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soak {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    let parallel = options.parallel.to_string();
+    let server = Server::start(command, artifact, &["--parallel", &parallel, "--ctx", "1024"]);
+    let status_file = folder.path().join(format!("unicorn/{}.json", server.child.id()));
+    let (known, unstable_prompts) = known_answers(&server, options);
+    let before = settle(&server, options, &status_file);
+    let row = Row::of("known answers under load", |row| {
+        let findings = Mutex::new(Vec::new());
+        let right = AtomicU64::new(0);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for client in 0..options.clients {
+                let (server, known, findings, right) = (&server, &known, &findings, &right);
+                scope.spawn(move || {
+                    for number in 0.. {
+                        if begun.elapsed() > options.duration || known.is_empty() {
+                            return;
+                        }
+                        let (prompt, expected) = &known[(client * 31 + number as usize * 17) % known.len()];
+                        if (client as u64 + number).is_multiple_of(DISCONNECTS_EVERY) {
+                            disconnect(server, prompt, number);
+                            continue;
+                        }
+                        match answer(server, prompt, options.tokens) {
+                            Ok(found) if found == *expected => drop(right.fetch_add(1, Ordering::Relaxed)),
+                            Ok(found) => add(findings, format!("{prompt:?}: expected {expected:?}, found {found:?}")),
+                            Err(error) => add(findings, format!("{prompt:?}: {error}")),
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut next = options.report_every;
+                while begun.elapsed() < options.duration {
+                    if begun.elapsed() >= next {
+                        next += options.report_every;
+                        println!(
+                            "{:>6.0} s  {:>8} right  {}",
+                            begun.elapsed().as_secs_f64(),
+                            right.load(Ordering::Relaxed),
+                            figures(&server, &status_file)
+                        );
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        });
+        row.inputs = right.into_inner();
+        row.findings = findings.into_inner().expect("no client panics while it adds");
+    });
+    let after = settle(&server, options, &status_file);
+    let mut soak = Soak { row, unstable_prompts, figures: [before, after] };
+    soak.compare();
+    soak
+}
+
+impl Soak {
+    fn compare(&mut self) {
+        let [before, after] = self.figures;
+        let findings = &mut self.row.findings;
+        if after.resident_bytes > before.resident_bytes + MAX_GROWTH_BYTES {
+            findings.push(format!("memory grew from {before} to {after}"));
+        }
+        if after.descriptors > before.descriptors || after.kv_pages != before.kv_pages {
+            findings.push(format!("descriptors or pages changed from {before} to {after}"));
+        }
+    }
+}
+
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Figures { resident_bytes, descriptors, kv_pages } = self;
+        write!(f, "{} MiB resident, {descriptors} descriptors, {kv_pages} KV pages", resident_bytes >> 20)
+    }
+}
+
+/// Prompts that repeat a pattern, whose continuation a model is sure of, with their greedy answers; and how many had several.
+fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String)>, usize) {
+    let words = ["sea", "ship", "sun", "tree", "house", "king", "road", "bird", "stone", "river", "cloud", "fire"];
+    let patterns = words.iter().zip(words.iter().cycle().skip(1));
+    let prompts: Vec<String> = patterns.map(|(one, other)| format!("the {one} and the {other}, ").repeat(6)).collect();
+    let ask =
+        |prompt: &String| answer(server, prompt, options.tokens).unwrap_or_else(|error| panic!("{prompt}: {error}"));
+    let alone: Vec<String> = prompts.iter().map(ask).collect();
+    let together = std::thread::scope(|scope| {
+        let asked: Vec<_> = prompts.iter().map(|prompt| scope.spawn(move || ask(prompt))).collect();
+        asked.into_iter().map(|answer| answer.join().expect("the server answers")).collect::<Vec<_>>()
+    });
+    let all = prompts.len();
+    let known: Vec<_> = prompts
+        .into_iter()
+        .zip(alone.into_iter().zip(together))
+        .filter(|(_, (alone, together))| alone == together)
+        .map(|(prompt, (alone, _))| (prompt, alone))
+        .collect();
+    let unstable = all - known.len();
+    (known, unstable)
+}
+
+/// Gives every sequence a prompt of its own of one token, and waits until the server has nothing to do.
+fn settle(server: &Server, options: &SoakOptions, status_file: &Path) -> Figures {
+    for number in 0..2 * options.parallel {
+        let _ = answer(server, ["a", "b", "c", "d", "e"][number % 5], 1);
+    }
+    let is_idle = || read_status(status_file).is_some_and(|status| status["doing"] == "idle" && status["queue"] == 0);
+    let begun = Instant::now();
+    while !is_idle() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Closed connections are let go a moment later.
+    std::thread::sleep(Duration::from_millis(500));
+    figures(server, status_file)
+}
+
+fn figures(server: &Server, status_file: &Path) -> Figures {
+    Figures {
+        resident_bytes: server.figure("VmRSS"),
+        descriptors: server.descriptors(),
+        kv_pages: read_status(status_file).and_then(|status| status["kv_pages_used"].as_u64()).unwrap_or(0),
+    }
+}
+
+fn read_status(file: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+fn answer(server: &Server, prompt: &str, tokens: u32) -> Result<String, String> {
+    let request = json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0}).to_string();
+    let mut text = String::new();
+    begin_post(&server.address, TEXT, &request).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
+    let body: Value = serde_json::from_str(body).map_err(|_| head.to_owned())?;
+    body["choices"][0]["text"].as_str().map(str::to_owned).ok_or(format!("{head}: {body}"))
+}
+
+/// Asks for more than anybody reads, and leaves after a few bytes.
+fn disconnect(server: &Server, prompt: &str, number: u64) {
+    let request = json!({"prompt": prompt, "temperature": 0, "stream": true}).to_string();
+    let mut some = vec![0; 1 + number as usize * 37 % 1000];
+    let _ = begin_post(&server.address, TEXT, &request).read(&mut some);
+}
+
+fn add(findings: &Mutex<Vec<String>>, finding: String) {
+    findings.lock().expect("no client panics while it adds").push(finding);
+}

@@ -1,0 +1,53 @@
+//! `abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES]]`: abuses `unicorn-run serve`, prints a table, and ends with 1 if something was found.
+//! Needs nothing but the two files, so that it runs on any machine with a GPU; `UNICORN_DEVICE` names another device.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use tests::abuse::{SoakOptions, disconnects, idle_connections, kills, malformed_requests, soak};
+use tests::server::Server;
+
+const USAGE: &str = "usage: abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES]]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [program, artifact, numbers @ ..] = &arguments[..] else {
+        eprintln!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let numbers: Result<Vec<usize>, _> = numbers.iter().map(|number| number.parse()).collect();
+    let Ok([clients, minutes]) =
+        numbers.map(|given| [given.first().copied().unwrap_or(32), given.get(1).copied().unwrap_or(10)])
+    else {
+        eprintln!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let artifact = PathBuf::from(artifact);
+    let command = || Command::new(program);
+    let mut rows = Vec::new();
+    let timeout = Duration::from_secs(2);
+    let options = ["--parallel", "2", "--ctx", "256", "--timeout", "2", "--max-connections", "200"];
+    let server = Server::start(command(), &artifact, &options);
+    rows.push(malformed_requests(&server));
+    rows.push(idle_connections(&server, 800, timeout));
+    rows.push(disconnects(&server, 500));
+    drop(server);
+    rows.push(kills(command, &artifact, 20));
+    let duration = Duration::from_secs(60 * minutes as u64);
+    let report_every = Duration::from_secs(30);
+    let soaked = soak(
+        command(),
+        &artifact,
+        &SoakOptions { clients, parallel: clients.min(64), duration, tokens: 24, report_every },
+    );
+    let [before, after] = soaked.figures;
+    println!(
+        "before: {before}\nafter:  {after}\nprompts whose answer depends on the batch: {}\n",
+        soaked.unstable_prompts
+    );
+    rows.push(soaked.row);
+    println!("| abuse | inputs | findings | time |\n|---|---|---|---|");
+    rows.iter().for_each(|row| println!("{row}"));
+    if rows.iter().all(|row| row.findings.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

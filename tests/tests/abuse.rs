@@ -1,0 +1,45 @@
+//! A minute of abuse of `unicorn-run serve`: `cargo xtask abuse` does the same for longer.
+
+use std::process::Command;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tests::abuse::{SoakOptions, disconnects, idle_connections, kills, malformed_requests, soak};
+use tests::compiled::{Compiled, options};
+use tests::models::models;
+use tests::programs::program;
+use tests::server::Server;
+
+static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
+});
+
+fn unicorn_run() -> Command {
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    command
+}
+
+#[test]
+fn malformed_idle_and_disconnecting_clients_leave_nothing_behind() {
+    let options = ["--parallel", "2", "--ctx", "128", "--timeout", "1", "--max-connections", "50"];
+    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    malformed_requests(&server).assert_clean();
+    idle_connections(&server, 150, Duration::from_secs(1)).assert_clean();
+    disconnects(&server, 40).assert_clean();
+}
+
+#[test]
+fn a_killed_server_starts_again_and_answers_the_same() {
+    kills(unicorn_run, &MODEL.artifact_path(), 2).assert_clean();
+}
+
+#[test]
+fn answers_under_load_are_the_known_ones_and_nothing_grows() {
+    let duration = Duration::from_secs(5);
+    let options = SoakOptions { clients: 6, parallel: 3, duration, tokens: 12, report_every: duration };
+    let soaked = soak(unicorn_run(), &MODEL.artifact_path(), &options);
+    assert_eq!(soaked.unstable_prompts, 0);
+    soaked.row.assert_clean();
+}

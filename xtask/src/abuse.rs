@@ -1,0 +1,83 @@
+//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, where a nightly toolchain is installed, then abuse and load of the server on
+//! the software device.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::binaries::Binaries;
+use crate::run::{cargo, run, succeeds};
+
+#[derive(clap::Args)]
+pub struct AbuseArgs {
+    /// Model folder to serve [default: the small model of the tests]
+    model: Option<PathBuf>,
+    /// Clients of the load
+    #[arg(long, default_value_t = 16)]
+    clients: u32,
+    /// Minutes of load
+    #[arg(long, default_value_t = 5)]
+    minutes: u32,
+    /// Seconds for each fuzz target
+    #[arg(long, default_value_t = 60)]
+    fuzz_seconds: u32,
+}
+
+/// Folders of `tests/fuzz/regressions`, by which the targets are named.
+const REGRESSIONS: &str = "tests/fuzz/regressions";
+const HOST: &str = "x86_64-unknown-linux-gnu";
+/// libFuzzer's instrumentation, as cargo-fuzz sets it.
+const FUZZ_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address -Cdebug-assertions";
+
+/// Runs all of it, to the first finding.
+///
+/// # Errors
+/// What was found, or does not build.
+pub fn run_all(args: &AbuseArgs) -> Result<()> {
+    let binaries = Binaries::build()?;
+    fuzz(args.fuzz_seconds)?;
+    run(cargo().args(["build", "--release", "--package", "tests", "--bin", "abuse"]))?;
+    let artifact = binaries.folder("abuse")?.join("model.unicorn");
+    let model = args.model.clone().unwrap_or("tests/models/gemma3-2m-draft".into());
+    run(&mut binaries.compile(&model, &artifact))?;
+    let mut abuse = Command::new(binaries.runtime_path().with_file_name("abuse"));
+    abuse
+        .arg(binaries.runtime_path())
+        .arg(&artifact)
+        .args([args.clients, args.minutes].map(|number| number.to_string()));
+    if std::env::var_os("UNICORN_DEVICE").is_none() {
+        abuse.env("UNICORN_DEVICE", "llvmpipe");
+    }
+    run(&mut abuse)
+}
+
+fn fuzz(seconds: u32) -> Result<()> {
+    if !succeeds(Command::new("cargo").args(["+nightly", "--version"])) {
+        eprintln!("fuzzing is left out: no nightly toolchain; `rustup toolchain install nightly` installs one");
+        return Ok(());
+    }
+    run(cargo().args(["run", "--package", "tests", "--bin", "fuzz-seeds"]))?;
+    let mut build = Command::new("cargo");
+    build.args(["+nightly", "build", "--manifest-path", "tests/fuzz/Cargo.toml", "--target", HOST]);
+    // The variables of the cargo that started us name its own toolchain.
+    build.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").env("RUSTFLAGS", FUZZ_FLAGS);
+    run(build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
+    for entry in std::fs::read_dir(REGRESSIONS).with_context(|| format!("folder cannot be read: {REGRESSIONS}"))? {
+        let regressions = entry?.path();
+        let target = regressions.file_name().context("a folder has a name")?.to_owned();
+        let begun = Instant::now();
+        let corpus = Path::new("tests/fuzz/corpus").join(&target);
+        let mut fuzzer = Command::new(Path::new("tests/fuzz/target").join(HOST).join("debug").join(&target));
+        fuzzer.arg(corpus).arg(regressions).arg(format!("-max_total_time={seconds}"));
+        // Modules that are compiled twice, by build scripts, define the same constants.
+        fuzzer.args(["-print_final_stats=1", "-rss_limit_mb=4096"]).env("ASAN_OPTIONS", "detect_odr_violation=0");
+        if run(&mut fuzzer).is_err() {
+            bail!("fuzz target {} found something after {:.0?}", target.display(), begun.elapsed());
+        }
+    }
+    Ok(())
+}
