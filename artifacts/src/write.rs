@@ -152,8 +152,7 @@ impl ArtifactWriter {
         let len_bytes = self.position_bytes;
         let file = self.file.into_inner().map_err(|error| error.into_error())?;
         // Temporary files are private; an artifact has the permissions of any file that this user makes.
-        let permissions = Permissions::from_mode(0o666 & !partial::umask());
-        into_place(file, &sections, len_bytes, &self.path, permissions)?;
+        into_place(file, &sections, len_bytes, &self.path, new_file_permissions())?;
         Ok(len_bytes)
     }
 
@@ -193,13 +192,18 @@ impl ArtifactWriter {
 /// Metadata, plan, kernels and tokenizer.
 const STRUCTURED_SECTIONS: usize = 4;
 
+/// Permissions of a file that this user makes: those that the umask leaves.
+pub fn new_file_permissions() -> Permissions {
+    Permissions::from_mode(0o666 & !partial::umask())
+}
+
 /// Writes a small file beside an artifact, such as its plan as text, under its own name only when it is whole. A link
 /// stays one: what it leads to is replaced.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = path.canonicalize().unwrap_or(path.to_owned());
     let mut file = partial::beside(&path)?;
     file.write_all(bytes)?;
-    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().set_permissions(new_file_permissions())?;
     partial::into_place(file, &path)
 }
 

@@ -3,14 +3,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, View};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use unicorn_artifact::write::new_file_permissions;
 use unicorn_artifact::{ArtifactView, MappedFile, WeightPlan};
 
 use crate::CompileOptions;
@@ -77,12 +76,12 @@ fn folder_beside(folder: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(".unicorn-").suffix(".partial").tempdir_in(parent)
 }
 
-/// Moves all files of `from` to `to`, which is made if absent, and makes them as readable as an artifact is.
+/// Moves all files of `from` to `to`, which is made if absent, and gives them the permissions of an artifact.
 fn move_files(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
-        std::fs::set_permissions(entry.path(), Permissions::from_mode(0o644))?;
+        std::fs::set_permissions(entry.path(), new_file_permissions())?;
         std::fs::rename(entry.path(), to.join(entry.file_name()))?;
     }
     Ok(())

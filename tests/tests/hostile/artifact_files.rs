@@ -112,6 +112,22 @@ fn a_cut_artifact_says_how_much_is_missing() {
     }
 }
 
+/// Opening a named pipe waits for a writer unless it is opened without blocking.
+#[test]
+fn a_named_pipe_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let run = program("unicorn-run");
+    let output = Command::new("timeout").arg("30").arg(run.get_program()).arg("inspect").arg(&path).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        message.contains("not a regular file") && message.contains("model.unicorn"),
+        "{:?}: {message}",
+        output.status
+    );
+}
+
 #[test]
 fn a_longer_artifact_is_refused() {
     refused(|artifact| artifact.push(0), &["expected", "found"]);

@@ -1,6 +1,7 @@
 //! Places that cannot be written to or that the model itself has, disks that run full, and compiles that are interrupted.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -285,4 +286,18 @@ fn shell_line(command: &Command) -> String {
 
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display())
+}
+
+#[test]
+fn an_artifact_has_the_permissions_that_the_umask_leaves() {
+    let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
+    for (umask, mode) in [("077", 0o600), ("000", 0o666)] {
+        let path = out.path().join(umask);
+        let compile = compile_command(model.path(), &path);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("umask {umask} && exec \"$0\" \"$@\"")]);
+        let output = limited.arg(compile.get_program()).args(compile.get_args()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "umask {umask}");
+    }
 }
