@@ -44,6 +44,26 @@ pub fn at_least(bytes: u64) -> String {
     }
 }
 
+/// From this size on, [`rounded_down`] leaves whole quarters of a GiB.
+const COARSE_FROM_BYTES: u64 = 4 << 30;
+const QUARTER_GIB: u64 = 256 << 20;
+
+/// `bytes` without what nobody would type: a whole number of MiB, and of quarters of a GiB from 4 GiB on.
+pub fn rounded_down(bytes: u64) -> u64 {
+    let step = if bytes >= COARSE_FROM_BYTES { QUARTER_GIB } else { 1 << 20 };
+    bytes / step * step
+}
+
+/// The amount as one word that [`bytes`] reads back, exact for what [`rounded_down`] gives: `7.75GiB`, `1200MiB`.
+pub fn typed(bytes: u64) -> String {
+    match bytes {
+        whole if whole >= 1 << 30 && whole.is_multiple_of(QUARTER_GIB) => {
+            format!("{}GiB", whole as f64 / f64::from(1 << 30))
+        }
+        other => format!("{}MiB", other >> 20),
+    }
+}
+
 /// Bytes a second of `text`: an amount of bytes followed by `/s`.
 ///
 /// # Errors
@@ -84,6 +104,20 @@ mod tests {
             assert_eq!(at_least(amount), text);
             let read = bytes(text).unwrap();
             assert!((amount..amount + (1 << 30) / 8).contains(&read), "{text}: {read}");
+        }
+    }
+
+    #[test]
+    fn what_is_suggested_is_short_and_read_back() {
+        for (given, expected) in [
+            ((31 << 28) + 12_345_678, "7.75GiB"),
+            ((8 << 30) + (100 << 20), "8GiB"),
+            ((1200 << 20) + 7, "1200MiB"),
+            (1 << 30, "1GiB"),
+            (500 << 20, "500MiB"),
+        ] {
+            let rounded = rounded_down(given);
+            assert_eq!((typed(rounded).as_str(), bytes(&typed(rounded))), (expected, Ok(rounded)));
         }
     }
 

@@ -293,9 +293,9 @@ impl fmt::Display for LoadError {
             }
             LoadError::NoDevice { wanted, found } => write!(
                 f,
-                "no Vulkan device fits: expected {wanted}, found {}; a software device is used only when it is \
-                 selected by name or number",
-                found.join(", ")
+                "no Vulkan device fits: expected {wanted}; a software device is used only when it is selected by name or \
+                 number; this machine has\n  {}",
+                found.join("\n  ")
             ),
             LoadError::NoTarget { device, reasons } => {
                 write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))

@@ -59,7 +59,7 @@ mod step;
 mod tune;
 mod vk;
 
-pub use device::choice::{DeviceChoice, choose_device, choose_target, misfit};
+pub use device::choice::{DeviceChoice, choose_device, choose_target, misfit, vendor_name};
 pub use device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 pub use error::{LoadError, RunError};
 pub use load::upload::{UploadReport, Verification};
@@ -77,7 +77,7 @@ pub use report::LoadReport;
 pub use resident::LoadProgress;
 pub use session::batch::{BatchRow, BatchTokens};
 pub use session::scheduler;
-pub use session::session::{LogitsSink, Session};
+pub use session::session::{FeedProgress, LogitsSink, Session};
 pub use session::shared::Recovery;
 pub use session::stream::Tokens;
 pub use step::cancel::CancelToken;

@@ -59,6 +59,11 @@ impl Watched {
         line(&mut self.stdout)
     }
 
+    /// Waits until something is on its stdout, and leaves it there.
+    pub fn wait_for_stdout(&mut self) {
+        self.stdout.fill_buf().expect("the program's pipe");
+    }
+
     /// The next line of its stderr; empty when there are no more.
     pub fn stderr_line(&mut self) -> String {
         line(&mut self.stderr)

@@ -134,15 +134,14 @@ fn what_cannot_be_done_leaves_the_artifact_as_it_was() {
 }
 
 #[test]
-fn the_compiler_must_be_there() {
+fn no_compiler_needs_to_be_there() {
     let artifact = Artifact::new();
     let alone = tempfile::tempdir().unwrap();
     let runner = alone.path().join("unicorn-run");
     std::fs::copy(program("unicorn-run").get_program(), &runner).unwrap();
-    let output = Command::new(runner).arg("replan").arg(artifact.path()).env("PATH", alone.path()).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr.contains("expected it beside unicorn-run or in PATH"), "{stderr}");
+    let mut replan = Command::new(runner);
+    let output = replan.arg("replan").arg(artifact.path()).args(["--context", "64"]).env("PATH", "").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A device with another split of memory than the plan's: the refusal says how to plan anew, and that fits.

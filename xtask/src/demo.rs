@@ -1,12 +1,12 @@
 //! `cargo xtask demo`: from a fresh machine to an answer. Steps that were finished before are skipped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::binaries::Binaries;
-use crate::{run, system, wheel};
+use crate::{recording, run, system, wheel};
 
 #[derive(clap::Args)]
 pub struct DemoArgs {
@@ -16,6 +16,9 @@ pub struct DemoArgs {
     /// Device number or part of its name [default: the best GPU, or Mesa's software device where there is none]
     #[arg(short, long, env = "UNICORN_DEVICE")]
     device: Option<String>,
+    /// Compile and answer again on a recorded terminal, and draw it as an animated SVG
+    #[arg(long, value_name = "FILE.svg")]
+    record: Option<PathBuf>,
 }
 
 const SOFTWARE_DEVICE: &str = "llvmpipe";
@@ -41,12 +44,40 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         Some(device) => Some(device.clone()),
         None => device_for(&run::read(binaries.runtime().args(["devices", "--json"]))?)?,
     };
+    if let Some(file) = &args.record {
+        return record(&binaries, &folder, &model, device.as_deref(), &args.prompt, file);
+    }
     let mut answer = binaries.runtime();
-    answer.arg(&artifact).args(["--chat", "-p", &args.prompt, "-n", "48", "--temp", "0"]);
+    answer.arg(&artifact).args(["-p", &args.prompt, "-n", "48", "--temp", "0"]);
     if let Some(device) = device {
         answer.args(["--device", &device]);
     }
     run::run(&mut answer)
+}
+
+/// Records the two programs as a person types them, in `folder`.
+fn record(
+    binaries: &Binaries,
+    folder: &Path,
+    model: &Path,
+    device: Option<&str>,
+    prompt: &str,
+    file: &Path,
+) -> Result<()> {
+    let file = std::path::absolute(file)?;
+    // Beside the model, so that the commands are short; and found without a path.
+    let model = model.strip_prefix(folder).unwrap_or(model).display();
+    let programs = binaries.runtime_path();
+    let programs = programs.parent().context("programs lie in a folder")?;
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([programs.to_owned()].into_iter().chain(std::env::split_paths(&old)))?;
+    let device = device.map(|device| ("UNICORN_DEVICE", device.into()));
+    let variables: Vec<_> = [("PATH", path)].into_iter().chain(device).collect();
+    let lines = [
+        format!("unicorn-compile {model} -o smol.unicorn --force"),
+        format!("unicorn-run smol.unicorn {} --temp 0", prompt.trim_end_matches('?')),
+    ];
+    recording::record(&lines, folder, &variables, &file)
 }
 
 /// What `--device` should say on a machine with these devices, as `unicorn-run devices --json` lists them: nothing where

@@ -8,6 +8,7 @@
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! loading         one artifact → bytes a second of each way to the device and its medium       when loading changes
+//! manuals         programs → man pages and completions of both                                for a package
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! abuse           sanitised fuzz targets, malformed requests, kills, load → a table            before a release
 //! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
@@ -21,9 +22,12 @@ mod bench_gpu;
 mod browser;
 mod demo;
 mod deny;
+mod recording;
+
 mod fidelity;
 mod fresh;
 mod loading;
+mod manuals;
 mod matrices;
 mod phoenix_report;
 mod test;
@@ -64,6 +68,8 @@ enum Command {
     Fidelity(fidelity::FidelityArgs),
     /// Measure how fast weights become resident in each way, beside disk and memory
     Loading(loading::LoadingArgs),
+    /// Write man pages and shell completions of both programs
+    Manuals,
     /// Run kernels that use cooperative matrices on a software device that has them
     Matrices,
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
@@ -81,6 +87,7 @@ fn main() -> ExitCode {
         Command::Fresh(args) => fresh::run_all(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Loading(args) => loading::run_all(&args),
+        Command::Manuals => manuals::run_all(),
         Command::Matrices => matrices::run_tests(|_| (), &mut Vec::new()),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),

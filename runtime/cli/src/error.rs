@@ -48,7 +48,9 @@ impl From<TextError> for CliError {
     fn from(error: TextError) -> CliError {
         match error {
             TextError::NoTokenizer => CliError::new(format!("{error}; `logits` and `bench` work without")),
-            TextError::NoChatTemplate => CliError::new(format!("{error}; -p continues a plain prompt")),
+            TextError::NoChatTemplate => CliError::new(format!(
+                "{error}; --raw continues a text, as in: unicorn-run MODEL --raw -p \"Once upon a time\""
+            )),
             TextError::Run(error) => error.into(),
             error => CliError::new(error),
         }

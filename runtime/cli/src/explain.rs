@@ -1,32 +1,14 @@
 //! Adds to the runtime's errors what the command line has for them: options and commands that help, and the limit on address space
 //! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
-use std::env;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 use unicorn_artifact::account::size;
+use unicorn_artifact::amount::typed;
+use unicorn_compiler::{CompileError, Remedy};
 use unicorn_runtime::crash;
 use unicorn_runtime::machine::address_space_bytes;
 use unicorn_runtime::{LoadError, Replan, RunError};
-
-/// Under a limit on address space, runs this program anew in its place, with one heap for all of its threads: glibc reserves 64 MiB
-/// of address space for each heap. Returns if there is no limit, or if the program cannot be run anew.
-pub fn keep_to_one_heap() {
-    /// Read by glibc when a program begins.
-    const HEAPS: &str = "MALLOC_ARENA_MAX";
-    if address_space_bytes().is_none() || env::var_os(HEAPS).is_some() {
-        return;
-    }
-    let Ok(program) = env::current_exe() else { return };
-    let mut arguments = env::args_os();
-    let mut again = Command::new(program);
-    if let Some(name) = arguments.next() {
-        again.arg0(name);
-    }
-    let _ = again.args(arguments).env(HEAPS, "1").exec();
-}
 
 /// Under a limit, a crash prints a line that names it, and the program ends with status 1.
 pub fn crashes() {
@@ -53,7 +35,7 @@ fn commands(error: &LoadError) -> String {
                 commands += &format!("\n  a shorter context: --ctx {}", report.fitting_context_tokens);
             }
             if let Some(Replan { tier_bytes, context_tokens }) = &report.replan {
-                let tiers = tier_bytes.iter().map(|(tier, bytes)| format!("{}={}MiB", tier.name(), bytes >> 20));
+                let tiers = tier_bytes.iter().map(|(tier, bytes)| format!("{}={}", tier.name(), typed(*bytes)));
                 let tiers = tiers.collect::<Vec<_>>().join(",");
                 let artifact = quoted(&report.artifact.display().to_string());
                 commands += &format!(
@@ -62,15 +44,41 @@ fn commands(error: &LoadError) -> String {
             }
             commands
         }
-        LoadError::NoDevice { found, .. } if !found.is_empty() => ": --device NAME, or UNICORN_DEVICE".into(),
+        LoadError::NoDevice { found, .. } if !found.is_empty() => {
+            "\n  select one: --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
+        }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
         _ => String::new(),
     }
 }
 
+/// The message of `error`, with the options of `replan` that help.
+pub fn compile_error(error: &CompileError) -> String {
+    match error {
+        CompileError::Option { option, what } => match *option {
+            "context_tokens" => format!("{what} (--context)"),
+            "machine" => format!("{what} (--machine)"),
+            "budget" => format!("{what} (--budget)"),
+            _ => what.clone(),
+        },
+        CompileError::DoesNotFit { what, remedies } => {
+            let option = |remedy: &Remedy| match remedy {
+                Remedy::Context(tokens) => Some(format!("--context {tokens}")),
+                Remedy::Memory { tier, bytes } => Some(format!("--budget {}={}", tier.name(), typed(*bytes))),
+                // The rest takes another compile.
+                _ => None,
+            };
+            let options: Vec<String> = remedies.iter().filter_map(option).collect();
+            let hint = if options.is_empty() { String::new() } else { format!("\n  try {}", options.join(" or ")) };
+            what.clone() + &hint
+        }
+        other => other.to_string(),
+    }
+}
+
 /// As one word of a shell command.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "._-/+=:@%".contains(letter);
     match text.chars().all(is_plain) {
         true => text.to_owned(),

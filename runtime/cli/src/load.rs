@@ -1,7 +1,7 @@
 //! Loads a model for a command, with a progress bar and notes on stderr.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressStyle;
@@ -9,7 +9,7 @@ use unicorn_artifact::{ArtifactView, MappedFile};
 
 use crate::args::LoadArgs;
 use crate::error::CliError;
-use crate::files::tuning_file;
+use crate::files::{tuning_file, user_folders};
 use crate::report::text::printable;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
@@ -100,8 +100,9 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.load_alone = args.load_alone;
     options.verify_weights = !args.no_verify;
     options.submission = args.submission_ms.map(|bound| Duration::from_millis(bound.into()));
-    options.cache_folder = if args.no_cache { None } else { user_cache_folder() };
+    options.cache_folder = if args.no_cache { None } else { user_folders::cache() };
     change(&mut options);
+    let context_is_given = options.context_tokens.is_some();
     options.tuning = if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) };
     let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
@@ -123,6 +124,9 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     if let Some(why) = &model.report().tuning.note {
         note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
     }
+    if let Some(shorter) = shorter_context(&model, context_is_given) {
+        note(shorter);
+    }
     if model.meta().model.synthetic {
         let name = printable(&model.meta().model.name);
         note(format_args!("synthetic weights: {name} is good for timing, not for text"));
@@ -130,11 +134,20 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     Ok(model)
 }
 
-/// `unicorn` in $XDG_CACHE_HOME or else in ~/.cache. A relative path is ignored, as the XDG specification requires.
-fn user_cache_folder() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(caches.join("unicorn"))
+/// Why the context is shorter than the model's; `None`: it is not, or the user asked for it.
+fn shorter_context(model: &Model, is_given: bool) -> Option<String> {
+    let (found, most) = (model.context_tokens(), model.meta().model.max_positions);
+    if is_given || found >= most {
+        return None;
+    }
+    Some(match is_software(model) {
+        true => {
+            format!("context {found} of the model's {most} tokens, the default of software devices; -c {most} for all")
+        }
+        false => format!(
+            "context {found} of the model's {most} tokens, which leaves part of the memory free; -c {most} for all, if they fit"
+        ),
+    })
 }
 
 /// Notes each recovery of a lost device since the last call.

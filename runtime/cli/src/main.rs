@@ -2,9 +2,9 @@
 //! signals are handled here and nowhere else.
 //!
 //! ```text
-//! args ──► load ──► Model ──► commands::generate      text on stdout, statistics on stderr
-//!                      ├────► commands::serve         the same over HTTP, many at once
-//!                      └────► bench, profile, tune, perplexity, logits
+//! args ──► models ──► load ──► Model ──► commands::generate      text on stdout, statistics on stderr
+//!          artifact of MODEL      ├────► commands::serve         the same over HTTP, many at once
+//!                                 └────► bench, profile, tune, perplexity, logits
 //!          commands::devices, doctor, inspect, replan, top        (no model is loaded)
 //!
 //! monitor: status files of running processes ──► system samples ──► top, metrics
@@ -13,6 +13,7 @@
 
 mod args;
 mod load;
+mod models;
 
 mod commands;
 
@@ -24,12 +25,14 @@ mod terminal;
 
 mod error;
 mod explain;
+mod restart;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, LoadArgs};
 use crate::commands::{
-    bench, devices, doctor, generate, inspect, logits, perplexity, profile, replan, serve, top, tune,
+    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, serve, top, tune,
 };
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
@@ -39,7 +42,7 @@ use clap::Parser;
 /// Exit code 0, 1 after `error: …` on stderr, 2 from clap for a command line that it rejects, or 130 after Ctrl-C. A closed stdout
 /// (`| head`) is no error.
 fn main() -> ExitCode {
-    explain::keep_to_one_heap();
+    restart::keep_to_one_heap();
     explain::crashes();
     match run(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
@@ -57,20 +60,44 @@ fn run(args: Args) -> Result<(), CliError> {
         (false, true) => Verbosity::Verbose,
         (false, false) => Verbosity::Normal,
     });
+    let needs_device = !matches!(
+        args.command,
+        Some(Command::Inspect(_) | Command::Replan(_) | Command::Top(_) | Command::Completions(_) | Command::Man(_))
+    );
+    if needs_device {
+        restart::keep_mesa_off_a_full_disk();
+    }
     match args.command {
         None => generate::run(&args.run),
-        Some(Command::Serve(args)) => serve::run(&args),
-        Some(Command::Devices(args)) => devices::run(&args),
-        Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Run(args)) => generate::run(&args),
+        Some(Command::Serve(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| serve::run(&args)),
+        Some(Command::Devices(args)) => {
+            args.artifact.as_deref().map_or(Ok(()), models::check_is_artifact)?;
+            devices::run(&args)
+        }
+        Some(Command::Doctor(args)) => {
+            args.artifact.as_deref().map_or(Ok(()), models::check_is_artifact)?;
+            doctor::run(&args)
+        }
         Some(Command::Top(args)) => top::run(&args),
-        Some(Command::Inspect(args)) => inspect::run(&args),
-        Some(Command::Replan(args)) => replan::run(&args),
-        Some(Command::Bench(args)) => bench::run(&args),
-        Some(Command::Profile(args)) => profile::run(&args),
-        Some(Command::Tune(args)) => tune::run(&args),
-        Some(Command::Perplexity(args)) => perplexity::run(&args),
-        Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Inspect(args)) => models::check_is_artifact(&args.artifact).and_then(|()| inspect::run(&args)),
+        Some(Command::Replan(args)) => models::check_is_artifact(&args.artifact).and_then(|()| replan::run(&args)),
+        Some(Command::Bench(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| bench::run(&args)),
+        Some(Command::Profile(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| profile::run(&args)),
+        Some(Command::Tune(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| tune::run(&args)),
+        Some(Command::Perplexity(mut args)) => {
+            compiled(&mut args.artifact, &args.load).and_then(|()| perplexity::run(&args))
+        }
+        Some(Command::Completions(args)) => completions::run(&args),
+        Some(Command::Man(args)) => man::run(&args),
+        Some(Command::Logits(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| logits::run(&args)),
     }
+}
+
+/// Replaces a model that is not compiled by its artifact.
+fn compiled(model: &mut PathBuf, load: &LoadArgs) -> Result<(), CliError> {
+    *model = models::artifact(model, load)?;
+    Ok(())
 }
 
 /// With UNICORN_VALIDATE set, an error that the validation layers reported makes the command fail.

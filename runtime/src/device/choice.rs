@@ -104,9 +104,10 @@ impl fmt::Display for DeviceChoice {
 }
 
 /// The first requirement of a target that the device does not meet, with both sides of the mismatch; `None` if the target fits.
+/// `wanted` is what an artifact records of a target, or what a compiler says of one that it could make kernels for.
 pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     if let Some(vendor) = wanted.vendor_id.filter(|&vendor| vendor != device.vendor_id) {
-        return Some(format!("made for vendor {vendor:#06x}, this device has {:#06x}", device.vendor_id));
+        return Some(format!("made for {}, this device is of {}", vendor_name(vendor), vendor_name(device.vendor_id)));
     }
     let named = wanted.name_contains.iter().any(|part| contains_ignoring_case(&device.name, part));
     if !named && !wanted.name_contains.is_empty() {
@@ -154,6 +155,24 @@ pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
         ));
     }
     None
+}
+
+/// Name and PCI ID of a vendor of devices: `AMD (vendor 0x1002)`.
+pub fn vendor_name(id: u32) -> String {
+    let known = [
+        (0x1002, "AMD"),
+        (0x10de, "NVIDIA"),
+        (0x8086, "Intel"),
+        (0x13b5, "Arm"),
+        (0x5143, "Qualcomm"),
+        (0x1010, "Imagination"),
+        (0x106b, "Apple"),
+        (0x14e4, "Broadcom"),
+        // Vulkan's own number, for drivers without a PCI device.
+        (0x10005, "Mesa"),
+    ];
+    let name = known.iter().find(|(known, _)| *known == id).map_or("unknown vendor", |(_, name)| name);
+    format!("{name} (vendor {id:#06x})")
 }
 
 fn contains_ignoring_case(text: &str, part: &str) -> bool {
@@ -237,6 +256,15 @@ mod tests {
         assert_eq!(choose_target(&targets, &device, None).unwrap().name, "phoenix");
         assert_eq!(choose_target(&targets, &device, Some("generic")).unwrap().name, "generic");
         assert!(choose_target(&targets, &device, Some("other")).is_err());
+    }
+
+    #[test]
+    fn vendors_are_named() {
+        let device = DeviceFacts { vendor_id: 0x10de, ..facts(0, "GPU", DeviceKind::Discrete) };
+        let amd = TargetMatch { vendor_id: Some(0x1002), ..Default::default() };
+        let misfit = misfit(&amd, &device).unwrap();
+        assert_eq!(misfit, "made for AMD (vendor 0x1002), this device is of NVIDIA (vendor 0x10de)");
+        assert_eq!(vendor_name(0x4711), "unknown vendor (vendor 0x4711)");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use unicorn_artifact::amount::rounded_down;
 use unicorn_artifact::{Budget, Plan, Tier};
 
 use crate::device::amdgpu::AmdgpuMemory;
@@ -99,7 +100,7 @@ impl AvailableMemory<'_> {
                 budgets.iter_mut().filter(of_tier).map(|one| one.available_bytes).fold(UNLIMITED_BYTES, u64::min);
             // Memory that several tiers share is counted once.
             budgets.iter_mut().filter(of_tier).for_each(|budget| budget.available_bytes -= available);
-            tier_bytes.push((tier, available >> 20 << 20));
+            tier_bytes.push((tier, rounded_down(available)));
         }
         tier_bytes.retain(|(_, bytes)| *bytes > 0);
         // With a single memory, placement makes no difference.

@@ -56,7 +56,7 @@ pub struct InsufficientMemory {
 /// Tier sizes for which a plan can be made that fits the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replan {
-    /// Bytes for each tier, whole MiB.
+    /// Bytes for each tier, as `unicorn_artifact::amount::rounded_down` leaves them.
     pub tier_bytes: Vec<(Tier, u64)>,
     /// Context that fits then, in tokens.
     pub context_tokens: u32,

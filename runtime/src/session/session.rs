@@ -26,7 +26,11 @@ pub struct Session {
     sequence: Sequence,
     chunk_limit: u32,
     cancel: Option<CancelToken>,
+    on_feed: Option<FeedProgress>,
 }
+
+/// Is called before the first step of a feed and after each, with the number of tokens that are fed and the number that will be.
+pub type FeedProgress = Box<dyn FnMut(u32, u32) + Send>;
 
 /// Is called with each row's position in the sequence and its logits (`vocab_size` f32), in order.
 pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
@@ -34,7 +38,7 @@ pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
         let sequence = shared.new_sequence()?;
-        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None })
+        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None, on_feed: None })
     }
 
     /// Tokens in the cache.
@@ -57,6 +61,11 @@ impl Session {
     /// What was fed by whole steps stays.
     pub fn set_cancel(&mut self, token: CancelToken) {
         self.cancel = Some(token);
+    }
+
+    /// From now on, `progress` is called as a feed proceeds, on the thread that feeds; `None` ends that.
+    pub fn set_feed_progress(&mut self, progress: Option<FeedProgress>) {
+        self.on_feed = progress;
     }
 
     /// Appends tokens to the cache without looking at their logits. Blocks until the last step has ended.
@@ -211,12 +220,18 @@ impl Session {
         mut read: impl FnMut(&mut Engine, Chunk, u32) -> Result<R, Failure>,
         mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
-        let Session { shared, sequence, chunk_limit, cancel } = self;
+        let Session { shared, sequence, chunk_limit, cancel, on_feed } = self;
         shared.check_tokens(sequence.len_tokens(), tokens)?;
         // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
         // keys that they got, as in every implementation with a cache.
         let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
         let mut rest = &tokens[..n_tokens];
+        let mut report = |n_left: usize| {
+            if let Some(progress) = on_feed {
+                progress((n_tokens - n_left) as u32, n_tokens as u32);
+            }
+        };
+        report(rest.len());
         while !rest.is_empty() {
             if cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(RunError::Cancelled);
@@ -236,6 +251,7 @@ impl Session {
             })?;
             each(position, what);
             rest = &rest[n_rows as usize..];
+            report(rest.len());
         }
         Ok(())
     }

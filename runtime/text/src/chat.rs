@@ -1,6 +1,6 @@
 //! A conversation with a model.
 
-use unicorn_runtime::{CancelToken, Model, Sampling, Session};
+use unicorn_runtime::{CancelToken, FeedProgress, Model, Sampling, Session};
 
 use crate::chat_template::{ChatTemplate, Message, TemplateArguments};
 use crate::context_window::{Window, first_kept};
@@ -204,6 +204,11 @@ impl Chat {
     /// Answers end with [`EndReason::Cancelled`] once `token` is cancelled, from any thread; reset it before the next question.
     pub fn set_cancel(&mut self, token: CancelToken) {
         self.session.set_cancel(token);
+    }
+
+    /// From now on, `progress` is called while [`Chat::ask`] feeds what is new of the conversation, on the thread that calls it.
+    pub fn set_feed_progress(&mut self, progress: Option<FeedProgress>) {
+        self.session.set_feed_progress(progress);
     }
 }
 

@@ -11,21 +11,21 @@ use unicorn_text::TemplateArguments;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct RunArgs {
-    /// Artifact made by unicorn-compile
-    #[arg(required = true, help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
+    #[arg(required = true, value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: Option<PathBuf>,
-    /// Prompt to continue
-    #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
+    /// Prompt, in words or in quotes; without one, standard input is read, or on a terminal a chat begins
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"], help_heading = None::<&str>)]
+    pub words: Vec<String>,
+    /// Prompt as an option; it may begin with a dash
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// File that holds the prompt
     #[arg(short, long)]
     pub file: Option<PathBuf>,
-    /// Continue the prompt as it is (the default with a prompt); without one, read it from standard input even on a terminal
-    #[arg(long, conflicts_with = "chat")]
-    pub raw: bool,
-    /// Put the prompt into the model's chat template
+    /// Continue the prompt as it is, without the model's chat template; read it from standard input even on a terminal
     #[arg(long)]
-    pub chat: bool,
+    pub raw: bool,
     /// System message of a chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
     pub system: Option<String>,

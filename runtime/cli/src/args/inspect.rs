@@ -1,9 +1,9 @@
 //! `inspect` and `replan`: commands about an artifact, without a device.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use unicorn_artifact::Budget;
 
 use super::COMMON;
 
@@ -58,7 +58,19 @@ pub enum Section {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct ReplanArgs {
-    /// Artifact, and options as `unicorn-compile replan --help` lists them, such as --budget vram=8GiB,gtt=20GiB
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARTIFACT [OPTIONS]", help_heading = None::<&str>)]
-    pub arguments: Vec<OsString>,
+    /// Artifact whose plan is replaced
+    #[arg(help_heading = None::<&str>)]
+    pub artifact: PathBuf,
+    /// Machine to plan memory for: a preset, or a file that describes one [default: the one that the artifact was planned for]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
+    /// Sizes that replace the machine's, such as vram=8GiB,gtt=20GiB
+    #[arg(long, value_name = "TIER=SIZE,…")]
+    pub budget: Option<Budget>,
+    /// Sequence length, in tokens, that must fit [default: as before]
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Print the sums of the new plan as JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -16,11 +16,13 @@ mod tune;
 mod inspect;
 mod system;
 
+mod completions;
 mod output;
 
 use clap::{Parser, Subcommand};
 
 pub use bench::BenchArgs;
+pub use completions::{CompletionsArgs, ManArgs};
 pub use generate::RunArgs;
 pub use inspect::{InspectArgs, ReplanArgs, Section};
 pub use load::LoadArgs;
@@ -45,10 +47,11 @@ const ACCESS: &str = "Access";
 /// What is changed to measure, or to find an error.
 const EXPERT: &str = "Expert";
 
-/// Generates text with a compiled model on a Vulkan device.
+/// Runs a language model on a Vulkan device: unicorn-run MODEL starts a chat, unicorn-run MODEL why is the sky blue answers.
 ///
-/// With a prompt (-p, --file, or standard input) the continuation goes to stdout and statistics to stderr. On a terminal
-/// without a prompt, it starts a chat.
+/// MODEL is an artifact of unicorn-compile, a GGUF file or a Hugging Face folder. The latter two are compiled for this machine's
+/// device when they are run first, and kept in $XDG_CACHE_HOME/unicorn/models. The prompt follows the model, or comes from -p, -f or
+/// standard input; it is put into the model's chat template. The answer goes to stdout, figures and notes go to stderr.
 #[derive(Debug, Parser)]
 #[command(
     name = "unicorn-run",
@@ -69,6 +72,9 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Answer a prompt, or chat; `run` itself may be left out
+    #[command(visible_alias = "chat")]
+    Run(RunArgs),
     /// Serve OpenAI's HTTP API, several requests at a time
     Serve(ServeArgs),
     /// List the Vulkan devices, their features, and which targets of an artifact run on each
@@ -79,7 +85,7 @@ pub enum Command {
     Top(TopArgs),
     /// Show the contents of an artifact and its memory plan; needs no GPU
     Inspect(InspectArgs),
-    /// Plan an artifact's memory again, for example with another budget; runs unicorn-compile
+    /// Plan an artifact's memory again, for example with another budget
     Replan(ReplanArgs),
     /// Measure prefill and decode with random tokens
     Bench(BenchArgs),
@@ -91,6 +97,11 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file
     Logits(LogitsArgs),
+    /// Print a shell's completions, as in: source <(unicorn-run completions bash)
+    Completions(CompletionsArgs),
+    /// Write man pages
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 #[cfg(test)]
@@ -110,6 +121,20 @@ mod tests {
         assert!(args.command.is_none());
         assert_eq!(args.run.artifact, Some("m.unicorn".into()));
         assert_eq!((args.run.n_predict, args.run.sampling.resolve().temperature), (Some(64), 0.0));
+    }
+
+    #[test]
+    fn the_prompt_is_words_and_options_may_stand_between() {
+        for command in [&[][..], &["run"], &["chat"]] {
+            let line = ["m", "why", "is", "-n", "8", "the", "serve", "blue"];
+            let args = Args::try_parse_from(["unicorn-run"].iter().chain(command).chain(&line)).unwrap();
+            let run = match args.command {
+                Some(Command::Run(run)) => run,
+                None => args.run,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!((run.words.join(" ").as_str(), run.n_predict), ("why is the serve blue", Some(8)));
+        }
     }
 
     #[test]

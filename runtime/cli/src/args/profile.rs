@@ -9,8 +9,8 @@ use super::{COMMON, LoadArgs};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct ProfileArgs {
-    /// Artifact made by unicorn-compile
-    #[arg(help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
+    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
     /// Tokens of the prompt
     #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1 << 30))]

@@ -9,8 +9,8 @@ use super::{COMMON, LoadArgs};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct PerplexityArgs {
-    /// Artifact made by unicorn-compile
-    #[arg(help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
+    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
     /// Text to measure on
     #[arg(short, long, value_name = "TEXT")]
@@ -37,8 +37,8 @@ pub struct PerplexityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct LogitsArgs {
-    /// Artifact made by unicorn-compile
-    #[arg(help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
+    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
     /// safetensors file with `tokens`, i32, i64 or u32 [T]
     #[arg(long, value_name = "FILE")]

@@ -11,8 +11,8 @@ use unicorn_text::TemplateArguments;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct ServeArgs {
-    /// Artifact made by unicorn-compile
-    #[arg(help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
+    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
     /// Address to listen on; 0.0.0.0: all addresses of this machine, without keys
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]

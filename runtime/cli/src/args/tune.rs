@@ -9,8 +9,8 @@ use super::{COMMON, LoadArgs};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct TuneArgs {
-    /// Artifact made by unicorn-compile; the winners go to ARTIFACT.tune.json
-    #[arg(help_heading = None::<&str>)]
+    /// Artifact, GGUF file or Hugging Face folder; the winners go to ARTIFACT.tune.json
+    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
     /// Times that every candidate gets its turn [default: 5, with --quick 2]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]

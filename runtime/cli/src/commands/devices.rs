@@ -10,7 +10,9 @@ use crate::args::DevicesArgs;
 use crate::error::CliError;
 use crate::terminal::output::{note, print, print_json};
 use unicorn_artifact::account::size;
-use unicorn_runtime::{DeviceFacts, DeviceKind, LoadError, Transfers, choose_target, devices, measure_transfers};
+use unicorn_runtime::{
+    DeviceFacts, DeviceKind, LoadError, Transfers, choose_target, devices, measure_transfers, vendor_name,
+};
 
 pub fn run(args: &DevicesArgs) -> Result<(), CliError> {
     let targets = match &args.artifact {
@@ -134,7 +136,7 @@ impl DeviceRow {
         let mut lines = vec![
             format!("{}: {} ({})", self.index, self.name, self.kind),
             format!("   driver        {}, Vulkan {}", self.driver, self.api_version),
-            format!("   ids           vendor {:#06x}, device {:#06x}", self.vendor_id, self.device_id),
+            format!("   ids           {}, device {:#06x}", vendor_name(self.vendor_id), self.device_id),
             format!(
                 "   subgroups     {}, from {} to {}{arithmetic}",
                 self.subgroup_size, self.min_subgroup_size, self.max_subgroup_size

@@ -9,6 +9,9 @@ pub mod perplexity;
 pub mod profile;
 pub mod tune;
 
+pub mod completions;
+pub mod man;
+
 pub mod devices;
 pub mod doctor;
 pub mod inspect;

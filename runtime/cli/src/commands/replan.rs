@@ -1,24 +1,47 @@
-//! `replan`: runs `unicorn-compile replan`, because the compiler plans the memory.
+//! `replan`: places an artifact's bytes in other tiers, as `unicorn-compile replan` does.
 
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::Command;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use unicorn_compiler::{CompileError, Machine, Progress, ReplanOptions, replan};
 
 use crate::args::ReplanArgs;
 use crate::error::CliError;
+use crate::explain::compile_error;
+use crate::terminal::interrupt;
+use crate::terminal::output::{Verbosity, print, print_json, verbosity};
 
-const COMPILER: &str = "unicorn-compile";
-
-/// Returns only if the compiler does not start.
 pub fn run(args: &ReplanArgs) -> Result<(), CliError> {
-    let error = Command::new(compiler()).arg("replan").args(&args.arguments).exec();
-    Err(CliError::new(format!(
-        "{COMPILER}, which plans the memory, does not start ({error}); expected it beside unicorn-run or in PATH"
-    )))
+    let failed = |error: CompileError| CliError::new(compile_error(&error));
+    let mut options = ReplanOptions::default();
+    options.machine = args
+        .machine
+        .as_deref()
+        .map(Machine::named)
+        .transpose()
+        .map_err(|error| failed(CompileError::of_machine(error)))?;
+    options.budget = args.budget.clone().unwrap_or_default();
+    options.context_tokens = args.context;
+    let account = replan(&args.artifact, &options, &mut RemovePartial).map_err(failed)?;
+    match (args.json, verbosity()) {
+        (true, _) => print_json(&account),
+        (false, Verbosity::Quiet) => Ok(()),
+        (false, _) => print(&format!("{account}\n")),
+    }
 }
 
-/// Beside this program, or else wherever PATH has it.
-fn compiler() -> PathBuf {
-    let beside = std::env::current_exe().ok().map(|program| program.with_file_name(COMPILER));
-    beside.filter(|path| path.is_file()).unwrap_or_else(|| COMPILER.into())
+/// Ctrl-C removes what is half written.
+struct RemovePartial;
+
+impl Progress for RemovePartial {
+    fn partial(&mut self, path: Option<&Path>) {
+        match path {
+            Some(path) => interrupt::remove_partial(path.to_owned()),
+            None => interrupt::release(),
+        }
+    }
+
+    fn advance(&mut self, _amount: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }

@@ -3,3 +3,4 @@
 pub mod logits_file;
 pub mod output_file;
 pub mod tuning_file;
+pub mod user_folders;

@@ -24,7 +24,7 @@ pub struct RunStatistics {
     pub decode_tokens_per_s: Option<f64>,
     /// `decode_tokens_per_s * weight_bytes_per_token`, in 10⁹ bytes a second.
     pub decode_gb_per_s: Option<f64>,
-    /// Bandwidth of reads from the device's memory in 10⁹ bytes a second, measured after the run.
+    /// Bandwidth of reads from the device's memory in 10⁹ bytes a second, measured after the run. `None`: not measured.
     pub read_bandwidth_gb_per_s: Option<f64>,
     /// `decode_gb_per_s` over `read_bandwidth_gb_per_s`: 100 is the floor of a step that reads every weight once.
     pub decode_percent_of_read_bandwidth: Option<f64>,
@@ -90,8 +90,13 @@ impl Throughput {
 }
 
 impl RunStatistics {
+    /// Measures the read bandwidth, too, which takes as long as several tokens.
     pub fn new(model: &Model, prefill: Throughput, decode: Throughput) -> RunStatistics {
         RunStatistics::of(LoadStatistics::new(model), read_bandwidth_gb_per_s(model), prefill, decode)
+    }
+
+    pub fn without_bandwidth(model: &Model, prefill: Throughput, decode: Throughput) -> RunStatistics {
+        RunStatistics::of(LoadStatistics::new(model), None, prefill, decode)
     }
 
     /// Of what has been measured already.

@@ -2,45 +2,42 @@
 //! file are ended by it at once, and the partial file is removed.
 
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use unicorn_runtime::CancelToken;
 
 use crate::error::CliError;
 
-/// From now on, Ctrl-C cancels [`token`]. Called once the model is loaded: until then, Ctrl-C ends the program at once, and also
-/// where no thread can be started to wait for the signal.
+/// From now on, Ctrl-C cancels [`token`]. Until then it ends the program at once, and also where no thread can be started to wait
+/// for the signal.
 pub fn catch() -> Result<(), CliError> {
     catch_with(|| ())
 }
 
 /// The same, and calls `pressed`.
 pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
-    if !has_thread() {
-        return Ok(());
-    }
-    LazyLock::force(&PRESSED);
-    let on_press = move || {
+    on_press(move || {
         if PRESSED.is_cancelled() {
             std::process::exit(EXIT_INTERRUPTED.into());
         }
         PRESSED.cancel();
         pressed();
-    };
-    ctrlc::set_handler(on_press).map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
+    })
 }
 
 /// From now on, Ctrl-C ends the program and removes the file `partial`. One file per process: a second one is not removed.
 pub fn remove_partial(partial: PathBuf) {
-    let on_press = move || {
+    // Without a handler, Ctrl-C ends the program and leaves the file.
+    let _ = on_press(move || {
         let _ = std::fs::remove_file(&partial);
         std::process::exit(EXIT_INTERRUPTED.into());
-    };
-    // Without a handler, Ctrl-C ends the program and leaves the file.
-    if has_thread() {
-        let _ = ctrlc::set_handler(on_press);
-    }
+    });
+}
+
+/// From now on, Ctrl-C ends the program at once.
+pub fn release() {
+    *action() = Box::new(|| std::process::exit(EXIT_INTERRUPTED.into()));
 }
 
 /// Whether a thread can be started. `ctrlc` replaces the signal's handler first and then starts its thread: if that failed, the
@@ -59,7 +56,30 @@ pub fn token() -> CancelToken {
     PRESSED.clone()
 }
 
-static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
-
 /// What shells report for a program that SIGINT ended.
 pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// Sets what Ctrl-C does. The signal's handler is installed by the first call.
+fn on_press(pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
+    *action() = Box::new(pressed);
+    LazyLock::force(&HANDLER)
+        .as_ref()
+        .map_err(|error| CliError::new(format!("Ctrl-C cannot be caught: {error}")))
+        .copied()
+}
+
+fn action() -> MutexGuard<'static, Box<dyn FnMut() + Send>> {
+    ACTION.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
+
+static ACTION: LazyLock<Mutex<Box<dyn FnMut() + Send>>> = LazyLock::new(|| Mutex::new(Box::new(|| ())));
+
+static HANDLER: LazyLock<Result<(), ctrlc::Error>> = LazyLock::new(|| {
+    if !has_thread() {
+        return Ok(());
+    }
+    LazyLock::force(&PRESSED);
+    ctrlc::set_handler(|| action()())
+});

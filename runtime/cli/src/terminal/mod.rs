@@ -2,3 +2,8 @@
 
 pub mod interrupt;
 pub mod output;
+
+pub mod text;
+mod wrap;
+
+pub mod late_bar;

@@ -62,9 +62,13 @@ pub fn print_error(message: impl Display) {
     write_stderr(format_args!("error: {}\n", printable_lines(&message.to_string())));
 }
 
-/// A progress bar on stderr; hidden with `--quiet`, and where stderr is not a terminal.
+/// A progress bar on stderr; hidden with `--quiet`, where stderr is not a terminal that moves its cursor, and with NO_COLOR: who sets it
+/// expects plain text.
 pub fn progress_bar() -> ProgressBar {
-    let is_shown = verbosity() != Verbosity::Quiet && io::stderr().is_terminal();
+    let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    let is_plain = is_set("NO_COLOR") || is_dumb || !io::stderr().is_terminal();
+    let is_shown = verbosity() != Verbosity::Quiet && !is_plain;
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     ProgressBar::with_draw_target(None, target)
 }

@@ -1,8 +1,10 @@
 //! Runs one continuation: emits its pieces, and measures prefill and decode.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use unicorn_runtime::Model;
+use indicatif::ProgressBar;
+use unicorn_runtime::{FeedProgress, Model};
 use unicorn_text::{Answer, Continuation, EndReason, TextError};
 
 use crate::error::CliError;
@@ -10,11 +12,14 @@ use crate::load::note_recoveries;
 use crate::monitor::status::{State, StatusWriter};
 use crate::report::statistics::Throughput;
 use crate::terminal::interrupt;
+use crate::terminal::late_bar::LateBar;
 
 /// A model with its status file.
 pub struct Runner<'m> {
     pub model: &'m Model,
     pub status: StatusWriter,
+    /// Bar of the prefill that is running.
+    prefill_bar: Arc<Mutex<Option<ProgressBar>>>,
 }
 
 /// What was generated, and how long it took.
@@ -49,7 +54,23 @@ impl Pieces for Answer<'_> {
     }
 }
 
-impl Runner<'_> {
+impl<'m> Runner<'m> {
+    pub fn new(model: &'m Model) -> Runner<'m> {
+        let status = StatusWriter::new(model);
+        Runner { model, status, prefill_bar: Arc::default() }
+    }
+
+    /// For the session that runs: shows the progress of its prefill.
+    pub fn prefill_progress(&self) -> FeedProgress {
+        let bar = Arc::clone(&self.prefill_bar);
+        Box::new(move |done, total| {
+            if let Some(bar) = &*bar.lock().unwrap_or_else(PoisonError::into_inner) {
+                bar.set_length(total.into());
+                bar.set_position(done.into());
+            }
+        })
+    }
+
     /// Calls `start`, which feeds the prompt, and `emit` with each piece of text. Ctrl-C ends the text, not the program.
     pub fn run<P: Pieces>(
         &mut self,
@@ -65,6 +86,15 @@ impl Runner<'_> {
         generated
     }
 
+    fn with_prefill_bar<P>(&self, start: impl FnOnce() -> P) -> P {
+        let bar = LateBar::new("prefill {bar:40} {pos} of {len} tokens, {elapsed}");
+        let set = |bar| *self.prefill_bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+        set(Some(bar.handle()));
+        let started = start();
+        set(None);
+        started
+    }
+
     fn measure<P: Pieces>(
         &mut self,
         start: impl FnOnce() -> Result<P, TextError>,
@@ -72,7 +102,7 @@ impl Runner<'_> {
     ) -> Result<Generated, CliError> {
         self.status.set(State::Prefill, 0, self.model);
         let started = Instant::now();
-        let mut pieces = start()?;
+        let mut pieces = self.with_prefill_bar(start)?;
         let mut prefill = Throughput::default();
         let mut first_token = None;
         if pieces.continuation().end_reason() != Some(EndReason::Cancelled) {

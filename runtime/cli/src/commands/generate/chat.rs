@@ -1,18 +1,17 @@
 //! A conversation in the terminal, in the model's own chat template.
 
-use std::io::{self, Write};
-
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use unicorn_text::{Chat, ChatOptions, EndReason};
 
 use super::answer::{Generated, Runner};
-use super::latency;
+use super::report::latency;
 use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::report::statistics::LoadStatistics;
 use crate::terminal::interrupt;
 use crate::terminal::output::{note, print_error};
+use crate::terminal::text::TextOutput;
 
 /// Reads lines until /quit or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
 pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
@@ -26,6 +25,7 @@ pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let mut chat = Chat::new(runner.model, options)?;
     chat.set_cancel(interrupt::token());
+    chat.set_feed_progress(Some(runner.prefill_progress()));
 
     note(format_args!("{} · seed {seed} · /help lists the commands", runner.model.meta().model.name));
     loop {
@@ -67,16 +67,9 @@ pub fn run(mut runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
 /// Prints the answer on stdout. With an error, the history stays as it was.
 fn answer(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, lazy: bool) -> Result<(), CliError> {
     let is_first = chat.history().is_empty();
-    let mut stdout = io::stdout().lock();
-    let mut within_line = false;
-    let mut emit = |piece: &str| {
-        within_line = true;
-        stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::output)
-    };
-    let generated = runner.run(move || chat.ask(question), &mut emit);
-    if within_line {
-        writeln!(stdout).map_err(CliError::output)?;
-    }
+    let mut output = TextOutput::new();
+    let generated = runner.run(move || chat.ask(question), &mut |piece| output.write(piece));
+    output.end()?;
     let generated = generated?;
 
     if let Some(rate) = generated.decode.tokens_per_s() {

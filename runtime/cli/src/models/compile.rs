@@ -1,0 +1,190 @@
+//! Compiles a model for the device of this machine that runs it, into the cache.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::statvfs;
+use unicorn_artifact::account::size;
+use unicorn_compiler::{CompileError, CompileOptions, Progress, Silent, Source, Stage, Target, compile, plan, targets};
+use unicorn_runtime::{CancelToken, DeviceFacts, choose_device, devices, misfit};
+
+use super::cache::CachedModel;
+use super::identity::Identity;
+use crate::args::LoadArgs;
+use crate::error::CliError;
+use crate::explain::compile_error;
+use crate::files::user_folders;
+use crate::terminal::interrupt;
+use crate::terminal::output::{note, progress_bar};
+
+/// The artifact of the model at `source` with kernels for one target: `--target`, or the first that fits the device. Compiles it
+/// unless the cache has it.
+pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
+    let device = device(load)?;
+    let target = target(&device, load.target.as_deref())?;
+    let target_name = target.name;
+    let mut options = CompileOptions::default();
+    options.targets = vec![target];
+
+    let folder = user_folders::cache().ok_or_else(|| {
+        let source = source.display();
+        CliError::new(format!(
+            "{source} is not compiled, and there is no folder to keep its artifact in: neither XDG_CACHE_HOME nor HOME is an \
+             absolute path; set one, or compile it yourself: unicorn-compile {source} -o MODEL.unicorn"
+        ))
+    })?;
+    let folder = folder.join("models");
+    let identity = Identity::of(source, &options).map_err(|error| CliError::at(source, error))?;
+    let cached = CachedModel::new(folder, &name(source), target_name, &identity);
+    if cached.is_there() {
+        return Ok(cached.path().to_owned());
+    }
+    let _lock = cached.lock(|| note("another process compiles a model; waiting for it"))?;
+    if !cached.is_there() {
+        compile_into(&cached, source, &options, &device)?;
+        cached.remove_older();
+    }
+    Ok(cached.path().to_owned())
+}
+
+fn device(load: &LoadArgs) -> Result<DeviceFacts, CliError> {
+    let Ok(choice) = load.device.as_deref().unwrap_or_default().parse();
+    Ok(choose_device(&devices()?, &choice)?.clone())
+}
+
+/// The target called `name`, or else the first that fits the device, in the order in which an artifact has them.
+fn target(device: &DeviceFacts, name: Option<&str>) -> Result<Target, CliError> {
+    let known = targets();
+    let misfit = |target: &Target| misfit(&target.matches(), device);
+    let found = match name {
+        Some(name) => known.iter().find(|target| target.name == name),
+        None => known.iter().find(|target| misfit(target).is_none()),
+    };
+    found.cloned().ok_or_else(|| {
+        let line = |target: &Target| match (name, misfit(target)) {
+            (None, Some(reason)) => format!("\n  {}: {reason}", target.name),
+            _ => format!("\n  {}: {}", target.name, target.about),
+        };
+        let lines: String = known.iter().map(line).collect();
+        match name {
+            Some(name) => CliError::new(format!("no target is called {name}; expected one of these:{lines}")),
+            None => CliError::new(format!("no target fits {}:{lines}", device.name)),
+        }
+    })
+}
+
+fn compile_into(
+    cached: &CachedModel,
+    source: &Path,
+    options: &CompileOptions,
+    device: &DeviceFacts,
+) -> Result<(), CliError> {
+    let output = cached.path();
+    let begun = Instant::now();
+    let planned = plan(Source::Model(source), options, &mut Silent).map_err(in_words)?;
+    let predicted_bytes = planned.placement.plan.slices.iter().map(|slice| slice.bytes).sum();
+    check_space(output, predicted_bytes)?;
+    note(format_args!(
+        "compiling {} for {}, once: about {} in {}",
+        source.display(),
+        device.name,
+        size(predicted_bytes),
+        output.display()
+    ));
+    interrupt::catch()?;
+    let mut progress = CompileProgress { bar: compile_bar(), cancel: interrupt::token() };
+    let compiled = compile(Source::Model(source), output, options, &mut progress);
+    progress.bar.finish_and_clear();
+    interrupt::release();
+    let report = compiled.map_err(in_words)?;
+    note(format_args!("compiled in {:.1} s: {}", begun.elapsed().as_secs_f64(), size(report.artifact_bytes)));
+    Ok(())
+}
+
+/// Refuses to begin where the file system has too little space for the weights.
+fn check_space(output: &Path, needed_bytes: u64) -> Result<(), CliError> {
+    let folder = output.parent().unwrap_or(Path::new("."));
+    // Where the file system does not say, the write will.
+    let Ok(found) = statvfs(folder) else { return Ok(()) };
+    let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
+    if free_bytes < needed_bytes {
+        return Err(CliError::new(format!(
+            "compiled model takes about {}, and {} has {} free; free some space, or set XDG_CACHE_HOME to a folder on another \
+             disk",
+            size(needed_bytes),
+            folder.display(),
+            size(free_bytes)
+        )));
+    }
+    Ok(())
+}
+
+fn in_words(error: CompileError) -> CliError {
+    match error {
+        CompileError::Cancelled => CliError::Interrupted,
+        error => CliError::new(compile_error(&error)),
+    }
+}
+
+fn compile_bar() -> ProgressBar {
+    let template = "compiling: {msg:10} {bar:40} {percent:>3} %";
+    progress_bar().with_style(ProgressStyle::with_template(template).expect("the template is a constant"))
+}
+
+/// A bar for each stage; Ctrl-C cancels.
+struct CompileProgress {
+    bar: ProgressBar,
+    cancel: CancelToken,
+}
+
+impl CompileProgress {
+    fn flow(&self) -> ControlFlow<()> {
+        if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Progress for CompileProgress {
+    fn stage(&mut self, stage: Stage, total: u64) -> ControlFlow<()> {
+        self.bar.set_length(total);
+        self.bar.set_position(0);
+        self.bar.set_message(stage.name());
+        self.flow()
+    }
+
+    fn advance(&mut self, amount: u64) -> ControlFlow<()> {
+        self.bar.inc(amount);
+        self.flow()
+    }
+}
+
+/// The source's name without its extension, as part of a file name.
+fn name(source: &Path) -> String {
+    let source = std::fs::canonicalize(source).unwrap_or(source.to_owned());
+    let name = source.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = name.strip_suffix(".gguf").unwrap_or(&name);
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_".contains(letter) { letter } else { '-' };
+    stem.chars().map(plain).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_space_is_refused_with_both_sizes() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("m.unicorn");
+        assert!(check_space(&output, 1 << 10).is_ok());
+        let Err(CliError::Failed(message)) = check_space(&output, 1 << 50) else { panic!("refused") };
+        assert!(message.starts_with("compiled model takes about 1048576.00 GiB, and "), "{message}");
+        assert!(message.contains(" free; free some space, or set XDG_CACHE_HOME"), "{message}");
+    }
+
+    #[test]
+    fn names_of_sources_become_names_of_files() {
+        assert_eq!(name(Path::new("models/SmolLM2-135M.Q8_0.gguf")), "SmolLM2-135M-Q8_0");
+        assert_eq!(name(Path::new("a/ß \n")), "---");
+    }
+}

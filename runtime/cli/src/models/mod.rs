@@ -1,0 +1,41 @@
+//! What a command's MODEL is: an artifact, or a GGUF file or Hugging Face folder that is compiled once for this machine's device
+//! and kept in the user's cache folder.
+//!
+//! ```text
+//! MODEL ──► is it an artifact? ── yes ──────────────────────────────────────────────► its own path
+//!             │ no
+//!             └─► device ──► target ──► key of source, target and compiler ──► in the cache? ── yes ──► that path
+//!                                                                               └── no ──► compiled there
+//! ```
+
+mod cache;
+mod compile;
+mod identity;
+mod unusable;
+
+use std::path::{Path, PathBuf};
+
+use unicorn_artifact::view::is_artifact;
+
+use crate::args::LoadArgs;
+use crate::error::CliError;
+
+pub use unusable::check_is_artifact;
+
+/// The artifact of `model`, for a command that runs it on the device that `load` chooses. Compiles a model that is not compiled
+/// yet, which takes seconds to minutes and is announced.
+///
+/// # Errors
+/// When `model` is neither an artifact nor a model that can be compiled, and as for a compile.
+pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
+    check(model)?;
+    if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load) }
+}
+
+/// Checks what can be seen without reading all of `model`.
+///
+/// # Errors
+/// When it is neither an artifact nor a model that can be compiled.
+pub fn check(model: &Path) -> Result<(), CliError> {
+    if is_artifact(model) { Ok(()) } else { unusable::check_is_model(model) }
+}

@@ -1,0 +1,245 @@
+//! What a person types in the first minutes: one command to an answer, what it prints, and the mistakes that people make.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::compiled::{Compiled, options};
+use tests::models::models;
+use tests::programs::{Watched, program, send_signal};
+
+/// A small model with a chat template.
+static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
+});
+
+fn artifact() -> PathBuf {
+    ARTIFACT.artifact_path()
+}
+
+fn run(arguments: &[&str]) -> Command {
+    let mut command = program("unicorn-run");
+    command.args(arguments).env("UNICORN_DEVICE", device()).stdin(Stdio::null());
+    command
+}
+
+fn device() -> String {
+    std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The text of an answer.
+#[track_caller]
+fn answer(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&answer(command)).unwrap()
+}
+
+/// Names in the cache of compiled models.
+fn cached(cache: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(cache.join("unicorn/models")).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_folder_is_compiled_once_even_by_two_processes() {
+    let (model, cache) = (models().join("gemma3-2m-draft"), tempfile::tempdir().unwrap());
+    let ask = || {
+        let mut command = run(&[model.to_str().unwrap(), "who", "lives", "there", "-n", "8", "--temp", "0"]);
+        command.env("XDG_CACHE_HOME", cache.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let both = [ask().spawn().unwrap(), ask().spawn().unwrap()].map(|child| child.wait_with_output().unwrap());
+    for output in &both {
+        assert!(output.status.success(), "{}", stderr(output));
+        assert!(!output.stdout.is_empty() && output.stdout == both[0].stdout);
+    }
+    let compiled: Vec<String> = both.iter().map(stderr).filter(|notes| notes.contains("compiled in ")).collect();
+    assert_eq!(compiled.len(), 1, "{both:?}");
+    assert!(compiled[0].contains("once: about ") && compiled[0].contains(" MiB in "), "{}", compiled[0]);
+    let names = cached(cache.path());
+    assert!(
+        matches!(&names[..], [name] if name.starts_with("gemma3-2m-draft.") && name.ends_with(".unicorn")),
+        "{names:?}"
+    );
+
+    let again = ask().output().unwrap();
+    assert_eq!((&again.stdout, stderr(&again).contains("compil")), (&both[0].stdout, false), "{}", stderr(&again));
+    assert_eq!(cached(cache.path()), names);
+
+    // Other commands take the same.
+    let bench = run(&["bench", model.to_str().unwrap(), "-p", "8", "-n", "2", "-r", "1", "--json"])
+        .env("XDG_CACHE_HOME", cache.path())
+        .output()
+        .unwrap();
+    assert!(bench.status.success() && !stderr(&bench).contains("compil"), "{}", stderr(&bench));
+}
+
+#[test]
+fn ctrl_c_ends_a_compile_and_leaves_nothing() {
+    let (model, cache) = (models().join("gemma3-2m-draft"), tempfile::tempdir().unwrap());
+    let mut running =
+        Watched::start(run(&[model.to_str().unwrap(), "who", "-n", "1"]).env("XDG_CACHE_HOME", cache.path()));
+    assert!(running.stderr_line().starts_with("compiling "), "announced before it begins");
+    send_signal(&running.child, Signal::INT);
+    assert_eq!(running.child.wait().unwrap().code(), Some(130));
+    assert_eq!(cached(cache.path()), [""; 0]);
+}
+
+#[test]
+fn a_prompt_comes_from_words_an_option_a_file_or_stdin() {
+    let (artifact, folder) = (artifact(), tempfile::tempdir().unwrap());
+    let artifact = artifact.to_str().unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = run(&[&["-n", "6", "--temp", "0", "--json"], arguments].concat());
+        json(&mut command)["tokens"].clone()
+    };
+    let prompt = "Who lives on the island?";
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, format!("{prompt}\n")).unwrap();
+    let expected = ask(&[artifact, "-p", prompt]);
+    assert_eq!(ask(&[artifact, "Who", "lives", "on", "the", "island?"]), expected);
+    assert_eq!(ask(&[artifact, "-f", file.to_str().unwrap()]), expected);
+    for alias in ["run", "chat"] {
+        let mut command = run(&[alias, artifact, prompt, "-n", "6", "--temp", "0", "--json"]);
+        assert_eq!(json(&mut command)["tokens"], expected);
+    }
+    let mut piped = run(&[artifact, "-n", "6", "--temp", "0", "--json"]);
+    assert_eq!(json(piped.stdin(std::fs::File::open(&file).unwrap()))["tokens"], expected);
+
+    // A chat template adds tokens to the prompt; --raw has only those of the text.
+    let prefill = |raw: &[&str]| {
+        let command = [&[artifact, "-p", prompt, "-n", "1", "--json"], raw].concat();
+        json(&mut run(&command))["prefill_tokens"].as_u64().unwrap()
+    };
+    assert!(prefill(&[]) > prefill(&["--raw"]), "{} {}", prefill(&[]), prefill(&["--raw"]));
+}
+
+#[test]
+fn a_summary_is_two_lines_and_all_figures_are_asked_for() {
+    let artifact = artifact();
+    let notes = |option: &[&str]| {
+        let line = [&[artifact.to_str().unwrap(), "Who are you?", "-n", "4", "--temp", "0"], option].concat();
+        let output = run(&line).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let summary = notes(&[]);
+    let figures: Vec<&str> = summary.lines().filter(|line| !line.starts_with("software device")).collect();
+    assert!(figures.len() == 2, "{summary}");
+    assert!(figures[0].starts_with("prefill ") && figures[0].contains("first token after "), "{summary}");
+    assert!(figures[1].starts_with("decode ") && figures[1].ends_with(" tokens/s"), "{summary}");
+    assert_eq!(notes(&["--quiet"]), "");
+    let all = notes(&["--verbose"]);
+    for subject in ["device ", "loaded ", "memory ", "prefill ", "decode ", "latency ", "seed ", "stopped "] {
+        assert!(all.lines().any(|line| line.starts_with(subject)), "{subject} in {all}");
+    }
+    assert!(all.contains("read bandwidth"), "{all}");
+    let quick = json(&mut run(&[artifact.to_str().unwrap(), "Who?", "-n", "1", "--json"]));
+    assert!(quick["read_bandwidth_gb_per_s"].is_null() && quick["prefill_tokens"].as_u64() > Some(0), "{quick}");
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_with_130() {
+    let artifact = artifact();
+    let mut running =
+        Watched::start(&mut run(&[artifact.to_str().unwrap(), "--raw", "-p", "Once upon a time", "--temp", "2"]));
+    running.wait_for_stdout();
+    send_signal(&running.child, Signal::INT);
+    assert_eq!(running.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn an_empty_answer_says_why() {
+    let artifact = artifact();
+    let output = run(&[artifact.to_str().unwrap(), "Who?", "-n", "0"]).output().unwrap();
+    assert!(stderr(&output).contains("answer is empty") && stderr(&output).contains("-n"), "{}", stderr(&output));
+}
+
+/// Files and folders that are mistaken for something else.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+        file("notes.txt", b"Dear diary");
+        file("model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
+        file("pytorch_model.bin", b"PK\x03\x04 and more");
+        file("broken.gguf", b"GGUF\x03\0\0\0");
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        std::fs::copy(artifact(), folder.path().join("m.unicorn")).unwrap();
+        Place { folder }
+    }
+}
+
+/// What is typed, in a folder with those files, and what the one message on stderr has to name.
+const MISTAKES: &[(&str, &[&str])] = &[
+    (
+        "nothing.unicorn Hello",
+        &["nothing.unicorn: no such file", "expected an artifact", "in its folder: broken.gguf, m.unicorn"],
+    ),
+    (
+        "HuggingFaceTB/SmolLM2-135M Hello",
+        &[
+            "no such file",
+            "hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M",
+            "unicorn-run SmolLM2-135M",
+        ],
+    ),
+    ("--temp 0 devices", &["devices is a command", "unicorn-run devices"]),
+    ("notes.txt Hello", &["notes.txt is not a Unicorn artifact", "Dear dia", "GGUF"]),
+    ("model.safetensors Hello", &["model.safetensors holds tensors only", "config.json", "unicorn-run ."]),
+    ("pytorch_model.bin Hello", &["PyTorch checkpoint", "safe_serialization=True"]),
+    ("broken.gguf Hello", &["broken.gguf"]),
+    ("empty Hello", &["empty", "config.json"]),
+    (
+        "inspect broken.gguf",
+        &["broken.gguf is a GGUF file, expected an artifact", "unicorn-compile broken.gguf -o broken.unicorn"],
+    ),
+    ("inspect empty", &["empty is a folder, expected an artifact", "unicorn-compile empty -o empty.unicorn"]),
+    ("devices broken.gguf", &["unicorn-compile broken.gguf -o broken.unicorn"]),
+    ("replan broken.gguf --context 512", &["unicorn-compile broken.gguf -o broken.unicorn"]),
+    ("m.unicorn Hello --device 4711", &["device 4711", "this machine has", "\n  0: ", "--device NUMBER"]),
+    ("m.unicorn Hello --device GeForce", &["a name that contains \"GeForce\"", "\n  0: "]),
+    ("m.unicorn Hello --target phoenix", &["not phoenix, which was asked for"]),
+    ("empty Hello --target nonsense", &["no target is called nonsense", "\n  generic: "]),
+    ("m.unicorn Hello --ctx 999999", &["context must be 1 to ", "found 999999"]),
+    ("m.unicorn --json", &["prompt on standard input is empty", "unicorn-run MODEL why is the sky blue"]),
+    ("m.unicorn --system Brief --raw Hello", &["--system <TEXT>", "--raw"]),
+];
+
+#[test]
+fn each_mistake_has_a_way_out() {
+    let place = Place::new();
+    let mut wrong = Vec::new();
+    for (typed, expected) in MISTAKES {
+        let words: Vec<&str> = typed.split(' ').collect();
+        let output = run(&words).current_dir(place.folder.path()).output().unwrap();
+        let message = stderr(&output);
+        let is_refused = matches!(output.status.code(), Some(1 | 2)) && message.matches("error: ").count() == 1;
+        let missing: Vec<&&str> = expected.iter().filter(|part| !message.contains(**part)).collect();
+        if !is_refused || !missing.is_empty() {
+            wrong.push(format!(
+                "unicorn-run {typed}\n  exit {:?}, missing {missing:?} in: {message}",
+                output.status.code()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
