@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
 use tests::models::models;
 use tests::programs::{Watched, program, send_signal};
+use tests::skip;
 
 /// A small model with a chat template.
 static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
@@ -167,6 +168,40 @@ fn an_empty_answer_says_why() {
     let artifact = artifact();
     let output = run(&[artifact.to_str().unwrap(), "Who?", "-n", "0"]).output().unwrap();
     assert!(stderr(&output).contains("answer is empty") && stderr(&output).contains("-n"), "{}", stderr(&output));
+}
+
+/// Mesa maps a file on that disk and is ended by SIGBUS when it writes there.
+#[test]
+fn a_full_disk_under_mesas_cache_is_no_end() {
+    let (disk, artifact) = (tempfile::tempdir().unwrap(), artifact());
+    let fill = "mount -t tmpfs -o size=64k none \"$0\" && { head -c 1000000 /dev/zero > \"$0/fill\" 2> /dev/null || true; } && exec \"$@\"";
+    let on_full_disk = |program: &Path| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", fill]).arg(disk.path()).arg(program).stdin(Stdio::null());
+        command.env("XDG_CACHE_HOME", disk.path()).env("UNICORN_DEVICE", device());
+        command.env_remove("MESA_SHADER_CACHE_DISABLE").env_remove("MESA_SHADER_CACHE_DIR");
+        command
+    };
+    if !on_full_disk(Path::new("true")).output().is_ok_and(|output| output.status.success()) {
+        return skip("full disk", "no right to mount a file system");
+    }
+    let mut ask = on_full_disk(Path::new(program("unicorn-run").get_program()));
+    let output = ask.arg(artifact).args(["Who?", "-n", "1"]).output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
+    assert!(stderr(&output).contains("is full (0 bytes free): Mesa's shader cache is off"), "{}", stderr(&output));
+}
+
+#[test]
+fn both_programs_write_completions_and_man_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["unicorn-compile", "unicorn-run"] {
+        for shell in ["bash", "zsh", "fish"] {
+            assert!(answer(program(name).args(["completions", shell])).contains("replan"), "{name} {shell}");
+        }
+        answer(program(name).arg("man").arg(folder.path()));
+        let page = |page: &str| std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
+        assert!(page(name).contains(".TH ") && page(&format!("{name}-replan")).contains("budget"), "{name}");
+    }
 }
 
 /// Files and folders that are mistaken for something else.

@@ -74,6 +74,17 @@ pub struct Args {
 pub enum Command {
     /// Give the bytes of an artifact other places; its weights stay as they are
     Replan(ReplanArgs),
+    /// Print a shell's completions, as in: source <(unicorn-compile completions bash)
+    Completions {
+        /// Shell to print completions for
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    #[command(hide = true)]
+    Man {
+        /// Folder to write a page for each command to
+        folder: PathBuf,
+    },
 }
 
 #[derive(clap::Args)]

@@ -9,11 +9,11 @@ mod threads;
 
 use std::fmt::Display;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use args::{Args, Command, NATIVE, ReplanArgs};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::{
@@ -29,6 +29,8 @@ fn main() -> ExitCode {
     threads::start_pool_here();
     let result = match &args.command {
         Some(Command::Replan(args)) => run_replan(args),
+        Some(Command::Completions { shell }) => print_completions(*shell),
+        Some(Command::Man { folder }) => write_man_pages(folder),
         None => run(&args),
     };
     match result {
@@ -39,6 +41,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print_completions(shell: clap_complete::Shell) -> Result<(), CompileError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "unicorn-compile", &mut script);
+    say(&String::from_utf8_lossy(&script))
+}
+
+fn write_man_pages(folder: &Path) -> Result<(), CompileError> {
+    let written = clap_mangen::generate_to(Args::command(), folder);
+    written.map_err(|source| CompileError::Io { path: folder.to_owned(), source })
 }
 
 fn run(args: &Args) -> Result<(), CompileError> {

@@ -86,6 +86,8 @@ fn compile_into(
     let planned = plan(Source::Model(source), options, &mut Silent).map_err(in_words)?;
     let predicted_bytes = planned.placement.plan.slices.iter().map(|slice| slice.bytes).sum();
     check_space(output, predicted_bytes)?;
+    // Before it is announced: from then on, Ctrl-C cancels.
+    interrupt::catch()?;
     note(format_args!(
         "compiling {} for {}, once: about {} in {}",
         source.display(),
@@ -93,7 +95,6 @@ fn compile_into(
         size(predicted_bytes),
         output.display()
     ));
-    interrupt::catch()?;
     let mut progress = CompileProgress { bar: compile_bar(), cancel: interrupt::token() };
     let compiled = compile(Source::Model(source), output, options, &mut progress);
     progress.bar.finish_and_clear();
