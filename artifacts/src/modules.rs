@@ -20,6 +20,8 @@ use crate::error::ParseError;
 pub const MAX_FRAME_BYTES: u64 = 64 << 20;
 /// Largest window of a frame, in bytes: what a reader keeps besides the result.
 pub const MAX_WINDOW_BYTES: u64 = 8 << 20;
+/// Most bytes that zstd decodes at a time.
+const MAX_BLOCK_BYTES: usize = 128 << 10;
 /// SPIR-V's first word.
 const SPIRV_MAGIC: u32 = 0x0723_0203;
 /// Words before the first instruction of a module.
@@ -177,12 +179,17 @@ impl ModuleSet {
 impl ModuleFrame {
     fn unpack(&self, records: &[ModuleRecord]) -> Result<Vec<Vec<u32>>, ParseError> {
         let broken = |detail: String| ParseError::Decode { what: "kernels, a frame of modules,", detail };
-        match window_bytes(&self.zstd) {
-            Some(window) if window <= MAX_WINDOW_BYTES => {}
+        let window = match window_bytes(&self.zstd) {
+            Some(window) if window <= MAX_WINDOW_BYTES => window as usize,
             found => {
                 let found = found.map_or("none".into(), |bytes| bytes.to_string());
                 return Err(broken(format!("its window is {found}, expected at most {MAX_WINDOW_BYTES} bytes")));
             }
+        };
+        // ruzstd panics where its window cannot be allocated. While it grows, it takes up to three times the window and a block.
+        let needed = 3 * window + MAX_BLOCK_BYTES;
+        if Vec::<u8>::new().try_reserve_exact(needed).is_err() {
+            return Err(broken(format!("memory ran out: it takes {needed} bytes to unpack")));
         }
         let mut decoder = StreamingDecoder::new(&self.zstd[..]).map_err(|error| broken(error.to_string()))?;
         let mut modules = Vec::with_capacity(records.len());

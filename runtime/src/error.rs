@@ -294,8 +294,8 @@ impl fmt::Display for LoadError {
             LoadError::NoDevice { wanted, found } => write!(
                 f,
                 "no Vulkan device fits: expected {wanted}; a software device is used only when it is selected by name or \
-                 number; this machine has\n  {}",
-                found.join("\n  ")
+                 number; this machine has device {}",
+                found.join("; device ")
             ),
             LoadError::NoTarget { device, reasons } => {
                 write!(f, "artifact has no kernels for {device}: {}", reasons.join("; "))

@@ -27,7 +27,7 @@ fn each_client_hears_what_it_would_hear_alone() {
     let server = start(&["--parallel", "3", "--ctx", "1024"]);
     let long = "The island lay in the sun, and the sea was calm. ".repeat(40);
     let prompts = ["Once upon a time", "The sea", &long, "He said that", "In the morning"];
-    let alone = prompts.map(|prompt| say(&["-p", prompt, "-n", "24"]));
+    let alone = prompts.map(|prompt| say(&["--raw", "-p", prompt, "-n", "24"]));
     std::thread::scope(|scope| {
         for (index, (prompt, (text, reason))) in prompts.iter().zip(&alone).enumerate() {
             let server = &server;
@@ -294,7 +294,7 @@ fn a_sandboxed_server_answers_and_its_threads_are_filtered() {
     let mut command = unicorn_run();
     command.env("XDG_RUNTIME_DIR", folder.path());
     let mut server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "2", "--ctx", "256", "--sandbox"]);
-    let (alone, _) = say(&["-p", "The sea", "-n", "16"]);
+    let (alone, _) = say(&["--raw", "-p", "The sea", "-n", "16"]);
     let request = json!({"prompt": "The sea", "max_tokens": 16, "temperature": 0, "n": 2});
     let answer = server.whole(TEXT, &request);
     assert_eq!(answer["choices"][1]["text"].as_str(), Some(alone.as_str()));

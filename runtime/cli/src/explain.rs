@@ -45,7 +45,7 @@ fn commands(error: &LoadError) -> String {
             commands
         }
         LoadError::NoDevice { found, .. } if !found.is_empty() => {
-            "\n  select one: --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
+            "; select one with --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
         }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
@@ -107,6 +107,7 @@ fn lacks_memory(error: &LoadError) -> bool {
         LoadError::NoLoader { .. }
         | LoadError::NoDriver
         | LoadError::OutOfMemory { .. }
+        | LoadError::Modules { .. }
         | LoadError::Residency { .. }
         | LoadError::NoThread { .. }
         | LoadError::Vulkan { .. } => true,

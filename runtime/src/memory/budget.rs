@@ -219,7 +219,7 @@ mod tests {
              needs 1.00 GiB of gtt (weights 1.00 GiB, KV 0 bytes, activations 0 bytes, other 0 bytes); available 7.90 GiB by the \
              kernel (amdgpu's mem_info files)\n  \
              no shorter context fits\n  \
-             a plan for vram 1.90 GiB, gtt 7.90 GiB fits with 4096 tokens"
+             a plan for vram 1.90 GiB, gtt 7.75 GiB fits with 4096 tokens"
         );
         // A plan for no particular machine runs from either memory.
         let any = split(None, &[(GIB, Tier::Vram), (GIB, Tier::Vram), (GIB, Tier::Vram), (GIB, Tier::Vram)]);

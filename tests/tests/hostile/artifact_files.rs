@@ -244,6 +244,10 @@ fn sections_that_overlap_or_reach_outside_are_refused() {
 fn what_is_no_artifact_at_all() {
     refused(|artifact| *artifact = b"{\"architectures\": []}".to_vec(), &["not a Unicorn artifact"]);
     let folder = tempfile::tempdir().unwrap();
-    assert_refused(&mut inspect(folder.path()), folder.path(), &["not a regular file"]);
+    assert_refused(
+        &mut inspect(folder.path()),
+        folder.path(),
+        &["is a folder, expected an artifact", "unicorn-compile"],
+    );
     assert_refused(&mut inspect(&folder.path().join("missing.unicorn")), folder.path(), &["missing.unicorn"]);
 }

@@ -81,7 +81,7 @@ impl Kind {
             return Ok(Kind::Folder);
         }
         if !found.is_file() {
-            return Err(CliError::at(path, "neither a file nor a folder, expected a model"));
+            return Err(CliError::at(path, "not a regular file, expected a model"));
         }
         let mut start = Vec::new();
         let read = File::open(path).and_then(|file| file.take(8).read_to_end(&mut start));
