@@ -1,11 +1,11 @@
 //! The plan against the sections: every range inside, aligned, and no two that are alive together overlapping.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
-use crate::plan::{BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
+use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
 use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
 use crate::view::ArtifactView;
 
@@ -17,8 +17,6 @@ const MAX_GROUP_PAGE_BYTES: u64 = 512 << 20;
 const MAX_KV_GROUPS: u64 = 16;
 const MAX_BUFFERS: u64 = 64;
 const MAX_READ_BYTES: u64 = 1 << 40;
-/// More than any program has; a bound on what comparing each with each can cost a reader.
-const MAX_ACTIVATIONS: u64 = 16_384;
 /// More workgroups than any dispatch has: a device takes a fraction of a second to start them.
 const MAX_WORKGROUPS: u64 = 1 << 24;
 /// Kernels read and write whole words.
@@ -112,21 +110,42 @@ fn validate_weights(plan: &Plan) -> Result<(), ParseError> {
 fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
     in_range("arena bytes", plan.arena_bytes, 0, MAX_SLICE_BYTES)?;
     whole_words("arena bytes", plan.arena_bytes)?;
-    in_range("number of activations", plan.activations.len() as u64, 0, MAX_ACTIVATIONS)?;
-    for (index, one) in plan.activations.iter().enumerate() {
-        let end = range_end(&one.name, one.offset_bytes, one.len_bytes, plan.arena_bytes)?;
-        for other in &plan.activations[..index] {
-            let share_time = one.first_use <= other.last_use && other.first_use <= one.last_use;
-            // `other` was range-checked in its own turn, so this sum does not overflow.
-            let share_space = one.offset_bytes < other.offset_bytes + other.len_bytes && other.offset_bytes < end;
-            if share_time && share_space {
-                return Err(ParseError::invalid(
-                    format!("activation {}", one.name),
-                    format!("no overlap with {}, which lives at the same time", other.name),
-                    format!("offset {}", one.offset_bytes),
-                ));
-            }
+    validate_lives(&plan.activations, plan.arena_bytes)
+}
+
+/// In the order of their first use, each against its neighbours among those that are alive then.
+fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<(), ParseError> {
+    let mut in_order: Vec<&ActivationPlan> = activations.iter().collect();
+    in_order.sort_by_key(|one| one.first_use);
+    // By offset, and by (last use, offset).
+    let mut alive: BTreeMap<u64, &ActivationPlan> = BTreeMap::new();
+    let mut last_uses: BTreeSet<(u32, u64)> = BTreeSet::new();
+    for one in in_order {
+        while let Some(&(last_use, offset)) = last_uses.first().filter(|(last_use, _)| *last_use < one.first_use) {
+            last_uses.remove(&(last_use, offset));
+            alive.remove(&offset);
         }
+        in_range(&format!("bytes of activation {}", one.name), one.len_bytes, 1, arena_bytes)?;
+        in_range(
+            &format!("last use of activation {}", one.name),
+            one.last_use.into(),
+            one.first_use.into(),
+            u32::MAX.into(),
+        )?;
+        let end = range_end(&one.name, one.offset_bytes, one.len_bytes, arena_bytes)?;
+        let before = alive.range(..=one.offset_bytes).next_back().map(|(_, other)| *other);
+        // What is alive was range-checked in its own turn, so this sum does not overflow.
+        let reaches_it = |other: &&ActivationPlan| other.offset_bytes + other.len_bytes > one.offset_bytes;
+        let behind = || alive.range(one.offset_bytes..end).next().map(|(_, other)| *other);
+        if let Some(other) = before.filter(reaches_it).or_else(behind) {
+            return Err(ParseError::invalid(
+                format!("activation {}", one.name),
+                format!("no overlap with {}, which lives at the same time", other.name),
+                format!("offset {}", one.offset_bytes),
+            ));
+        }
+        alive.insert(one.offset_bytes, one);
+        last_uses.insert((one.last_use, one.offset_bytes));
     }
     Ok(())
 }
@@ -267,6 +286,8 @@ fn equal<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) ->
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::kernels::LogitsRows;
 
@@ -288,5 +309,28 @@ mod tests {
         assert!(check(&[(1, 0), (2, 0), (1, 100), (1, 200)]).is_ok());
         let error = check(&[(2, 0), (1, 100)]).expect_err("nothing decodes a short sequence").to_string();
         assert!(error.contains("1 rows") && error.contains("100"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn activations_that_overlap_in_time_and_place_are_refused(lives in prop::collection::vec((0u32..20, 0u32..4, 0u64..40, 1u64..2000), 1..12)) {
+            let activation = |(first_use, length, offset, len_bytes)| ActivationPlan {
+                name: String::new(),
+                offset_bytes: offset * BUFFER_ALIGN,
+                len_bytes,
+                first_use,
+                last_use: first_use + length,
+                reason: String::new(),
+            };
+            let all: Vec<ActivationPlan> = lives.into_iter().map(activation).collect();
+            // Each with each.
+            let meet = |one: &ActivationPlan, other: &ActivationPlan| {
+                let at_a_time = one.first_use <= other.last_use && other.first_use <= one.last_use;
+                let end = |one: &ActivationPlan| one.offset_bytes + one.len_bytes;
+                at_a_time && one.offset_bytes < end(other) && other.offset_bytes < end(one)
+            };
+            let expected = (0..all.len()).any(|at| all[..at].iter().any(|other| meet(&all[at], other)));
+            prop_assert_eq!(validate_lives(&all, 64 * BUFFER_ALIGN).is_err(), expected);
+        }
     }
 }
