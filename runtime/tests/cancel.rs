@@ -33,19 +33,22 @@ fn a_cancelled_load_leaves_nothing_and_can_be_repeated() {
         }
         let n_calls = cancel_at(&path, &options, u64::MAX);
         assert!(n_calls >= 3, "{upload_path}: {n_calls} calls of the callback");
-        let before = held();
-        for round in 0..4 {
-            for call in 0..n_calls {
-                assert_eq!(cancel_at(&path, &options, call), call + 1, "{upload_path}, round {round}");
+        // The driver's allocator may grow in one batch of loads; a leak would grow in each.
+        let grows_in_each = (0..3).all(|batch| {
+            let before = held();
+            for round in 0..4 {
+                for call in 0..n_calls {
+                    assert_eq!(cancel_at(&path, &options, call), call + 1, "{upload_path}, {batch}, round {round}");
+                }
             }
-        }
-        let after = held();
-        // The threads of this file's other tests may have ended.
-        assert!(after.threads <= before.threads, "{upload_path}: {before:?}, then {after:?}");
-        assert_eq!(after.descriptors, before.descriptors, "{upload_path}");
-        // Were one model in four left behind, this much would be.
-        let limit_bytes = before.memory_bytes + n_calls * 4 * FIRST_SLICE_WORDS as u64;
-        assert!(after.memory_bytes < limit_bytes, "{upload_path}: {before:?}, then {after:?}");
+            let after = held();
+            // The threads of this file's other tests may have ended.
+            assert!(after.threads <= before.threads, "{upload_path}: {before:?}, then {after:?}");
+            assert_eq!(after.descriptors, before.descriptors, "{upload_path}");
+            // Were one model in four left behind, this much would be.
+            after.memory_bytes >= before.memory_bytes + n_calls * 4 * FIRST_SLICE_WORDS as u64
+        });
+        assert!(!grows_in_each, "{upload_path}: {:?}", held());
 
         let model = Model::load(&path, &options).unwrap();
         let expected = twin(&prompt(20));
