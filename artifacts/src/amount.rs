@@ -12,7 +12,7 @@ const UNITS: [(&str, u64); 8] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// Largest amount that anyone means: 2⁵⁰ bytes.
+/// Largest amount that is accepted: 2⁵⁰ bytes.
 const MOST_BYTES: f64 = (1u64 << 50) as f64;
 
 /// Bytes of `text`: a positive number and a unit, with or without a space between.
@@ -48,7 +48,7 @@ pub fn at_least(bytes: u64) -> String {
 const COARSE_FROM_BYTES: u64 = 4 << 30;
 const QUARTER_GIB: u64 = 256 << 20;
 
-/// `bytes` without what nobody would type: a whole number of MiB, and of quarters of a GiB from 4 GiB on.
+/// `bytes` rounded to an amount that is short to type: a whole number of MiB, and of quarters of a GiB from 4 GiB on.
 pub fn rounded_down(bytes: u64) -> u64 {
     let step = if bytes >= COARSE_FROM_BYTES { QUARTER_GIB } else { 1 << 20 };
     bytes / step * step

@@ -1,4 +1,4 @@
-//! The hash that the artifact names content by, for what else must be told apart or found damaged.
+//! The hash that the artifact names content by, also of other things that must be identified or checked for damage.
 //!
 //! BLAKE3 is a tree over chunks of 1 KiB, so that a device can hash weights where they lie and the host needs only join
 //! what comes back:

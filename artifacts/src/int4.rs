@@ -1,6 +1,6 @@
 //! The definition of our quantised numbers: INT4 and INT8, one group at a time.
 //!
-//! A *group* is 32, 64 or 128 consecutive weights of one row that share one scale. Everything here speaks of single
+//! A *group* is 32, 64 or 128 consecutive weights of one row that share one scale. Everything here is about single
 //! groups; where groups lie in a tensor is `kernels::layout`'s story.
 //!
 //! ```text

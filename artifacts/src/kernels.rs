@@ -55,7 +55,7 @@ pub struct TargetMatch {
     pub integer_dot_product: bool,
     /// Kernels add to 64-bit integers in buffers by atomics.
     pub int64_atomics: bool,
-    /// Dispatches tell each other without barriers what they wrote, and pass on what they were told: the Vulkan memory model
+    /// Writes of a dispatch become visible to later ones without barriers, also through those between them: the Vulkan memory model
     /// with chains of availability and visibility.
     pub memory_model_chains: bool,
     /// Kernels use cooperative matrices of f16 with f32 sums, of so many rows and columns, and what comes with them: the

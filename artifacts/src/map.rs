@@ -31,7 +31,7 @@ impl MappedFile {
     pub fn open(path: &Path) -> io::Result<MappedFile> {
         let file = open_regular(path)?;
         // SAFETY: the map is private to this value and only handed out as shared bytes; artifacts are replaced by
-        // rename, never rewritten in place, so the bytes stay put for whoever mapped them.
+        // rename, never rewritten in place, so the bytes of an existing mapping do not change.
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(MappedFile { path: path.to_owned(), file, map })
     }
@@ -53,7 +53,7 @@ impl MappedFile {
         drop(advised);
     }
 
-    /// Brings the pages of `range` into memory and maps them, so that whoever reads them next does not wait.
+    /// Brings the pages of `range` into memory and maps them, so that the next reader does not wait.
     ///
     /// # Errors
     /// When the file has become shorter than the range, or cannot be read.
@@ -74,14 +74,14 @@ impl MappedFile {
         }
     }
 
-    /// Tells the system that nobody here needs its cached copy of `range` again. Pages that a process has mapped stay.
+    /// Advises the system that this process does not need its cached copy of `range` again. Pages that a process has mapped stay.
     pub fn release_cache(&self, range: Range<u64>) {
         let (offset, len) = (range.start as libc::off_t, (range.end - range.start) as libc::off_t);
         // SAFETY: advice on an open file; it takes no pointer, and at worst the pages are read again.
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
     }
 
-    /// Whether most pages of `range` are in the system's cache, as far as it says: it may keep that from who could not write the file,
+    /// Whether most pages of `range` are in the system's cache, as far as it reports: it may hide that from a process that could not write the file,
     /// and calls all of them cached then.
     pub fn is_cached(&self, range: Range<usize>) -> bool {
         let Range { start, end } = range;
@@ -91,9 +91,9 @@ impl MappedFile {
         let mut pages = vec![0u8; (end - first).div_ceil(page_bytes)];
         let address = self.map[first..].as_ptr().cast_mut().cast();
         // SAFETY: a range of the map from the begin of a page on, and a byte for each of its pages.
-        let said = unsafe { libc::mincore(address, end - first, pages.as_mut_ptr()) } == 0;
+        let succeeded = unsafe { libc::mincore(address, end - first, pages.as_mut_ptr()) } == 0;
         let cached = pages.iter().filter(|&page| page & 1 == 1).count();
-        !said || 2 * cached > pages.len()
+        !succeeded || 2 * cached > pages.len()
     }
 
     /// The same file, opened for reads that go past the system's cache. Addresses, offsets and lengths must be multiples of
@@ -151,6 +151,6 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 /// Of this system.
 fn page_bytes() -> usize {
     // SAFETY: it takes and gives a number.
-    let said = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(said).unwrap_or(PAGE_BYTES)
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page_bytes).unwrap_or(PAGE_BYTES)
 }

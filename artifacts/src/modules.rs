@@ -212,7 +212,7 @@ impl ModuleFrame {
     }
 }
 
-/// The window that a zstd frame asks for, in bytes (RFC 8878, 3.1.1.1); `None`: this is no such frame.
+/// The window that a zstd frame requires, in bytes (RFC 8878, 3.1.1.1); `None`: this is no such frame.
 fn window_bytes(frame: &[u8]) -> Option<u64> {
     const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let [descriptor, rest @ ..] = frame.strip_prefix(&MAGIC)? else { return None };

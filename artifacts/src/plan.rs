@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Every activation, weight and buffer begins on a multiple of this; no device asks for more than 256 bytes.
+/// Every activation, weight and buffer begins on a multiple of this; no device requires more than 256 bytes.
 pub const BUFFER_ALIGN: u64 = 256;
 /// Largest range that one shader binding may see: Vulkan's guaranteed minimum of maxStorageBufferRange.
 pub const MAX_BINDING_BYTES: u64 = 128 << 20;
@@ -71,7 +71,7 @@ pub struct Plan {
     pub planned_chunk_tokens: u32,
 }
 
-/// A machine as the planner knows it.
+/// A machine as the planner describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachinePlan {
     /// Of the preset or file.
@@ -80,7 +80,7 @@ pub struct MachinePlan {
     pub tiers: Vec<TierPlan>,
 }
 
-/// One tier of memory as the planner knows it.
+/// One tier of memory as the planner describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierPlan {
     /// Which memory.

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::view::section_bytes;
 use crate::write::into_place;
 
-/// Replaces the plan of the artifact at `path`; `begun` is told where the copy grows, for whoever must remove it when a
+/// Replaces the plan of the artifact at `path`; `begun` receives the path of the copy, which must be removed when a
 /// signal ends the process.
 ///
 /// # Errors

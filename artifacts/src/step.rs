@@ -23,7 +23,7 @@ use std::fmt::Write;
 pub const MAX_ROWS: usize = 512;
 /// Most tokens that one step samples.
 pub const MAX_SAMPLERS: usize = 64;
-/// Most recent tokens of a sequence that the repeat penalty looks at.
+/// Most recent tokens of a sequence that the repeat penalty covers.
 pub const MAX_HISTORY: usize = 256;
 /// Sampled tokens of one sampler that are kept: a ring.
 pub const KEPT_SAMPLES: usize = 8;
@@ -142,13 +142,13 @@ gpu_words! {
 }
 
 gpu_words! {
-    /// Push constants of a dispatch: what its kernel is told of those before and after it, if it is one of a chain.
-    pub struct Link {
+    /// Push constants of a dispatch: what its kernel waits for, and what waits for it, if counters take the place of barriers.
+    pub struct CounterWait {
         /// Workgroups of the dispatch before that are waited for; 0: there was a barrier.
         waits_for: u32,
         /// Workgroups of this one.
         workgroups: u32,
-        /// 1: nobody waits for this one.
+        /// 1: no dispatch waits for this one.
         ends: u32,
     }
 }

@@ -11,7 +11,7 @@ use crate::view::ArtifactView;
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
-/// Bounds on what sums of a plan's numbers can come to, so that nobody who adds them up need check again: K and V of one
+/// Bounds on what sums of a plan's numbers can come to, so that readers may add them up without a check: K and V of one
 /// page over the layers of a group, groups, and bytes of a buffer or of the weights that a dispatch reads.
 const MAX_GROUP_PAGE_BYTES: u64 = 512 << 20;
 const MAX_KV_GROUPS: u64 = 16;
@@ -153,9 +153,9 @@ fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<()
 /// Whatever a program for long sequences gives, another gives for those of any length.
 fn validate_depths(programs: &[Program]) -> Result<(), ParseError> {
     let kind = |program: &Program| (program.rows, program.logits as u8, program.samples, program.batch);
-    let (of_any, deep): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.from_tokens == 0);
+    let (of_any, long_context): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.from_tokens == 0);
     let of_any: BTreeSet<_> = of_any.into_iter().map(kind).collect();
-    match deep.into_iter().find(|program| !of_any.contains(&kind(program))) {
+    match long_context.into_iter().find(|program| !of_any.contains(&kind(program))) {
         Some(alone) => Err(ParseError::invalid(
             format!("cached tokens of a program of {} rows", alone.rows),
             "0, or another program with 0",

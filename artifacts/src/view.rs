@@ -30,7 +30,7 @@ pub struct ArtifactView<'a> {
     pub kernels: Kernels,
     /// The tokenizer section.
     pub tokenizer: TokenizerSection,
-    /// Hash of all sections' hashes: what tells this artifact from every other.
+    /// Hash of all sections' hashes: it identifies the artifact.
     pub content_hash: [u8; 32],
     weights: Vec<WeightSection<'a>>,
 }
@@ -178,7 +178,7 @@ impl<'a> WeightSection<'a> {
     }
 }
 
-/// Whether the file at `path` begins as an artifact does: then nobody wants it overwritten with something else.
+/// Whether the file at `path` begins as an artifact does: then it is not to be overwritten with something else.
 pub fn is_artifact(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
@@ -186,7 +186,7 @@ pub fn is_artifact(path: &Path) -> bool {
 }
 
 /// Checks that all between the sections, and behind the last one, is zero: no bit of a file can change unseen. `read` is
-/// asked for at most [`SECTION_ALIGN`] bytes at a time.
+/// requested at most [`SECTION_ALIGN`] bytes at a time.
 fn check_gaps<'s, E: From<ParseError>>(
     sections: &[Section],
     len_bytes: u64,

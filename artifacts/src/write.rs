@@ -83,7 +83,7 @@ impl ArtifactWriter {
         &self.path
     }
 
-    /// Where the half-written file is, or will be for a moment, for whoever must remove it when a signal ends the process.
+    /// Where the half-written file is, or will be for a moment, to be removed when a signal ends the process.
     pub fn partial_path(&self) -> &Path {
         self.file.get_ref().path()
     }

@@ -160,7 +160,7 @@ fn binding_text(binding: &unicorn_artifact::Binding) -> String {
         BufferRef::Values { group, layer } => format!("v{group}.{layer}"),
         BufferRef::Step => "step".into(),
         BufferRef::Logits => "logits".into(),
-        BufferRef::Output => "drawn".into(),
+        BufferRef::Output => "samples".into(),
     };
     let access = if binding.writes { "!" } else { "" };
     match binding.len_bytes {

@@ -85,10 +85,10 @@ pub enum CompileError {
         /// All that are known, separated by commas.
         supported: String,
     },
-    /// A known architecture asks for something that we do not do.
+    /// A known architecture requires something that we do not do.
     #[error("{what} is not supported: {detail}")]
     Unsupported {
-        /// What it asks for.
+        /// What it requires.
         what: String,
         /// What is done instead, or why not.
         detail: String,

@@ -96,7 +96,7 @@ struct Packed<'a> {
     shapes: &'a BTreeMap<String, Vec<usize>>,
 }
 
-/// One exported tensor: canonical tensors below one another, decoded when the writer asks for its bytes.
+/// One exported tensor: canonical tensors below one another, decoded when the writer requires its bytes.
 struct Exported<'a> {
     packed: &'a Packed<'a>,
     parts: Vec<&'a str>,

@@ -197,8 +197,8 @@ impl Walk<'_> {
         };
         let products = by_row([self.tensor(gate_matrix), self.tensor(up_matrix)], together);
         if norm.is_some() {
-            let greatest = |of: fn(&Products) -> f64| products.iter().map(of).fold(0.0, f64::max).sqrt();
-            let bound = weights.len() as f64 * greatest(|sums| sums.gate_square) * greatest(|sums| sums.up_square);
+            let largest = |of: fn(&Products) -> f64| products.iter().map(of).fold(0.0, f64::max).sqrt();
+            let bound = weights.len() as f64 * largest(|sums| sums.gate_square) * largest(|sums| sums.up_square);
             self.importance.product_bounds.insert(gate_matrix.tensor.clone(), bound);
         }
         let covariances = products.iter().map(|sums| sums.covariance);
@@ -517,7 +517,7 @@ mod tests {
             // Rows that follow one of gate's or up's are driven most.
             let followed = gate.iter().chain(&up).map(|row| row.iter().zip(&norm).map(|(v, norm)| v * norm).collect());
             let any = (0..100).map(|_| (0..norm.len()).map(|_| random.next()).collect());
-            let mut greatest = 0.0f64;
+            let mut largest = 0.0f64;
             for stream in followed.chain(any).collect::<Vec<Vec<f64>>>() {
                 let rms = (stream.iter().map(|v| v * v).sum::<f64>() / stream.len() as f64).sqrt();
                 let dot =
@@ -526,9 +526,9 @@ mod tests {
                     let (gate, up): (f64, f64) = (dot(gate), dot(up));
                     f64::from(activation.apply(gate as f32)) * up
                 });
-                greatest = products.map(f64::abs).fold(greatest, f64::max);
+                largest = products.map(f64::abs).fold(largest, f64::max);
             }
-            assert!(greatest <= bound && greatest > 0.01 * bound, "{architecture}: {greatest} of {bound}");
+            assert!(largest <= bound && largest > 0.01 * bound, "{architecture}: {largest} of {bound}");
         }
     }
 

@@ -296,15 +296,15 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// The context that was asked for, or a usual one, of a model made for `model` tokens.
+/// The context that was requested, or a usual one, of a model made for `model` tokens.
 fn planned_context(asked_tokens: Option<u32>, model: usize) -> Result<u32> {
     let model = u32::try_from(model).unwrap_or(u32::MAX);
     match asked_tokens {
-        Some(asked) if asked == 0 || asked > model => Err(CompileError::Option {
+        Some(requested) if requested == 0 || requested > model => Err(CompileError::Option {
             option: "context_tokens",
-            what: format!("context is {asked} tokens, expected 1 to {model}, as many as the model was made for"),
+            what: format!("context is {requested} tokens, expected 1 to {model}, as many as the model was made for"),
         }),
-        Some(asked) => Ok(asked),
+        Some(requested) => Ok(requested),
         None => Ok(model.min(PLANNED_CONTEXT_TOKENS)),
     }
 }
@@ -345,7 +345,7 @@ fn write_weights(
     Ok(())
 }
 
-/// Context that is planned for unless one is asked for or the model's own is shorter.
+/// Context that is planned for unless one is requested or the model's own is shorter.
 const PLANNED_CONTEXT_TOKENS: u32 = 8192;
 
 fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pack::Errors) -> Meta {

@@ -1,4 +1,4 @@
-//! [`CompileOptions`]: what a compile is asked for, and the checks of it.
+//! [`CompileOptions`]: the options of a compile, and their checks.
 
 use unicorn_artifact::{Budget, MachinePlan};
 use unicorn_kernels::KvFormat;
@@ -10,7 +10,7 @@ use crate::select::SelectOptions;
 use crate::weights::{FormatPolicy, WeightsOption};
 use unicorn_artifact::Machine;
 
-/// What a compile is asked for. Checked by [`compile`](crate::compile) and [`plan`](crate::plan) before they begin.
+/// The options of a compile. Checked by [`compile`](crate::compile) and [`plan`](crate::plan) before they begin.
 ///
 /// ```
 /// use unicorn_compiler::{CompileOptions, KvFormat, WeightsOption};

@@ -182,9 +182,13 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
     let n_groups = kv_groups(request.config).len();
     let step_bytes = step_buffer_bytes(vec![PAGE_TOKENS as u32; n_groups], request.context_tokens);
     [
-        ("logits read-back", logits_bytes, "copied to only when a tool asks for logits"),
+        ("logits read-back", logits_bytes, "copied to only when a tool requires logits"),
         (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),
-        ("drawn", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, "the tokens that the last steps drew, read by the host"),
+        (
+            "samples",
+            4 * (MAX_OUTPUTS * Output::WORDS) as u64,
+            "the tokens that the last steps sampled, read by the host",
+        ),
         ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
     ]
     .map(|(name, bytes, reason)| BufferPlan { name: name.into(), bytes, tier, reason: reason.into() })
@@ -248,10 +252,10 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
     match operand {
         Operand::StepBuffer => whole(BufferRef::Step),
         Operand::Logits => whole(BufferRef::Logits),
-        Operand::Drawn => whole(BufferRef::Output),
+        Operand::Samples => whole(BufferRef::Output),
         Operand::Arrivals => words(0, COMPLETION_COUNTERS),
-        Operand::Chain { dispatch } => words(slot(dispatch - 1), 2 * counter_sync::SLOT_WORDS),
-        Operand::ChainSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
+        Operand::SyncCounters { dispatch } => words(slot(dispatch - 1), 2 * counter_sync::SLOT_WORDS),
+        Operand::SyncCounterSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
         Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {
@@ -271,11 +275,11 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
 struct Hazards {
     reads: BTreeSet<Range>,
     writes: BTreeSet<Range>,
-    /// The newest dispatch waited by itself: nobody else knows what came before it.
+    /// The newest dispatch waited by its counter: no barrier covers what came before it.
     counted: bool,
 }
 
-/// (buffer, start, end); whole buffers end at the greatest number.
+/// (buffer, start, end); whole buffers end at the largest number.
 type Range = ((u8, u32, u32), u64, u64);
 
 impl Hazards {

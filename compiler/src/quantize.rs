@@ -1,7 +1,7 @@
 //! Weights to INT4 and INT8 codes, one row at a time.
 //!
 //! Nothing is known here but the weights and, where the caller has it, how strongly each column is driven. How the search
-//! was chosen, with figures, is told in `docs/quantization.md`.
+//! was chosen, with figures, is described in `docs/quantization.md`.
 //!
 //! INT4's loop is compiled for AVX2 as well, and everything inside it with it (`inline(always)`). The results are the same bits: no
 //! sum changes its order, and no multiplication is contracted with an addition. INT8's is slower so (103 instead of 165 M weights/s).

@@ -38,7 +38,7 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
     };
     let machine = machine.map_err(CompileError::of_machine)?;
     let context_tokens = match options.context_tokens {
-        Some(asked) => planned_context(Some(asked), view.meta.model.max_positions as usize)?,
+        Some(requested) => planned_context(Some(requested), view.meta.model.max_positions as usize)?,
         None => view.plan.planned_context_tokens,
     };
     let plan = replace(&view.plan, &machine, context_tokens)?;

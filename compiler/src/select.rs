@@ -3,7 +3,7 @@
 //! Nothing has an address yet: operands name values, weights and caches, and `place` turns them into bindings.
 
 mod attention;
-mod chain;
+mod counter_sync;
 mod fused_tail;
 mod gemm;
 mod matmul;
@@ -50,7 +50,7 @@ impl ProgramKind {
 }
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`). For rows of one sequence they grow by eights, and
-/// logits of all rows are asked for by tools, in chunks of 64 at most; for sequences by twos.
+/// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
 pub const PROGRAMS: [ProgramKind; 17] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, from_tokens: 0 }
@@ -108,11 +108,11 @@ pub enum Operand {
     /// Counters of those who leave a result in parts, 0 between dispatches.
     Arrivals,
     /// The slots of the dispatch before this one and its own, see `unicorn_kernels::counter_sync`.
-    Chain {
+    SyncCounters {
         dispatch: usize,
     },
     /// Those of the whole program.
-    ChainSlots,
+    SyncCounterSlots,
     /// What the splits of an attention or of a GEMM leave, to be put together: `len` f32 elements.
     Partials {
         of: ValueId,
@@ -127,7 +127,7 @@ pub enum Operand {
         layer: usize,
     },
     Logits,
-    Drawn,
+    Samples,
 }
 
 impl Operand {
@@ -217,7 +217,7 @@ fn select(
             selector.dispatches = fused_tail::merge(selector.dispatches, target);
         }
         if target.counter_sync {
-            chain::chain(&mut selector.dispatches);
+            counter_sync::synchronize(&mut selector.dispatches);
         }
     }
     selector.dispatches
@@ -325,7 +325,7 @@ impl Selector<'_> {
         self.dispatches.push(KernelDispatch {
             workgroups: spec.workgroups(self.logits_rows()),
             rows: self.logits_rows(),
-            operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Drawn],
+            operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Samples],
             spec,
             label: "sample".into(),
             weight_bytes: 0,

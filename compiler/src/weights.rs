@@ -303,8 +303,8 @@ mod tests {
         for bound in [1e-12, 0.3, 1.0, 4096.0, 5e7, 3e21] {
             let factor = f64::from(product_factor(bound));
             assert_eq!(factor.log2().fract(), 0.0);
-            let greatest = bound / factor;
-            assert!(3.0 * greatest < 32768.0 * 1.05 && 8.0 * greatest > 32768.0, "{bound}: {greatest}");
+            let largest = bound / factor;
+            assert!(3.0 * largest < 32768.0 * 1.05 && 8.0 * largest > 32768.0, "{bound}: {largest}");
         }
         for bound in [0.0, f64::INFINITY] {
             let factor = product_factor(bound);

@@ -8,7 +8,7 @@
 //!
 //! Codes    u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
 //!          a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
-//! Factored the same, and behind it one word: the f32 power of two by which f16 values of the row are to be multiplied
+//! RowScaled the same, and behind it one word: the f32 power of two by which f16 values of the row are to be multiplied
 //! Halves   [block of 128 elements: 64 words of two f16] … [the factor]: the values themselves, divided by the factor
 //!          element k of a block, k = 32 t + 4 d + 2 e + h: half e of word 8 d + 4 h + t
 //! ```
@@ -157,7 +157,7 @@ impl ActivationFormat {
         matches!(self, ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_))
     }
 
-    /// Word of a `Factored` row, or of one of `Halves`, that holds the row's factor: its last.
+    /// Word of a `RowScaled` row, or of one of `Halves`, that holds the row's factor: its last.
     pub fn factor_at(self, cols: usize) -> usize {
         match self {
             ActivationFormat::Halves(_) => cols.next_multiple_of(HALVES_BLOCK) / 2,
@@ -188,7 +188,7 @@ pub fn group_words_at(cols: usize, precision: Precision) -> usize {
     groups(cols) * precision.planes() * ACTIVATION_GROUP / 4
 }
 
-/// Word of a `Factored` row that holds the row's factor.
+/// Word of a `RowScaled` row that holds the row's factor.
 pub(crate) fn factor_at(cols: usize, precision: Precision) -> usize {
     group_words_at(cols, precision) + groups(cols)
 }

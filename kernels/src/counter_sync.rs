@@ -6,7 +6,7 @@
 //! slots of SLOT_WORDS, one a dispatch of the program: workgroups that have ended, gave up waiting (1), unused
 //!
 //!   before  ──▶ writes its results ──▶ adds 1 to its slot
-//!   this    ──▶ loads weights ──▶ waits until the slot before holds `Link::waits_for` ──▶ reads results …
+//!   this    ──▶ loads weights ──▶ waits until the slot before holds `CounterWait::waits_for` ──▶ reads results …
 //!               its last workgroup sets the slot before to 0, and its own, too, where no dispatch waits for it
 //! ```
 //!
@@ -19,7 +19,7 @@
 //! read the counter [`MOST_LOOKS`] times records it in its slot and continues, and the sampler at the program's end reports it to
 //! the host (`Output::stalled`).
 
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 
 use crate::template::Values;
 
@@ -33,5 +33,5 @@ pub const MOST_LOOKS: usize = 500_000;
 /// Values for pieces that include `counter_sync`.
 pub(crate) fn values(counter_sync: bool, values: Values) -> Values {
     let values = values.size("SLOT_WORDS", SLOT_WORDS).size("MOST_LOOKS", MOST_LOOKS);
-    values.flag("COUNTER_SYNC", counter_sync).text("LINK", Link::wgsl())
+    values.flag("COUNTER_SYNC", counter_sync).text("COUNTER_WAIT", CounterWait::wgsl())
 }

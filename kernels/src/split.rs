@@ -25,9 +25,9 @@ pub struct Split {
     pub window: Option<usize>,
     /// Workgroups that share the tokens.
     pub splits: usize,
-    /// Splits that a head of a row has room for in what they leave for `combine`, `splits` at least; 1: there is one split,
+    /// Maximum number of splits of a head of a row whose partial results fit `combine`'s input, at least `splits`; 1: there is one split,
     /// which leaves a result.
-    pub room: usize,
+    pub max_splits: usize,
     /// The row's own token is not read from the cache: split 0 makes it.
     pub newest_apart: bool,
 }
@@ -35,7 +35,7 @@ pub struct Split {
 impl Split {
     /// Whether splits leave parts of a result, for `combine`.
     pub fn is_partial(&self) -> bool {
-        self.room > 1
+        self.max_splits > 1
     }
 
     /// Cached tokens that some of these rows see.
@@ -60,7 +60,7 @@ impl Split {
             .size("ROWS", self.rows_per_group)
             .size("WINDOW", self.window.unwrap_or(0))
             .size("SPLITS", self.splits)
-            .size("ROOM", self.room)
+            .size("MAX_SPLITS", self.max_splits)
             .size("TILE", self.tile)
             .flag("WINDOWED", self.window.is_some())
             .flag("NEWEST_APART", self.newest_apart)
@@ -78,7 +78,7 @@ mod tests {
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
             tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
         ) {
-            let split = Split { rows_per_group: 8, tile, window, splits, room: splits, newest_apart };
+            let split = Split { rows_per_group: 8, tile, window, splits, max_splits: splits, newest_apart };
             let positions: Vec<u32> = (first..first + rows).collect();
             let (span, parts) = (split.span(&positions), split.parts(&positions));
             prop_assert!(parts.len() <= splits);

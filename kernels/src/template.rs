@@ -1,7 +1,7 @@
 //! Joins WGSL pieces and specialises them. Directives stand alone on a line behind `//`, so that a piece stays WGSL for an editor.
 //!
 //! ```text
-//! //#include NAME            the piece wgsl/NAME.wgsl, the first time that it is asked for
+//! //#include NAME            the piece wgsl/NAME.wgsl, the first time that it is requested
 //! //#intrinsic NAME          one declaration of wgsl/intrinsics.wgsl, likewise
 //! //#if EXPRESSION           lines for one case; `//#else if EXPRESSION` and `//#else` may follow
 //! //#endif

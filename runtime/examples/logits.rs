@@ -20,11 +20,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Called once a position, in order, with one f32 for each entry of the vocabulary.
     model.session()?.feed_with_logits(&tokens, &mut |position, logits| {
         let likeliest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or_default();
-        let greatest = logits[likeliest];
-        let log_sum = logits.iter().map(|logit| (logit - greatest).exp()).sum::<f32>().ln();
+        let largest = logits[likeliest];
+        let log_sum = logits.iter().map(|logit| (logit - largest).exp()).sum::<f32>().ln();
         match tokens.get(position as usize + 1) {
             Some(&next) => {
-                let log_likelihood = logits[next as usize] - greatest - log_sum;
+                let log_likelihood = logits[next as usize] - largest - log_sum;
                 println!("{position}: likeliest {likeliest}, log-likelihood of {next} {log_likelihood:.4}");
             }
             None => println!("{position}: likeliest {likeliest}"),

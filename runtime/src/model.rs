@@ -125,7 +125,7 @@ impl Model {
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most
-    /// `max_steps` of them, as the iterator is asked for them. It ends when the context of one of them is full. The tokens that it
+    /// `max_steps` of them, as the iterator is advanced. It ends when the context of one of them is full. The tokens that it
     /// gave last are not appended.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ fn toy() -> (MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf) {
 #[derive(Debug, PartialEq)]
 struct Stream {
     logits: Vec<f32>,
-    drawn: Vec<Sampled>,
+    samples: Vec<Sampled>,
     /// Of two sequences side by side.
     batch: Vec<Vec<Sampled>>,
     tokens: Vec<u32>,
@@ -55,10 +55,10 @@ fn run(model: &Model) -> Result<Stream, RunError> {
     session.feed_with_logits(&prompt(12), &mut |_, row| logits.extend_from_slice(row))?;
     session.truncate(100)?;
     let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
-    let mut drawn = vec![first];
+    let mut samples = vec![first];
     // If steps go together, the break is in the middle of four, with four more under way.
     for sampled in session.generate(first.token, &sampling, 14).take(9) {
-        drawn.push(sampled?);
+        samples.push(sampled?);
     }
     let mut other = model.session()?;
     other.feed(&prompt(20))?;
@@ -67,7 +67,7 @@ fn run(model: &Model) -> Result<Stream, RunError> {
         let rows = [&mut session, &mut other].map(|session| BatchRow { session, token, sampling: &sampling });
         batch.push(model.decode_batch(rows)?);
     }
-    Ok(Stream { logits, drawn, batch, tokens: session.tokens().to_vec() })
+    Ok(Stream { logits, samples, batch, tokens: session.tokens().to_vec() })
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn fail_every_call(options: LoadOptions) {
                     assert!(call < calls_of_load + 10, "{fault:?}: {struck}: {error}");
                     let text = error.to_string();
                     let clear = match kind {
-                        // Some calls may fail without harm; then it is the next that tells of the loss.
+                        // Some calls may fail without harm; then the next one reports the loss.
                         FaultKind::DeviceLost => text.contains("device was lost") || text.contains(struck),
                         _ => text.contains(struck) || matches!(error, LoadError::OutOfMemory { .. }),
                     };
@@ -297,8 +297,8 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
         assert!(!step.is_finished() && model.report().upload.is_none());
         limit_reads(None);
         let last = twin(&prompt(5)).remove(4);
-        let drawn = step.join().unwrap();
-        assert_eq!(drawn.logit, last[drawn.token as usize]);
+        let samples = step.join().unwrap();
+        assert_eq!(samples.logit, last[samples.token as usize]);
     });
 }
 

@@ -51,7 +51,7 @@ fn one_struct_holds_a_model_and_its_session_and_moves_to_another_thread() {
     assert_eq!(found.join().unwrap(), expected);
 }
 
-/// With several steps in flight each time: whoever needs the device next lets them end, and their tokens are not lost.
+/// With several steps in flight each time: the next user of the device lets them end, and their tokens are not lost.
 #[test]
 fn between_two_tokens_everything_may_be_called() {
     let (model, _folder) = toy(3);

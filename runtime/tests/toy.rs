@@ -63,7 +63,7 @@ fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
 fn sampling_parameters_and_history_reach_the_kernel() {
     let toy = Toy::load(|_| ());
     let mut session = toy.model.session().unwrap();
-    // The toy counts as candidates: draws so far, tokens of history, and 1000 for LongRoPE's second set.
+    // The toy counts as candidates: samples so far, tokens of history, and 1000 for LongRoPE's second set.
     let plain = session.feed_and_sample(&prompt(20), &Sampling::default()).unwrap();
     assert_eq!(plain.candidates, 0);
     let penalty = Sampling::default().with(|sampling| {
@@ -77,7 +77,7 @@ fn sampling_parameters_and_history_reach_the_kernel() {
     assert_eq!(error.to_string(), "top-p must be above 0 and at most 1, found 0");
 }
 
-/// Each draw feeds the next step on the device; the text, the penalty's history and the draws are those of single steps.
+/// Each sample feeds the next step on the device; the text, the penalty's history and the samples are those of single steps.
 #[test]
 fn generating_ahead_gives_what_single_steps_give() {
     let multistep = |options: &mut LoadOptions| *options = multistep(options.clone()).with(|options| options.slots = 2);
@@ -99,11 +99,11 @@ fn generating_ahead_gives_what_single_steps_give() {
         // One of the runs is broken off with steps in flight.
         let limit = if most == 7 { 100 } else { most };
         let tokens = ahead.generate(begun_with, &sampling, limit).take(most as usize);
-        let drawn: Vec<_> = tokens.map(|sampled| sampled.unwrap()).collect();
-        assert_eq!(drawn, expected, "{most} tokens");
+        let samples: Vec<_> = tokens.map(|sampled| sampled.unwrap()).collect();
+        assert_eq!(samples, expected, "{most} tokens");
         assert_eq!(ahead.tokens(), stepped.tokens());
     }
-    // The context ends before anyone breaks off.
+    // The context ends before the stream is dropped.
     let room = CONTEXT - ahead.len_tokens();
     let count = ahead.generate(1, &sampling, u32::MAX).inspect(|sampled| assert!(sampled.is_ok())).count() as u32;
     assert_eq!((count, ahead.len_tokens()), (room, CONTEXT));
@@ -127,14 +127,14 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
         expected.push(stepped.feed_and_sample(&[newest], &sampling).unwrap());
     }
     drop(stepped);
-    for heard in 1..=9 {
-        let (mut session, mut drawn) = begin();
-        while drawn.len() < expected.len() {
-            let (newest, most) = (drawn[drawn.len() - 1].token, expected.len() - drawn.len());
-            let tokens = session.generate(newest, &sampling, most as u32).take(heard);
-            drawn.extend(tokens.map(|sampled| sampled.unwrap()));
+    for n_taken in 1..=9 {
+        let (mut session, mut samples) = begin();
+        while samples.len() < expected.len() {
+            let (newest, most) = (samples[samples.len() - 1].token, expected.len() - samples.len());
+            let tokens = session.generate(newest, &sampling, most as u32).take(n_taken);
+            samples.extend(tokens.map(|sampled| sampled.unwrap()));
         }
-        assert_eq!(drawn, expected, "broken off after {heard}");
+        assert_eq!(samples, expected, "broken off after {n_taken}");
     }
     assert_no_validation_messages();
 }
@@ -161,10 +161,10 @@ fn a_batch_gives_each_sequence_what_it_gets_alone() {
     // Ahead of the host, until the longest is full; then there is room for none of them.
     let room = CONTEXT - together[2].len_tokens();
     let rows = together.each_mut().map(|session| BatchRow { session, token: 1, sampling: &sampling });
-    let drawn: Vec<_> = toy.model.generate_batch(rows, u32::MAX).map(|sampled| sampled.unwrap()).collect();
-    assert_eq!(drawn.len() as u32, room);
+    let samples: Vec<_> = toy.model.generate_batch(rows, u32::MAX).map(|sampled| sampled.unwrap()).collect();
+    assert_eq!(samples.len() as u32, room);
     for (index, session) in alone.iter_mut().enumerate() {
-        let mut expected = drawn.iter().map(|step| step[index]);
+        let mut expected = samples.iter().map(|step| step[index]);
         for sampled in session.generate(1, &sampling, room) {
             assert_eq!(Some(sampled.unwrap()), expected.next(), "sequence {index}");
         }
@@ -243,7 +243,7 @@ fn loading_reports_what_it_did() {
     assert!(error.starts_with("context must be 1 to 200 tokens"), "{error}");
     let other = options.with(|options| options.target = Some("other".into()));
     let error = Model::load(&path, &other).err().unwrap().to_string();
-    assert!(error.ends_with("target toy: not other, which was asked for"), "{error}");
+    assert!(error.ends_with("target toy: not other, which was requested"), "{error}");
 }
 
 #[test]

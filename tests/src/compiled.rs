@@ -44,7 +44,7 @@ impl Compiled {
         std::fs::read(self.artifact_path()).expect("the artifact was just written")
     }
 
-    /// A text form that `options.emit` asked for.
+    /// A text form that `options.emit` requested.
     pub fn text(&self, form: &str) -> String {
         std::fs::read_to_string(unicorn_compiler::beside(&self.artifact_path(), form))
             .expect("the form was just written")

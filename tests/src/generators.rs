@@ -58,7 +58,7 @@ pub fn assemble(parts: &[(SectionKind, &[u8])]) -> Vec<u8> {
     artifact
 }
 
-/// `bytes` with magic, version, file length and the table's hash as a reader wants them; the table's entries stay.
+/// `bytes` with magic, version, file length and the table's hash as a reader expects them; the table's entries stay.
 pub fn with_valid_preamble(bytes: &[u8]) -> Vec<u8> {
     let mut artifact = bytes.to_vec();
     artifact.resize(artifact.len().max(HEADER_BYTES), 0);

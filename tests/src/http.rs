@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Longer than an answer takes on a busy machine: whoever waits longer waits for ever.
+/// Longer than an answer takes on a busy machine: a longer wait would never end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Head and body of the answer to a GET.
 ///
 /// # Panics
-/// If nobody answers.
+/// If there is no answer.
 pub fn get(address: &str, path: &str) -> (String, String) {
     exchange(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
 }
@@ -18,7 +18,7 @@ pub fn get(address: &str, path: &str) -> (String, String) {
 /// Head and body of the answer to a POST of JSON.
 ///
 /// # Panics
-/// If nobody answers.
+/// If there is no answer.
 pub fn post(address: &str, path: &str, body: &str) -> (String, String) {
     exchange(address, &post_request(address, path, body))
 }
@@ -26,7 +26,7 @@ pub fn post(address: &str, path: &str, body: &str) -> (String, String) {
 /// Sends a POST of JSON, whose answer is still to be read: a body that ends with its connection.
 ///
 /// # Panics
-/// If nobody takes it.
+/// If the connection is refused.
 pub fn begin_post(address: &str, path: &str, body: &str) -> TcpStream {
     begin(address, &post_request(address, path, body))
 }
@@ -42,7 +42,7 @@ fn post_request(address: &str, path: &str, body: &str) -> String {
 /// Head and body of the answer to a request of any form, whose connection the server closes.
 ///
 /// # Panics
-/// If nobody answers.
+/// If there is no answer.
 pub fn exchange(address: &str, request: &str) -> (String, String) {
     let mut answer = String::new();
     begin(address, request).read_to_string(&mut answer).expect("an answer in UTF-8");
@@ -53,10 +53,10 @@ pub fn exchange(address: &str, request: &str) -> (String, String) {
 /// Sends a request of any form, whose answer is still to be read.
 ///
 /// # Panics
-/// If nobody takes it.
+/// If the connection is refused.
 pub fn begin(address: &str, request: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("it is above zero");
-    stream.write_all(request.as_bytes()).expect("somebody reads");
+    stream.write_all(request.as_bytes()).expect("the server reads");
     stream
 }

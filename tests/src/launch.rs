@@ -34,12 +34,12 @@ pub enum Operand {
     },
     Keys,
     Values,
-    Drawn,
+    Samples,
     /// Counters that are 0 before and after.
     Arrivals,
-    /// The slots of a chain: of the step before and its own. Steps that follow each other in one count each other.
-    Chain,
-    ChainSlots,
+    /// The counters of the step before and of its own. Steps that follow each other without a barrier count each other.
+    SyncCounters,
+    SyncCounterSlots,
 }
 
 /// Kernels to run in order, over the rows of one feed.
@@ -64,7 +64,7 @@ pub struct Launch {
 pub fn device() -> DeviceFacts {
     let name = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let devices = unicorn_runtime::devices().expect("a Vulkan loader");
-    unicorn_runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was asked for").clone()
+    unicorn_runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was requested").clone()
 }
 
 /// Takes from a target what kernels tell each other by, where the device lacks it.
@@ -79,7 +79,7 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     let features = device().features;
     let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
     let tile = GemmTile {
-        // As many words of weights as the lanes of larger subgroups want.
+        // As many words of weights as the lanes of larger subgroups read.
         matrix_rows: 4 * fragment,
         step_rows: 32,
         k: 32,
@@ -160,14 +160,14 @@ impl Launch {
         self.outputs().into_iter().map(|(id, (first, len))| (id, words[first..first + len].to_vec())).collect()
     }
 
-    /// Runs a sampler over `vocab` logits in output 0 and says what it drew.
+    /// Runs a sampler over `vocab` logits in output 0 and returns what it sampled.
     pub fn sample(&self, vocab: usize, sampling: &Sampling) -> Sampled {
         let (_folder, model) = self.load(LogitsRows::One, vocab, false);
         let mut session = model.session().expect("a free slot");
         session.feed_and_sample(&self.tokens, sampling).expect("the step runs")
     }
 
-    /// Draws the greatest of `vocab` logits in output 0, and says what was lost and had back on the way; `barriers`: also
+    /// Samples the largest of `vocab` logits in output 0, and reports recoveries on the way; `barriers`: also
     /// where steps would count each other.
     pub fn sample_and_recover(&self, vocab: usize, barriers: bool) -> (Sampled, Vec<Recovery>) {
         let (_folder, model) = self.load(LogitsRows::One, vocab, barriers);
@@ -225,7 +225,7 @@ impl Launch {
         let mut modules: Vec<Module> = Vec::new();
         let mut pipelines = Vec::new();
         let mut dispatches = Vec::new();
-        let mut is_chained = false;
+        let mut is_counted = false;
         let mut add = |spec: &KernelSpec, operands: &[Operand], bindings: Vec<Binding>| {
             let binary = unicorn_spirv::emit(spec, &self.target).expect("the kernel compiles");
             modules.push(Module { words: binary.words, needs: binary.needs });
@@ -237,8 +237,8 @@ impl Launch {
                 bindings: binary.bindings,
                 alternatives,
             });
-            let follows = is_chained;
-            is_chained = operands.iter().any(|operand| matches!(operand, Operand::Chain));
+            let follows = is_counted;
+            is_counted = operands.iter().any(|operand| matches!(operand, Operand::SyncCounters));
             dispatches.push(Dispatch {
                 pipeline: number,
                 workgroups: spec.workgroups(rows).map(|count| count as u32),
@@ -246,7 +246,7 @@ impl Launch {
                 bindings,
                 order: match number {
                     0 => Order::Free,
-                    _ if is_chained && follows => Order::Counted,
+                    _ if is_counted && follows => Order::Counted,
                     _ => Order::Barrier,
                 },
                 label: spec.name().into(),
@@ -274,13 +274,13 @@ impl Launch {
                 }
                 Operand::Keys => whole(BufferRef::Keys { group: 0, layer: 0 }, binding.writes),
                 Operand::Values => whole(BufferRef::Values { group: 0, layer: 0 }, binding.writes),
-                Operand::Drawn => whole(BufferRef::Output, true),
+                Operand::Samples => whole(BufferRef::Output, true),
                 Operand::Arrivals => Binding { len_bytes: COUNTERS_BYTES, ..whole(BufferRef::Arena, true) },
-                Operand::Chain => {
+                Operand::SyncCounters => {
                     let offset_bytes = COUNTERS_BYTES + SLOT_BYTES * slot;
                     Binding { offset_bytes, len_bytes: 2 * SLOT_BYTES, ..whole(BufferRef::Arena, true) }
                 }
-                Operand::ChainSlots => {
+                Operand::SyncCounterSlots => {
                     let (offset_bytes, len_bytes) = (COUNTERS_BYTES, SLOT_BYTES * counter_sync::SLOTS as u64);
                     Binding { offset_bytes, len_bytes, ..whole(BufferRef::Arena, false) }
                 }
@@ -332,7 +332,7 @@ impl Launch {
     }
 }
 
-/// Of attention's splits, in front of the slots of chains.
+/// Of attention's splits, in front of the slots of counters.
 const COUNTERS_BYTES: u64 = 16 << 10;
 const SLOT_BYTES: u64 = 4 * counter_sync::SLOT_WORDS as u64;
 

@@ -3,7 +3,7 @@
 //! It shares no code with the compiler, the kernels or the runtime, so that agreement means something. It is written
 //! to be read beside a paper, not to be fast: every matrix product is three loops, nothing is cached between tokens,
 //! and the whole sequence is computed anew for each call. [`Reference::logits`] is the story; `config` says what the
-//! folder asks for, `rope` how positions turn into angles, `weights` where numbers come from, `compare` how two
+//! folder requires, `rope` how positions turn into angles, `weights` where numbers come from, `compare` how two
 //! answers are held against each other.
 //!
 //! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3
@@ -34,7 +34,7 @@ impl Reference {
     /// Reads `config.json` and the safetensors (one file or shards; f32, f16 or bf16) of `folder`.
     ///
     /// # Panics
-    /// If a file is missing or malformed, or the family or an option is none that this model knows.
+    /// If a file is missing or malformed, or the family or an option is none that this model has.
     pub fn open(folder: impl AsRef<Path>) -> Self {
         let folder = folder.as_ref();
         Self { config: Config::read(&folder.join("config.json")), weights: Weights::read(folder) }

@@ -63,8 +63,8 @@ fn what_is_not_understood_is_said() {
     let bundle = bundle();
     for (arguments, complaint) in [(["--shapes", "huge"], "shape is unknown: huge"), (["--fast", "1"], "--fast")] {
         let ran = Command::new(bundle.path().join("bench-gpu.sh")).args(arguments).output().expect("the script starts");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success() && said.contains(complaint), "{said}");
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && message.contains(complaint), "{message}");
     }
 }
 

@@ -28,9 +28,9 @@ const F16_TOLERANCE: f64 = 5e-3;
 const INT8_TOLERANCE: f64 = 3e-2;
 /// The same weights in f32 by the reference: what is left is the f16 KV cache.
 const EXPORTED_TOLERANCE: f64 = 5e-3;
-/// The same with int8 activations: half a step of 1/127 of each group's greatest, over a few layers of random weights.
+/// The same with int8 activations: half a step of 1/127 of each group's largest, over a few layers of random weights.
 const INTEGER_TOLERANCE: f64 = 3e-2;
-/// K and V as int8 codes: half a step of 1/127 of each head's greatest, over a few layers of random weights.
+/// K and V as int8 codes: half a step of 1/127 of each head's largest, over a few layers of random weights.
 const INT8_KV_TOLERANCE: f64 = 3e-2;
 /// Two ways to the same int8 cache: a sum that differs in the last bit moves a code now and then to its neighbour.
 const INT8_KV_SAME_TOLERANCE: f64 = 5e-3;
@@ -109,23 +109,23 @@ impl Built {
 
     fn options(&self) -> CompileOptions {
         let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        let mut asked = target::by_name(self.ask.target).expect("a preset");
-        if asked.integer_dot {
-            asked = asked.for_any_device(device().subgroup_size);
-            without_what_the_device_lacks(&mut asked);
-            asked.shared_memory_bytes = asked.shared_memory_bytes.min(device().shared_memory_bytes as usize);
-            asked.matrix = match self.ask.gemms {
+        let mut requested = target::by_name(self.ask.target).expect("a preset");
+        if requested.integer_dot {
+            requested = requested.for_any_device(device().subgroup_size);
+            without_what_the_device_lacks(&mut requested);
+            requested.shared_memory_bytes = requested.shared_memory_bytes.min(device().shared_memory_bytes as usize);
+            requested.matrix = match self.ask.gemms {
                 Gemms::Halves => device_matrices(),
                 Gemms::Registers => device_register_matrices(),
                 Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
             };
         }
-        if let (Some(tuning), Some(from_tokens)) = (&mut asked.decode_attention, self.ask.long_context_from) {
+        if let (Some(tuning), Some(from_tokens)) = (&mut requested.decode_attention, self.ask.long_context_from) {
             tuning.long_context.from_tokens = from_tokens;
         }
-        // Generic as well, for devices that the asked-for target does not fit.
-        let generic = target::by_name("generic").filter(|generic| generic.name != asked.name);
-        let targets = [asked].into_iter().chain(generic).collect();
+        // Generic as well, for devices that the requested-for target does not fit.
+        let generic = target::by_name("generic").filter(|generic| generic.name != requested.name);
+        let targets = [requested].into_iter().chain(generic).collect();
         with(options(targets, Vec::new()), |options| {
             options.policy = policy;
             options.fuse = self.ask.fuse;
@@ -182,13 +182,13 @@ fn greedy(model: &Model, prompt: &[i32], count: usize) -> Vec<u32> {
     let sampling = Sampling::default();
     let mut session = model.session().expect("a free slot");
     let mut next: Vec<u32> = prompt.iter().map(|&token| token as u32).collect();
-    let mut drawn = Vec::new();
+    let mut samples = Vec::new();
     for _ in 0..count {
         let sampled = session.feed_and_sample(&next, &sampling).expect("the step runs");
-        drawn.push(sampled.token);
+        samples.push(sampled.token);
         next = vec![sampled.token];
     }
-    drawn
+    samples
 }
 
 fn tiny_models() -> Vec<PathBuf> {
@@ -216,7 +216,7 @@ fn f16_logits_and_greedy_text_are_those_of_transformers() {
     }
 }
 
-/// The drawn tokens are the golden ones up to the first whose margin is within the error; past it texts may part.
+/// The sampled tokens are the golden ones up to the first whose margin is within the error; past it texts may part.
 fn assert_greedy(folder: &Path, model: &Model, prompt: &[i32], expected: &[i32], vocab: usize) {
     let found = greedy(model, prompt, expected.len());
     let Some(parted) = found.iter().zip(expected).position(|(found, golden)| *found != *golden as u32) else { return };
@@ -439,7 +439,7 @@ fn int4_of_a_trained_model_diverges_little() {
 }
 
 #[test]
-fn a_seed_draws_the_same_text_again() {
+fn a_seed_gives_the_same_text_again() {
     let folder = models().join("tiny").join("llama-tied");
     let model = Built::of(&folder, INT4).load();
     let text = |seed: u64| -> Vec<u32> {
@@ -458,12 +458,12 @@ fn a_seed_draws_the_same_text_again() {
             .collect()
     };
     assert_eq!(text(7), text(7));
-    assert_ne!(text(7), text(8), "16 draws of a flat distribution");
+    assert_ne!(text(7), text(8), "16 samples of a flat distribution");
 }
 
-/// Sequences of different lengths in one step, and draws that feed the next step on the device, against one token at a time.
+/// Sequences of different lengths in one step, and samples that feed the next step on the device, against one token at a time.
 #[test]
-fn batches_and_generation_ahead_draw_what_single_steps_draw() {
+fn batches_and_generation_ahead_sample_what_single_steps_sample() {
     let sampling = Sampling::default().with(|sampling| {
         sampling.temperature = 0.7;
         sampling.top_k = 20;
@@ -487,50 +487,50 @@ fn batches_and_generation_ahead_draw_what_single_steps_draw() {
         let model = Built::of(&folder, ask).load_with_slots(2 * prompts.len() as u32);
         let single = |session: &mut Session, prompt: &[u32]| -> Vec<u32> {
             let mut next = prompt.to_vec();
-            let mut drawn = Vec::new();
+            let mut samples = Vec::new();
             for _ in 0..20 {
                 let token = session.feed_and_sample(&next, &sampling).expect("the step runs").token;
-                drawn.push(token);
+                samples.push(token);
                 next = vec![token];
             }
-            drawn
+            samples
         };
         let expected: Vec<Vec<u32>> =
             prompts.iter().map(|prompt| single(&mut model.session().expect("a free slot"), prompt)).collect();
 
         for (prompt, expected) in prompts.iter().zip(&expected) {
             let mut session = model.session().expect("a free slot");
-            let mut drawn = vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token];
-            drawn.extend(
+            let mut samples = vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token];
+            samples.extend(
                 session.generate(expected[0], &sampling, 19).map(|sampled| sampled.expect("the step runs").token),
             );
-            assert_eq!(drawn, *expected, "{name} ahead");
+            assert_eq!(samples, *expected, "{name} ahead");
         }
 
         let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session().expect("a free slot")).collect();
         let firsts = sessions.iter_mut().zip(&prompts);
-        let mut drawn: Vec<Vec<u32>> = firsts
+        let mut samples: Vec<Vec<u32>> = firsts
             .map(|(session, prompt)| vec![session.feed_and_sample(prompt, &sampling).expect("the step runs").token])
             .collect();
-        while drawn[0].len() < 20 {
-            let newest: Vec<u32> = drawn.iter().map(|drawn| drawn[drawn.len() - 1]).collect();
+        while samples[0].len() < 20 {
+            let newest: Vec<u32> = samples.iter().map(|samples| samples[samples.len() - 1]).collect();
             let rows = sessions.iter_mut().zip(newest);
             let rows = rows.map(|(session, token)| BatchRow { session, token, sampling: &sampling });
             let sampled = model.decode_batch(rows).expect("the step runs");
-            drawn.iter_mut().zip(&sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
+            samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
             // Then several, ahead, broken off sooner or later.
             let rows = sessions.iter_mut().zip(&sampled);
             let rows = rows.map(|(session, sampled)| BatchRow { session, token: sampled.token, sampling: &sampling });
-            let (end, most) = (2 * drawn[0].len(), 20 - drawn[0].len() as u32);
+            let (end, most) = (2 * samples[0].len(), 20 - samples[0].len() as u32);
             for step in model.generate_batch(rows, most) {
                 let sampled = step.expect("the step runs");
-                drawn.iter_mut().zip(&sampled).for_each(|(drawn, sampled)| drawn.push(sampled.token));
-                if drawn[0].len() == end {
+                samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
+                if samples[0].len() == end {
                     break;
                 }
             }
         }
-        assert_eq!(drawn, expected, "{name} in a batch");
+        assert_eq!(samples, expected, "{name} in a batch");
     }
 }
 
@@ -558,36 +558,37 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
             expected.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));
         }
         drop(session);
-        for heard in 1..=9 {
-            let (mut session, mut drawn) = begin();
-            while drawn.len() < expected.len() {
-                let newest = drawn[drawn.len() - 1].token;
-                let (end, most) = (drawn.len() + heard, expected.len() - drawn.len());
-                let tokens = session.generate(newest, &sampling, most as u32).take(end - drawn.len());
-                drawn.extend(tokens.map(|sampled| sampled.expect("the step runs")));
+        for n_taken in 1..=9 {
+            let (mut session, mut samples) = begin();
+            while samples.len() < expected.len() {
+                let newest = samples[samples.len() - 1].token;
+                let (end, most) = (samples.len() + n_taken, expected.len() - samples.len());
+                let tokens = session.generate(newest, &sampling, most as u32).take(end - samples.len());
+                samples.extend(tokens.map(|sampled| sampled.expect("the step runs")));
             }
-            assert_eq!(drawn, expected, "{name}, broken off after {heard}");
+            assert_eq!(samples, expected, "{name}, broken off after {n_taken}");
         }
     }
 }
 
-/// Dispatches that count each other, against the same behind barriers: a dispatch that reads what the one before has not told it goes on
+/// Dispatches that count each other, against the same behind barriers: a dispatch that reads what the one before has not made visible goes on
 /// with another layer's activations, and the text with it. One sequence, whose norms are folded, and three at once.
 #[test]
-fn chains_draw_what_barriers_draw() {
+fn counters_give_the_tokens_that_barriers_give() {
     let built = Built::of(&models().join("gemma3-2m-draft"), Ask { target: "nvidia", ..INT4 });
     let text = |barriers: bool| -> Vec<u32> {
         let model = built.try_load(3, barriers).expect("it loads");
         let mut sessions = [(); 3].map(|()| model.session().expect("a free slot"));
         let sampling = Sampling::default();
         let first = sessions[0].feed_and_sample(&[2, 100, 200, 300], &sampling).expect("the steps run").token;
-        let mut drawn = vec![first];
-        drawn.extend(sessions[0].generate(first, &sampling, 150).map(|sampled| sampled.expect("the step runs").token));
+        let mut samples = vec![first];
+        samples
+            .extend(sessions[0].generate(first, &sampling, 150).map(|sampled| sampled.expect("the step runs").token));
         let rows = sessions.each_mut().map(|session| BatchRow { session, token: first, sampling: &sampling });
         for step in model.generate_batch(rows, 50) {
-            drawn.extend(step.expect("the step runs").iter().map(|one| one.token));
+            samples.extend(step.expect("the step runs").iter().map(|one| one.token));
         }
-        drawn
+        samples
     };
     let behind_barriers = text(true);
     for _ in 0..3 {
@@ -612,25 +613,26 @@ fn a_sequence_that_grows_long_goes_on_as_it_began() {
     let sampling = Sampling::default();
     let mut session = model.session().expect("a free slot");
     let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");
-    let mut drawn = vec![first];
-    drawn.extend(session.generate(first.token, &sampling, 12).map(|sampled| sampled.expect("the step runs")));
+    let mut samples = vec![first];
+    samples.extend(session.generate(first.token, &sampling, 12).map(|sampled| sampled.expect("the step runs")));
     // Fed one by one, each step looks for its program anew.
     for _ in 0..3 {
-        let newest = drawn[drawn.len() - 1].token;
-        drawn.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));
+        let newest = samples[samples.len() - 1].token;
+        samples.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));
     }
     drop(session);
 
-    let all: Vec<i32> = prompt.iter().copied().chain(drawn.iter().map(|one| one.token)).map(|one| one as i32).collect();
+    let all: Vec<i32> =
+        prompt.iter().copied().chain(samples.iter().map(|one| one.token)).map(|one| one as i32).collect();
     let logits = logits(&model, &all[..all.len() - 1], 0);
     let vocab = logits.len() / (all.len() - 1);
     let rows = logits.chunks_exact(vocab).skip(prompt.len() - 1);
-    let expected: Vec<f32> = rows.zip(&drawn).map(|(row, one)| row[one.token as usize]).collect();
-    let found: Vec<f32> = drawn.iter().map(|one| one.logit).collect();
+    let expected: Vec<f32> = rows.zip(&samples).map(|(row, one)| row[one.token as usize]).collect();
+    let found: Vec<f32> = samples.iter().map(|one| one.logit).collect();
     assert_eq!((found.len(), expected.len()), (16, 16));
-    assert_close("logits of what was drawn", &found, &expected, INTEGER_TOLERANCE);
-    for (row, one) in logits.chunks_exact(vocab).skip(prompt.len() - 1).zip(&drawn) {
-        let greatest = row.iter().copied().fold(f32::MIN, f32::max);
-        assert!(greatest - one.logit <= 0.1 * greatest.abs(), "{one:?} was drawn, the greatest logit is {greatest}");
+    assert_close("logits of the sampled tokens", &found, &expected, INTEGER_TOLERANCE);
+    for (row, one) in logits.chunks_exact(vocab).skip(prompt.len() - 1).zip(&samples) {
+        let largest = row.iter().copied().fold(f32::MIN, f32::max);
+        assert!(largest - one.logit <= 0.1 * largest.abs(), "{one:?} was sampled, the largest logit is {largest}");
     }
 }

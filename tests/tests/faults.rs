@@ -1,4 +1,4 @@
-//! Whole models whose device is lost while they speak: the text goes on as if nothing had been. The kernels are those of real
+//! Whole models whose device is lost while they generate: the text goes on as if nothing had been. The kernels are those of real
 //! families, whose sums come out otherwise in another order; `runtime/tests/faults.rs` fails every call, of a toy.
 //!
 //! `cargo test -p tests --features fault-injection --test faults`
@@ -37,7 +37,7 @@ fn load_options() -> LoadOptions {
     })
 }
 
-/// A seeded text: a prompt of several steps, some of them long, then as many draws, some more beside another text, and what a last look
+/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more beside another text, and what a last look
 /// sees of it all.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
@@ -50,19 +50,19 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let mut session = model.session()?;
     session.feed(&prompt[..60])?;
     let first = session.feed_and_sample(&prompt[60..], &sampling)?;
-    let mut drawn = vec![first.token];
+    let mut samples = vec![first.token];
     for sampled in session.generate(first.token, &sampling, 24) {
-        drawn.push(sampled?.token);
+        samples.push(sampled?.token);
     }
     let mut other = model.session()?;
     other.feed(&prompt[..7])?;
     let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: first.token, sampling: &sampling });
     for sampled in model.generate_batch(rows, 6) {
-        drawn.extend(sampled?.iter().map(|one| one.token));
+        samples.extend(sampled?.iter().map(|one| one.token));
     }
     let mut bits = Vec::new();
     session.feed_with_logits(&prompt[..3], &mut |_, row| bits.extend(row.iter().map(|logit| logit.to_bits())))?;
-    Ok((drawn, bits))
+    Ok((samples, bits))
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn uses_matrices(words: &[u32]) -> bool {
     unicorn_spirv::check::capabilities(&module).contains(&Capability::CooperativeMatrixKHR)
 }
 
-/// Whether spirv-val knows SPV_KHR_cooperative_matrix; Debian 12's does not.
+/// Whether spirv-val has SPV_KHR_cooperative_matrix; Debian 12's does not.
 fn validates_matrices() -> bool {
     let output = Command::new("spirv-val").arg("--version").output();
     let output = output.unwrap_or_else(|error| panic!("spirv-val does not start ({error}): install spirv-tools"));

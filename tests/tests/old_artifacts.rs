@@ -42,7 +42,7 @@ fn version_4_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 4, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// Its samplers kept two draws.
+/// Its samplers kept two samples.
 #[test]
 fn version_5_is_refused_by_name() {
     let bytes = std::fs::read(golden("v5-tiny.unicorn")).unwrap();

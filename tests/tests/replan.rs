@@ -19,7 +19,7 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Of an embedding that wants slow memory and layers that want fast memory: two slices.
+    /// Of an embedding for slow memory and layers for fast memory: two slices.
     fn new() -> Artifact {
         static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
         let bytes = BYTES.get_or_init(|| {

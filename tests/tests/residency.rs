@@ -53,7 +53,7 @@ fn transfers_to_every_memory_are_measured() {
     }
 }
 
-/// The file is changed while it is read and mended before anyone looks: only what is resident is wrong.
+/// The file is changed while it is read and mended before it is read again: only what is resident is wrong.
 #[test]
 fn one_wrong_bit_in_device_memory_is_found() {
     let artifact = artifact();
@@ -110,14 +110,14 @@ fn a_file_that_is_cut_while_it_loads_is_an_error() {
 
 /// Steps begin before everything is there, and end as if it had been. Which of them do is shown by `faults`.
 #[test]
-fn a_lazy_load_draws_what_an_eager_one_draws() {
+fn a_lazy_load_samples_what_an_eager_one_samples() {
     let artifact = artifact();
     let text = |model: &Model| {
         let mut session = model.session().unwrap();
         let first = session.feed_and_sample(&[1, 5, 9, 2], &Sampling::default()).unwrap().token;
-        let mut drawn = vec![first];
-        drawn.extend(session.generate(first, &Sampling::default(), 20).map(|sampled| sampled.unwrap().token));
-        drawn
+        let mut samples = vec![first];
+        samples.extend(session.generate(first, &Sampling::default(), 20).map(|sampled| sampled.unwrap().token));
+        samples
     };
     let expected =
         text(&load(&artifact.path(), UploadPath::Staging, &mut |_, _| ()).expect("every device has it").unwrap());

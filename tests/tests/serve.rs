@@ -1,4 +1,4 @@
-//! `unicorn-run serve` from outside: what clients hear is what `unicorn-run` says to one alone.
+//! `unicorn-run serve` from outside: clients receive what `unicorn-run` prints for one alone.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -33,12 +33,12 @@ fn each_client_hears_what_it_would_hear_alone() {
             let server = &server;
             scope.spawn(move || {
                 let request = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0});
-                let heard = match index % 2 {
+                let received = match index % 2 {
                     0 => server.whole(TEXT, &request)["choices"][0].clone(),
                     _ => streamed(server, TEXT, &request),
                 };
                 assert_eq!(
-                    (heard["text"].as_str(), heard["finish_reason"].as_str()),
+                    (received["text"].as_str(), received["finish_reason"].as_str()),
                     (Some(text.as_str()), Some(*reason)),
                     "{prompt}"
                 );
@@ -102,7 +102,7 @@ fn whoever_started_it_can_ask_it_to_end() {
 }
 
 #[test]
-fn a_seed_draws_the_same_and_choices_draw_their_own() {
+fn a_seed_repeats_an_answer_and_choices_differ() {
     let server = start(&["--parallel", "3", "--ctx", "256"]);
     let request = |seed: u64, n: u32| json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": seed, "n": n});
     let texts = |answer: &Value| {
@@ -135,7 +135,7 @@ fn a_stop_string_ends_the_text_before_it() {
     }
 }
 
-/// One sequence alone has so much to do for the first that nobody else would be answered in the time that tests wait.
+/// One sequence alone has so much to do for the first that no other would be answered in the time that tests wait.
 #[test]
 fn who_leaves_frees_the_sequence() {
     let server = start(&["--parallel", "1", "--ctx", "4096"]);

@@ -14,11 +14,11 @@ use unicorn_spirv::target;
 /// time for every submission.
 const BOUNDS: [u64; 3] = [100, 10, 1];
 
-/// Logits of a prompt and of what follows, bit for bit, drawn tokens, and those of a batch.
+/// Logits of a prompt and of what follows, bit for bit, samples tokens, and those of a batch.
 #[derive(Debug, PartialEq)]
 struct Seen {
     logits: Vec<u32>,
-    drawn: Vec<u32>,
+    samples: Vec<u32>,
     batch: Vec<u32>,
 }
 
@@ -36,16 +36,16 @@ fn see(model: &Model) -> Result<Seen, RunError> {
     session.feed(&prompt[..70])?;
     session.feed_with_logits(&prompt[70..], &mut keep)?;
     let first = session.feed_and_sample(&prompt[..1], &sampling)?;
-    let mut drawn = vec![first.token];
+    let mut samples = vec![first.token];
     for sampled in session.generate(first.token, &sampling, 8) {
-        drawn.push(sampled?.token);
+        samples.push(sampled?.token);
     }
     session.feed_with_logits(&prompt[..2], &mut keep)?;
     let mut other = model.session()?;
     other.feed(&prompt[..9])?;
     let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: 5, sampling: &sampling });
     let batch = model.decode_batch(rows)?.iter().map(|sampled| sampled.token).collect();
-    Ok(Seen { logits, drawn, batch })
+    Ok(Seen { logits, samples, batch })
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
 
         let file = MappedFile::open(&path).expect("it loads");
         let view = ArtifactView::read(file.file()).expect("it loads");
-        let target = view.kernels.targets.iter().find(|target| target.name == of_target).expect("it was asked for");
+        let target = view.kernels.targets.iter().find(|target| target.name == of_target).expect("it was requested");
         let dispatches: usize = target.programs.iter().map(|program| program.dispatches.len()).sum();
 
         let expected = see(&load(&as_they_come)).expect("the steps run");

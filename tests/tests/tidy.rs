@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Longest source file: beyond it a file tells more than one story.
+/// Longest source file: a longer file has more than one subject.
 const MAX_LINES: usize = 700;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.

@@ -1,4 +1,4 @@
-//! `unicorn-run top` from outside, while a model speaks: what is scraped is what is printed.
+//! `unicorn-run top` from outside, while a model generates: what is scraped is what is printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,8 +44,8 @@ fn metrics_are_the_figures_of_the_lines() {
     let begin = Instant::now();
     let mut lines: Vec<Value> = Vec::new();
     let rate = loop {
-        assert!(begin.elapsed() < Duration::from_secs(120), "nobody was seen decoding: {lines:#?}");
-        // It may draw its stop token early.
+        assert!(begin.elapsed() < Duration::from_secs(120), "no process was seen decoding: {lines:#?}");
+        // It may sample its stop token early.
         if speaking.child.try_wait().unwrap().is_some() {
             speaking = speaker();
         }
@@ -64,7 +64,7 @@ fn metrics_are_the_figures_of_the_lines() {
     let printed = |line: &Value| series_of(line) == scraped;
     assert!(lines.iter().any(printed), "{body}\nis none of {:#?}", &lines[lines.len() - LOOKS_ASIDE - 1..]);
 
-    // The made-up card is there, with what it tells and nothing else.
+    // The made-up card is there, with the figures that it reports and nothing else.
     let of_gpu: Vec<&str> =
         scraped.keys().map(|(name, _)| name.as_str()).filter(|name| name.contains("_gpu_")).collect();
     assert_eq!(of_gpu, ["unicorn_gpu_busy_ratio", "unicorn_gpu_vram_bytes", "unicorn_gpu_vram_used_bytes"]);
@@ -161,7 +161,7 @@ fn series_of(line: &Value) -> BTreeMap<Series, f64> {
     all
 }
 
-/// A root folder with this machine's processes and a card that tells little.
+/// A root folder with this machine's processes and a card that reports little.
 fn write_machine(root: &Path) {
     std::os::unix::fs::symlink("/proc", root.join("proc")).unwrap();
     let card = root.join("sys/class/drm/card0/device");

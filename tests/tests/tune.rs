@@ -267,15 +267,15 @@ fn load(path: &Path, target: &str, tuning: Option<Tuning>) -> Model {
     Model::load(path, &load_options(target, tuning)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Of steps of one row, of a few, of many, and (the greatest of each) of several sequences.
+/// Of steps of one row, of a few, of many, and (the largest of each) of several sequences.
 fn logits(model: &Model) -> Vec<Vec<f32>> {
     let tokens: Vec<u32> = (0..70).map(|index| 60 + index).collect();
     let mut all: Vec<Vec<f32>> =
         [(1, 4), (8, 20), (64, 70)].map(|(rows, count)| fed(model, &tokens[..count], rows)).into();
     let sampling = Sampling::default();
     let mut sessions: Vec<_> = (0..4).map(|_| model.session().expect("a free slot")).collect();
-    let asked = sessions.iter_mut().zip(&tokens);
-    let rows = asked.map(|(session, &token)| BatchRow { session, token, sampling: &sampling });
+    let requested = sessions.iter_mut().zip(&tokens);
+    let rows = requested.map(|(session, &token)| BatchRow { session, token, sampling: &sampling });
     all.push(model.decode_batch(rows).expect("the step runs").iter().map(|drawn| drawn.logit).collect());
     all
 }

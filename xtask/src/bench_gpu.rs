@@ -5,7 +5,7 @@
 //! bin/           unicorn-compile, unicorn-run · differential, e2e · bench-gpu, random-gguf · xtask, for `loading`
 //! shapes/ models/ perplexity.json             what is timed, what is checked: among the models one that was trained
 //! lib/           the Vulkan loader and what drivers link to, for systems that lack them
-//! llama/         llama-bench with its libraries, if asked for
+//! llama/         llama-bench with its libraries, if requested
 //! ```
 
 use std::ffi::OsStr;

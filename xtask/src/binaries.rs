@@ -58,7 +58,7 @@ impl Binaries {
 }
 
 /// Builds all programs and tests, without optimising them much. Always all: cargo builds what they share once for each
-/// selection of packages that wants other features of it.
+/// selection of packages that needs other features of it.
 ///
 /// # Errors
 /// When they do not build.

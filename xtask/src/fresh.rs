@@ -1,4 +1,4 @@
-//! `cargo xtask fresh`: README's two commands on a system that has only what README asks for.
+//! `cargo xtask fresh`: README's two commands on a system that has only what README requires.
 //!
 //! ```text
 //! target/fresh/base                 Debian, minbase: gcc, git, certificates; made once

@@ -49,7 +49,7 @@ fn is_wanted(backend: &Path) -> bool {
     name == "libggml-vulkan.so" || (name.starts_with("libggml-cpu") && name.ends_with(".so"))
 }
 
-/// Libraries under `root` that a program or library there asks for, as its own loader finds them.
+/// Libraries under `root` that a program or library there requires, as its own loader finds them.
 fn needed(root: &Path, user: &Path) -> Result<Vec<PathBuf>> {
     let folder = root.join(LIBRARIES);
     // llama.cpp's tools have a folder of their own, and alternatives are links that lead out of the root.

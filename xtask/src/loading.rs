@@ -1,4 +1,4 @@
-//! `cargo xtask loading`: how fast weights become resident in each way, beside what the disk, the memory and the device can do,
+//! `cargo xtask loading`: how fast weights become resident by each upload path, beside what the disk, the memory and the device can do,
 //! all in one run. `bench-gpu.sh --loading` is the same on a machine without cargo.
 
 use std::fs;
@@ -29,18 +29,18 @@ pub struct LoadingArgs {
     rounds: usize,
 }
 
-const WAYS: [&str; 4] = ["import", "map", "host", "staging"];
+const UPLOAD_PATHS: [&str; 4] = ["import", "map", "host", "staging"];
 
 /// Rates of one thing, a round each, in 10⁹ bytes a second.
 #[derive(Default)]
 struct Rates(Vec<f64>);
 
-/// What one way reached, and where it put the weights.
+/// What one path reached, and where it put the weights.
 #[derive(Default)]
-struct WayRates {
+struct PathRates {
     nothing_cached: Rates,
     all_cached: Rates,
-    /// In words, as unicorn-run says it.
+    /// In words, as unicorn-run prints it.
     to: String,
 }
 
@@ -57,18 +57,18 @@ struct Media {
     mapped_host: Rates,
 }
 
-/// Prints a line a medium and a line a way, medians of the rounds so far after each, so that who is interrupted has something. In
+/// Prints a line a medium and a line a path, medians of the rounds so far after each, so that who is interrupted has something. In
 /// each round every one of them takes its turn.
 ///
 /// # Errors
-/// When a program fails; a way that the device does not have is left out and said.
+/// When a program fails; a path that the device does not have is left out with a note.
 pub fn run_all(args: &LoadingArgs) -> Result<()> {
     let runtime = match &args.runtime {
         Some(program) => program.clone(),
         None => Binaries::build()?.runtime().get_program().into(),
     };
     let mut media = Media::default();
-    let mut ways: [WayRates; 4] = Default::default();
+    let mut paths: [PathRates; 4] = Default::default();
     for round in 1..=args.rounds {
         let mut device = None;
         // What a disk gives depends on what it gave before: its turn is first in every other round.
@@ -76,36 +76,36 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
         if disk_first {
             media.measure_disk(&args.artifact)?;
         }
-        for (way, rates) in WAYS.into_iter().zip(&mut ways) {
-            match rates.measure(&runtime, args, way) {
+        for (path, rates) in UPLOAD_PATHS.into_iter().zip(&mut paths) {
+            match rates.measure(&runtime, args, path) {
                 Ok(name) => device = Some(name),
-                Err(error) => eprintln!("{way} is left out: {error:#}"),
+                Err(error) => eprintln!("{path} is left out: {error:#}"),
             }
         }
         if !disk_first {
             media.measure_disk(&args.artifact)?;
         }
-        media.measure_memory(&runtime, &args.artifact, &device.context("no way exists on this device")?)?;
+        media.measure_memory(&runtime, &args.artifact, &device.context("no path exists on this device")?)?;
         println!("after round {round} of {}", args.rounds);
-        print(&media, &ways);
+        print(&media, &paths);
     }
     Ok(())
 }
 
-fn print(media: &Media, ways: &[WayRates; 4]) {
+fn print(media: &Media, paths: &[PathRates; 4]) {
     for (name, rates) in media.named() {
         if let Some(rate) = rates.median() {
             println!("{name:<32}{rate:>8.2} GB/s");
         }
     }
-    for (way, rates) in WAYS.into_iter().zip(ways) {
-        let [from_disk, from_cache] = media.of(way, &rates.to);
+    for (path, rates) in UPLOAD_PATHS.into_iter().zip(paths) {
+        let [from_disk, from_cache] = media.of(path, &rates.to);
         let lines =
             [("nothing cached", &rates.nothing_cached, from_disk), ("all cached", &rates.all_cached, from_cache)];
         for (cached, rates_so, (name, medium)) in lines {
             let Some(rate) = rates_so.median() else { continue };
             let part = medium.median().map(|medium| format!(", {:.0} % of {name}", 100.0 * rate / medium));
-            println!("{:<32}{rate:>8.2} GB/s{}", format!("{way}, {cached}"), part.unwrap_or_default());
+            println!("{:<32}{rate:>8.2} GB/s{}", format!("{path}, {cached}"), part.unwrap_or_default());
         }
         if !rates.to.is_empty() {
             println!("  {}", rates.to);
@@ -113,14 +113,14 @@ fn print(media: &Media, ways: &[WayRates; 4]) {
     }
 }
 
-impl WayRates {
+impl PathRates {
     /// Loads twice; gives the device's name.
-    fn measure(&mut self, runtime: &Path, args: &LoadingArgs, way: &str) -> Result<String> {
+    fn measure(&mut self, runtime: &Path, args: &LoadingArgs, path: &str) -> Result<String> {
         forget(&args.artifact)?;
-        let figures = load(runtime, args, way)?;
+        let figures = load(runtime, args, path)?;
         self.nothing_cached.0.push(load_rate(&figures)?);
         read_once(&args.artifact, &[])?;
-        let figures = load(runtime, args, way)?;
+        let figures = load(runtime, args, path)?;
         self.all_cached.0.push(load_rate(&figures)?);
         let text = |key: &str| figures[key].as_str().map(String::from).with_context(|| format!("figures lack {key}"));
         self.to = text("load_upload_path")?;
@@ -174,12 +174,12 @@ impl Media {
         ]
     }
 
-    /// What holds a way back, from the disk and from the page cache; `to` says where it put the weights.
-    fn of(&self, way: &str, to: &str) -> [(&'static str, &Rates); 2] {
+    /// What bounds a path, from the disk and from the page cache; `to`: where it put the weights.
+    fn of(&self, path: &str, to: &str) -> [(&'static str, &Rates); 2] {
         let [disk, past_cache, _, fresh_memory, copied, copied_to_host, mapped_device, mapped_host] = self.named();
         let device_local = to.contains("device-local");
-        match way {
-            // Nothing is copied: the least that another way would do.
+        match path {
+            // Nothing is copied: the least that another path would do.
             "import" => [disk, fresh_memory],
             "host" => [past_cache, fresh_memory],
             // Written by all cores and then copied by the device, both at a time: the slower of the two.
@@ -203,11 +203,11 @@ impl Rates {
     }
 }
 
-/// What unicorn-run says of a load.
-fn load(runtime: &Path, args: &LoadingArgs, way: &str) -> Result<Value> {
+/// What unicorn-run reports of a load.
+fn load(runtime: &Path, args: &LoadingArgs, path: &str) -> Result<Value> {
     let mut command = Command::new(runtime);
     command.arg("bench").arg(&args.artifact).args(["--json", "--no-verify", "-p", "1", "-n", "1", "-r", "1"]);
-    command.args(["--load-alone", "--direct-io", "--residency", way]);
+    command.args(["--load-alone", "--direct-io", "--residency", path]);
     if let Some(device) = &args.device {
         command.args(["--device", device]);
     }

@@ -7,7 +7,7 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
-//! loading         one artifact → bytes a second of each way to the device and its medium       when loading changes
+//! loading         one artifact → bytes a second of each upload path and its medium             when loading changes
 //! manuals         programs → man pages and completions of both                                for a package
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! abuse           sanitised fuzz targets, malformed requests, kills, load → a table            before a release
@@ -66,7 +66,7 @@ enum Command {
     Fresh(fresh::FreshArgs),
     /// Measure what INT4 costs a model: bits per weight and perplexity beside f16
     Fidelity(fidelity::FidelityArgs),
-    /// Measure how fast weights become resident in each way, beside disk and memory
+    /// Measure how fast weights become resident by each upload path, beside disk and memory
     Loading(loading::LoadingArgs),
     /// Write man pages and shell completions of both programs
     Manuals,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::debian;
 
-/// The first Mesa whose null device gives what the report asks for.
+/// The first Mesa whose null device gives what the report requires.
 const LEAST_MESA: u32 = 25;
 /// The Debian release that needs backports, and the packages that hold the driver and what it links to.
 const RELEASE: &str = "bookworm";
@@ -46,7 +46,7 @@ impl Radv {
         let version = system_mesa();
         if version.as_deref().is_none_or(|version| major(version).is_some_and(|major| major >= LEAST_MESA)) {
             let manifest =
-                manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan knows no driver of that name".into()))?;
+                manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan has no driver of that name".into()))?;
             return Ok(Radv { manifest, libraries: None });
         }
         let version = version.unwrap_or_default();
@@ -77,7 +77,7 @@ impl Radv {
     }
 }
 
-/// Version of the system's package; `None` where dpkg knows of none.
+/// Version of the system's package; `None` where dpkg has none.
 fn system_mesa() -> Option<String> {
     let mut query = Command::new("dpkg-query");
     query.args(["--show", "--showformat=${Version}", "mesa-vulkan-drivers"]);

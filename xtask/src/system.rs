@@ -1,4 +1,4 @@
-//! System packages: what is missing is installed with apt-get; elsewhere the person is told what is needed.
+//! System packages: what is missing is installed with apt-get; elsewhere a message names what is needed.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;

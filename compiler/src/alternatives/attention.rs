@@ -13,7 +13,7 @@ pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     let with = |heads_per_group: usize, split: Split| AttentionSpec { heads_per_group, split, ..spec.clone() };
     let heads = fewer_heads(spec.gqa, spec.heads_per_group);
     let specs = [
-        with(spec.heads_per_group, Split { splits: split.room, ..split }),
+        with(spec.heads_per_group, Split { splits: split.max_splits, ..split }),
         with(spec.heads_per_group, Split { splits: split.splits / 2, ..split }),
         with(spec.heads_per_group, Split { splits: split.splits / 4, ..split }),
         with(heads, split),

@@ -10,7 +10,7 @@ use unicorn_artifact::{MappedFile, TokenizerSection};
 use super::config::ModelConfig;
 use super::gguf;
 
-/// One model, opened but not read: tensors stay in the memory map until a row is asked for.
+/// One model, opened but not read: tensors stay in the memory map until a row is requested.
 pub struct Checkpoint {
     pub config: ModelConfig,
     /// By canonical name: `embed_tokens.weight`, `norm.weight`, `lm_head.weight` (absent when tied) and

@@ -374,10 +374,11 @@ mod tests {
         let config = ok(with(qwen2.clone(), json!({ "sliding_window": 32, "max_window_layers": 1 })));
         assert_eq!(windows(&config), [None; 3]);
         assert!(config.qkv_bias && !config.o_bias);
-        let asked = with(qwen2, json!({ "use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1 }));
-        assert_eq!(windows(&ok(asked.clone())), [None, Some(32), Some(32)]);
+        let requested =
+            with(qwen2, json!({ "use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1 }));
+        assert_eq!(windows(&ok(requested.clone())), [None, Some(32), Some(32)]);
         let typed = json!({ "layer_types": ["sliding_attention", "full_attention", "full_attention"] });
-        assert_eq!(windows(&ok(with(asked, typed))), [Some(32), None, None]);
+        assert_eq!(windows(&ok(with(requested, typed))), [Some(32), None, None]);
     }
 
     #[test]

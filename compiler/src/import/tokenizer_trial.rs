@@ -1,5 +1,5 @@
 //! A trial of a model's tokenizer. Its rules are data that anybody may have written, and some of them make the library that runs
-//! them panic or never end: that is found here, before an artifact is made of them, and not by the first who asks it something.
+//! them panic or never end: that is found here, before an artifact is made of them, and not at the first request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -52,7 +52,7 @@ fn caught(tokenizer_json: &str, trial: Trial) -> Result<Tokenizer, String> {
 
 fn trial(tokenizer_json: &str) -> Result<Tokenizer, String> {
     let tokenizer: Tokenizer = tokenizer_json.parse().map_err(|error| format!("tokenizer: {error}"))?;
-    // An error is an answer, which whoever asks gets: only what gives none is refused.
+    // An error is a result that callers handle: only what gives none is refused.
     let _ = tokenizer.encode(TEXT, true);
     let ids: Vec<u32> = (0..tokenizer.get_vocab_size(true) as u32).collect();
     for some in ids.chunks(DECODED_TOKENS) {

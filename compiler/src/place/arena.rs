@@ -15,7 +15,7 @@ use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
 use crate::select::{KernelDispatch, Operand, SelectedProgram, stride};
 
-/// Counters at the beginning of the arena, in words: of splits, then the slots of chains. No activation of any
+/// Counters at the beginning of the arena, in words: of splits, then the slots of counters. No activation of any
 /// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
 const COUNTERS: usize = COMPLETION_COUNTERS + counter_sync::SLOTS * counter_sync::SLOT_WORDS;
 

@@ -98,12 +98,12 @@ impl Selector<'_> {
             return self.decode_attention(node, spec, step, out);
         }
         let spec = self.attention_spec(node, query, out, heads.as_ref());
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.room);
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.max_splits);
         let partials = Operand::Partials { of: out, len };
         let combine = CombineSpec {
             n_heads: self.config.n_heads,
             head_dim: self.config.head_dim,
-            room: spec.split.room,
+            max_splits: spec.split.max_splits,
             output_stride: spec.output_stride,
             output: spec.output,
             lanes: COMBINE_LANES,
@@ -120,7 +120,7 @@ impl Selector<'_> {
             (_, None) => Operand::Value(query),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if combine.room > 1 {
+        if combine.max_splits > 1 {
             self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
                 Role::Partials => partials,
                 Role::Encoded => Operand::Encoded(out),
@@ -145,12 +145,12 @@ impl Selector<'_> {
         let heads_per_group = shared_heads(gqa, tuning.heads(rows));
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows;
-        let (splits, room) = self.splits(tuning.workgroups / alone, window, tuning.lanes);
+        let (splits, max_splits) = self.splits(tuning.workgroups / alone, window, tuning.lanes);
         let spec = DecodeAttentionSpec {
             gqa,
             cache,
             kv_group: group,
-            split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, room, newest_apart: true },
+            split: Split { rows_per_group: 1, tile: tuning.lanes, window, splits, max_splits, newest_apart: true },
             heads_per_group,
             words_ahead: tuning.words_ahead,
             heads: self.heads_spec(node, step),
@@ -169,7 +169,7 @@ impl Selector<'_> {
 
     fn decode_attention(&mut self, node: &FusedNode, spec: DecodeAttentionSpec, step: &HeadsStep, out: ValueId) {
         let (group, layer) = self.cache_of(node);
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.room);
+        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.max_splits);
         let spec = KernelSpec::DecodeAttention(spec);
         let operands = operands(&spec, |role| match role {
             Role::Output => Operand::Value(out),
@@ -243,12 +243,12 @@ impl Selector<'_> {
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
-        let (splits, room) = self.splits(self.target.attention_workgroups / alone, window, TILE);
+        let (splits, max_splits) = self.splits(self.target.attention_workgroups / alone, window, TILE);
         AttentionSpec {
             gqa,
             cache: cache_layout(config, self.options.kv),
             kv_group: group,
-            split: Split { rows_per_group, tile: TILE, window, splits, room, newest_apart: heads.is_some() },
+            split: Split { rows_per_group, tile: TILE, window, splits, max_splits, newest_apart: heads.is_some() },
             heads_per_group,
             words_ahead: self.target.attention_words_ahead,
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),

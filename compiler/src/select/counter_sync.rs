@@ -4,9 +4,9 @@ use unicorn_kernels::{KernelSpec, counter_sync};
 
 use super::{KernelDispatch, Operand};
 
-/// Chains every run of dispatches whose kernels can wait for each other, in a program whose last dispatch is the sampler: it looks
-/// for one that gave up.
-pub fn chain(dispatches: &mut [KernelDispatch]) {
+/// Replaces the barriers of every run of dispatches whose kernels can wait for each other, in a program whose last dispatch is the
+/// sampler: it reports one that gave up.
+pub fn synchronize(dispatches: &mut [KernelDispatch]) {
     // The first step's slot has one in front of it, as all have.
     if dispatches.len() >= counter_sync::SLOTS {
         return;
@@ -16,7 +16,7 @@ pub fn chain(dispatches: &mut [KernelDispatch]) {
         .map(|dispatch| !dispatch.is_next_part && dispatch.spec.counter_sync().is_some())
         .collect();
     can_wait.push(false);
-    let mut is_any_chained = false;
+    let mut is_any_counted = false;
     for (index, dispatch) in dispatches.iter_mut().enumerate() {
         let follows = index > 0 && can_wait[index - 1];
         if !can_wait[index] || !(follows || can_wait[index + 1]) {
@@ -24,14 +24,14 @@ pub fn chain(dispatches: &mut [KernelDispatch]) {
         }
         let Some(counter_sync) = dispatch.spec.counter_sync() else { continue };
         *counter_sync = true;
-        dispatch.operands.push(Operand::Chain { dispatch: index + 1 });
+        dispatch.operands.push(Operand::SyncCounters { dispatch: index + 1 });
         dispatch.is_counted = follows;
-        is_any_chained = true;
+        is_any_counted = true;
     }
     if let (Some(KernelDispatch { spec: KernelSpec::Sample(sample), operands, .. }), true) =
-        (dispatches.last_mut(), is_any_chained)
+        (dispatches.last_mut(), is_any_counted)
     {
         sample.counter_sync = true;
-        operands.push(Operand::ChainSlots);
+        operands.push(Operand::SyncCounterSlots);
     }
 }

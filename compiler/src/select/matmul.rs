@@ -1,5 +1,5 @@
 //! Norms, matmuls and what lies between them: which norm a matmul takes over, in which format activations pass from one
-//! kernel to the next. How a matmul is cut is told in `tile`.
+//! kernel to the next. How a matmul is cut: `tile`.
 
 use unicorn_artifact::LogitsRows;
 use unicorn_kernels::Number;
@@ -113,7 +113,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The format in which a value's readers want it: integers if all are matmuls that take the same ones.
+    /// The format in which a value's readers take it: integers if all are matmuls that take the same ones.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
         let mut formats = self.readers(value).map(|node| self.matmul_input(node));
         let first = formats.next().flatten();

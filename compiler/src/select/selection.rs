@@ -19,7 +19,7 @@ use crate::weights::PackedWeights;
 
 /// The kernels and programs of every target.
 pub struct Selection {
-    /// In the order of the targets that were asked for.
+    /// In the order of the targets that were requested.
     pub targets: Vec<TargetSelection>,
     /// Rows of the logits buffer: of the largest program that gives logits of all rows.
     pub logits_rows: usize,

@@ -19,7 +19,7 @@ ${DECLARATIONS}
 var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
 // exp(score - max_score) of the tile's tokens; without subgroups, the scores before.
 var<workgroup> weights: array<f32, QUERIES * TILE>;
-// Greatest scores of PARTS runs of the tile.
+// Largest scores of PARTS runs of the tile.
 var<workgroup> parts: array<f32, QUERIES * PARTS>;
 var<workgroup> mixed: array<vec4<f32>, TILE * CHUNK_QUADS>;
 
@@ -75,7 +75,7 @@ fn finish(
             }
 //#if PARTIAL
             if (quad < HEAD_QUADS) {
-                partials[((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + quad] = sum;
+                partials[((row * N_HEADS + head) * MAX_SPLITS + split) * PARTIAL_QUADS + quad] = sum;
             }
 //#else
             store_result(row, head, quad, sum / total, lane);
@@ -83,7 +83,7 @@ fn finish(
         }
 //#if PARTIAL
         if (lane == 0u) {
-            let at = ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS + HEAD_QUADS;
+            let at = ((row * N_HEADS + head) * MAX_SPLITS + split) * PARTIAL_QUADS + HEAD_QUADS;
             partials[at] = vec4<f32>(max_score, total, f32(splits), 0.0);
         }
 //#endif

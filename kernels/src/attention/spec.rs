@@ -69,7 +69,7 @@ impl Kernel for AttentionSpec {
         assert!(self.words_ahead > 0, "a lane has something under way");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
         assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
-        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        assert!((1..=self.split.max_splits).contains(&self.split.splits), "splits are at most max_splits");
         assert_eq!(self.split.newest_apart, self.prologue.is_some(), "a prologue has the newest token at hand");
         let values = Values::default()
             .size("N_HEADS", self.n_heads())

@@ -40,12 +40,12 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                     *token <= position && spec.split.window.is_none_or(|window| token + window > position)
                 };
                 let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
-                let (mixed, greatest, total) = mix(spec, inputs, query, head / spec.gqa, &tokens);
+                let (mixed, largest, total) = mix(spec, inputs, query, head / spec.gqa, &tokens);
                 if spec.split.is_partial() {
-                    let at = ((row * spec.n_heads() + head) * spec.split.room + split) * partial_len;
+                    let at = ((row * spec.n_heads() + head) * spec.split.max_splits + split) * partial_len;
                     let mut partial = mixed;
                     partial.resize(partial_len - 4, 0.0);
-                    partial.extend([greatest, total, parts.len() as f32, 0.0]);
+                    partial.extend([largest, total, parts.len() as f32, 0.0]);
                     output[at..at + partial_len]
                         .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
                 } else {
@@ -80,9 +80,9 @@ fn mix(
         spec.softcap.map_or(score, |cap| cap.get() * (score / cap.get()).tanh())
     };
     let scores: Vec<f32> = tokens.iter().map(score).collect();
-    let greatest = scores.iter().copied().fold(MASKED, f32::max);
-    let weights: Vec<f32> = scores.iter().map(|score| (score - greatest).exp()).collect();
+    let largest = scores.iter().copied().fold(MASKED, f32::max);
+    let weights: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
     let value = |token: usize, i: usize| spec.cache.get(Side::Values, inputs.values, cell(token), i);
     let mixed = |i: usize| weights.iter().zip(tokens).map(|(weight, &token)| weight * value(token, i)).sum();
-    ((0..query.len()).map(mixed).collect(), greatest, weights.iter().sum())
+    ((0..query.len()).map(mixed).collect(), largest, weights.iter().sum())
 }

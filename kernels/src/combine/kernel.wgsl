@@ -3,7 +3,7 @@ ${DECLARATIONS}
 //#include reduce
 //#include result
 
-var<workgroup> weights: array<f32, ROOM>;
+var<workgroup> weights: array<f32, MAX_SPLITS>;
 var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
 
 @compute @workgroup_size(${WORKGROUP})
@@ -13,9 +13,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (row >= step.header.n_rows) {
         return;
     }
-    let first = (row * N_HEADS + head) * ROOM * PARTIAL_QUADS;
+    let first = (row * N_HEADS + head) * MAX_SPLITS * PARTIAL_QUADS;
     // Behind a split's mix lie its maximum, its sum and how many splits there are.
-    let splits = min(u32(partials[first + HEAD_QUADS].z), ROOM);
+    let splits = min(u32(partials[first + HEAD_QUADS].z), MAX_SPLITS);
     var max_score = MASKED;
     for (var i = lane; i < splits; i += WORKGROUP) {
         max_score = max(max_score, partials[first + i * PARTIAL_QUADS + HEAD_QUADS].x);

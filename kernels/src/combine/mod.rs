@@ -1,7 +1,7 @@
 //! Combines the partial results of the splits of attention: `o = Σ_s e^(m_s - m) · mix_s / Σ_s e^(m_s - m) · sum_s`, `m = max m_s`.
 //!
 //! ```text
-//! partials   [row][head][room]( mix: head_dim / 4 vec4<f32>, then vec4(maximum m_s, sum_s, splits, 0) )
+//! partials   [row][head][split]( mix: head_dim / 4 vec4<f32>, then vec4(maximum m_s, sum_s, splits, 0) )
 //! ```
 //!
 //! A split's mix and sum are of `e^(score - m_s)`. There is room for more splits than attention may make: each stores how many

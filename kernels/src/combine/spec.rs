@@ -14,8 +14,8 @@ pub struct CombineSpec {
     pub n_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// As attention's `split.room`.
-    pub room: usize,
+    /// As attention's `split.max_splits`.
+    pub max_splits: usize,
     /// Words between rows of the output.
     pub output_stride: usize,
     /// Format of the result.
@@ -35,8 +35,8 @@ pub(crate) fn partial_quads(head_dim: usize) -> usize {
 }
 
 /// f32 elements of the partial results of `rows` rows, with room for so many splits.
-pub fn partials_len(rows: usize, n_heads: usize, head_dim: usize, room: usize) -> usize {
-    4 * rows * n_heads * room * partial_quads(head_dim)
+pub fn partials_len(rows: usize, n_heads: usize, head_dim: usize, max_splits: usize) -> usize {
+    4 * rows * n_heads * max_splits * partial_quads(head_dim)
 }
 
 /// Where a result goes: the role of its binding.
@@ -70,7 +70,7 @@ impl Kernel for CombineSpec {
             .size("PARTIAL_QUADS", partial_quads(self.head_dim))
             .size("SHARES", self.shares())
             .size("OUTPUT_STRIDE", self.output_stride)
-            .size("ROOM", self.room)
+            .size("MAX_SPLITS", self.max_splits)
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("MASKED", MASKED)

@@ -10,10 +10,10 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], n_rows: usize, output: &mut [u
     for row in 0..n_rows {
         let mut mixed = Vec::new();
         for head in 0..spec.n_heads {
-            let of_head = &partials[(row * spec.n_heads + head) * spec.room * partial_len..];
+            let of_head = &partials[(row * spec.n_heads + head) * spec.max_splits * partial_len..];
             let found: Vec<&[f32]> = of_head.chunks(partial_len).take(of_head[splits] as usize).collect();
-            let greatest = found.iter().map(|part| part[maximum]).fold(MASKED, f32::max);
-            let weights: Vec<f32> = found.iter().map(|part| (part[maximum] - greatest).exp()).collect();
+            let largest = found.iter().map(|part| part[maximum]).fold(MASKED, f32::max);
+            let weights: Vec<f32> = found.iter().map(|part| (part[maximum] - largest).exp()).collect();
             let over = |i: usize| found.iter().zip(&weights).map(|(part, weight)| weight * part[i]).sum::<f32>();
             mixed.extend((0..spec.head_dim).map(|i| over(i) / over(sum)));
         }

@@ -26,7 +26,7 @@ ${DECLARATIONS}
 // Queries, then the newest token's key and value.
 var<workgroup> vectors: array<vec4<f32>, (HEADS + 2) * QUADS>;
 var<workgroup> mixed: array<vec4<f32>, MIXED>;
-// Greatest score and sum of weights: of each subgroup, query by query, and of each split later.
+// Largest score and sum of weights: of each subgroup, query by query, and of each split later.
 var<workgroup> reports: array<vec2<f32>, REPORTS>;
 
 //#if SOFTCAP
@@ -147,7 +147,7 @@ fn sum_of(query: u32, quad: u32) -> Sum {
 //#include completion
 
 fn partial_at(row: u32, head: u32, split: u32) -> u32 {
-    return ((row * N_HEADS + head) * ROOM + split) * PARTIAL_QUADS;
+    return ((row * N_HEADS + head) * MAX_SPLITS + split) * PARTIAL_QUADS;
 }
 
 // Weighs the parts of all splits against each other. A pass takes as many quads of the result as there are lanes; where there
@@ -331,7 +331,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     while (piece < end) {
         let token = piece + lane;
         let inside = token >= span.begin && token < end;
-        // What the next piece wants is on its way as soon as there are registers for it.
+        // The operands of the next piece are on their way as soon as there are registers for it.
         let next = piece + TILE;
         var next_page = page;
         if (next < end) {

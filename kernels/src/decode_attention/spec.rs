@@ -79,7 +79,7 @@ impl Kernel for DecodeAttentionSpec {
         assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
         assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
-        assert!((1..=self.split.room).contains(&self.split.splits), "splits have room for what they leave");
+        assert!((1..=self.split.max_splits).contains(&self.split.splits), "splits are at most max_splits");
         if let Some(next) = &self.fused_tail {
             assert_eq!(self.output, ActivationFormat::Quantized(Precision::Int8), "the next matmul reads codes");
             assert!(FusedTailSpec::takes(&next.layout), "the next matrix is of integers");

@@ -11,7 +11,7 @@ impl DecodeAttentionSpec {
             gqa: self.gqa,
             cache: self.cache,
             kv_group: self.kv_group,
-            split: Split { splits: 1, room: 1, ..self.split },
+            split: Split { splits: 1, max_splits: 1, ..self.split },
             heads_per_group: self.heads_per_group,
             words_ahead: self.words_ahead,
             input_stride: self.heads.input_stride,

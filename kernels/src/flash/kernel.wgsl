@@ -73,8 +73,8 @@ fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
 }
 
 // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
-fn weights_of(score: vec4<f32>, greatest: f32) -> vec4<f32> {
-    return select(exp(score - vec4<f32>(greatest - LIFT)), vec4<f32>(0.0), score == vec4<f32>(MASKED));
+fn weights_of(score: vec4<f32>, largest: f32) -> vec4<f32> {
+    return select(exp(score - vec4<f32>(largest - LIFT)), vec4<f32>(0.0), score == vec4<f32>(MASKED));
 }
 
 // Of the neighbouring lanes that share a query.
@@ -188,7 +188,7 @@ fn main(
     let position = step.rows[min(first_row + weighed / HEADS, last_row)].position;
     let score_at = weighed * SCORE_QUADS + share * (TOKENS / 4u);
     let weight_at = weighed * WEIGHT_WORDS + share * TOKENS / 8u;
-    var greatest = MASKED;
+    var largest = MASKED;
     var total = 0.0;
 
     // Words of K on their way.
@@ -263,11 +263,11 @@ fn main(
         let most_${i} = max(most_${i - 1}, seen_${i});
 //#end
         let most = query_max(most_${LANE_QUADS - 1});
-        let before = greatest;
-        greatest = max(before, most);
-        let rescale = exp(before - greatest);
+        let before = largest;
+        largest = max(before, most);
+        let rescale = exp(before - largest);
 //#for i in 0..LANE_QUADS
-        let weight_${i} = weights_of(seen_${i}, greatest);
+        let weight_${i} = weights_of(seen_${i}, largest);
 //#end
         total = total * rescale + dot(
 //#for i in 0..LANE_QUADS join +

@@ -16,7 +16,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
             tile: spec.cache.page_tokens,
             window: spec.window,
             splits: 1,
-            room: 1,
+            max_splits: 1,
             newest_apart: false,
         },
         heads_per_group: spec.heads_per_group,

@@ -24,7 +24,7 @@ pub struct HeadsSpec {
     pub output_stride: usize,
     /// Epsilon of the RMS norms.
     pub eps: Number,
-    /// Elements of a head that RoPE turns; 0 when no part is turned.
+    /// Elements of a head that RoPE rotates; 0 when none is rotated.
     pub rotary_dim: usize,
     /// Coarse entries of one variant of the RoPE table.
     pub rope_coarse: usize,
@@ -108,7 +108,7 @@ impl HeadsSpec {
         self.parts.iter().any(test)
     }
 
-    /// What vectors are normed and turned by.
+    /// What vectors are normed and rotated by.
     pub(crate) fn factors(&self) -> impl Iterator<Item = Role> {
         let candidates = [
             (Role::QueryNorm, self.norms(NormOf::Query)),

@@ -20,7 +20,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if ENCODE_FACTOR
     var most = 0.0;
     for (var quad = lane; quad < STORED_QUADS; quad += WORKGROUP) {
-        most = max(most, greatest(quad_of(at, quad)));
+        most = max(most, largest(quad_of(at, quad)));
     }
     store_factor(row * STRIDE, workgroup_max(most, lane), lane);
 //#endif

@@ -12,7 +12,7 @@ var<workgroup> seen_above: u32;
 var<workgroup> run_mass: array<f32, WORKGROUP>;
 var<workgroup> winner: atomic<u32>;
 
-// Where top-k leaves few tokens, their logits: as found, then greatest first.
+// Where top-k leaves few tokens, their logits: as found, then largest first.
 const FEW: u32 = 512u;
 var<workgroup> n_few: atomic<u32>;
 var<workgroup> few: array<f32, FEW>;
@@ -59,7 +59,7 @@ fn penalise(lane: u32) {
     workgroupBarrier();
 }
 
-// The k-th greatest logit, 8 bits of its key at a time.
+// The k-th largest logit, 8 bits of its key at a time.
 fn kth_greatest(lane: u32, k: u32) -> f32 {
     var prefix = 0u;
     var wanted = k;
@@ -99,11 +99,11 @@ fn kth_greatest(lane: u32, k: u32) -> f32 {
     return value_of(prefix);
 }
 
-fn mass_from(lane: u32, threshold: f32, greatest: f32) -> f32 {
+fn mass_from(lane: u32, threshold: f32, largest: f32) -> f32 {
     var mass = 0.0;
     for (var token = lane; token < VOCAB; token += WORKGROUP) {
         let logit = output[row_at + token];
-        mass += select(0.0, exp(logit - greatest), logit >= threshold);
+        mass += select(0.0, exp(logit - largest), logit >= threshold);
     }
     return workgroup_sum(mass, lane);
 }
@@ -128,7 +128,7 @@ fn collect_few(lane: u32, least: f32) -> u32 {
 }
 
 // The top-p threshold among `count` collected logits. Sorted first, so that sums do not depend on who came when.
-fn few_threshold(lane: u32, count: u32, greatest: f32, top_p: f32) -> f32 {
+fn few_threshold(lane: u32, count: u32, largest: f32, top_p: f32) -> f32 {
     for (var i = lane; i < count; i += WORKGROUP) {
         var rank = 0u;
         for (var j = 0u; j < count; j++) {
@@ -139,12 +139,12 @@ fn few_threshold(lane: u32, count: u32, greatest: f32, top_p: f32) -> f32 {
     workgroupBarrier();
     var mass = 0.0;
     for (var i = 0u; i < count; i++) {
-        mass += exp(few_sorted[i] - greatest);
+        mass += exp(few_sorted[i] - largest);
     }
     var above = 0.0;
     var i = 0u;
     loop {
-        above += exp(few_sorted[i] - greatest);
+        above += exp(few_sorted[i] - largest);
         if (above >= top_p * mass || i + 1u == count) {
             break;
         }
@@ -153,14 +153,14 @@ fn few_threshold(lane: u32, count: u32, greatest: f32, top_p: f32) -> f32 {
     return few_sorted[i];
 }
 
-// The greatest threshold whose tokens hold the share `top_p` of the mass at or above `floor`, by bisection on its key.
-fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
-    let wanted = top_p * mass_from(lane, least, greatest);
+// The largest threshold whose tokens hold the share `top_p` of the mass at or above `floor`, by bisection on its key.
+fn mass_threshold(lane: u32, least: f32, largest: f32, top_p: f32) -> f32 {
+    let wanted = top_p * mass_from(lane, least, largest);
     var low = key_of(least);
-    var high = key_of(greatest);
+    var high = key_of(largest);
     while (low < high) {
         let middle = low + (high - low + 1u) / 2u;
-        if (mass_from(lane, value_of(middle), greatest) >= wanted) {
+        if (mass_from(lane, value_of(middle), largest) >= wanted) {
             low = middle;
         } else {
             high = middle - 1u;
@@ -172,7 +172,7 @@ fn mass_threshold(lane: u32, least: f32, greatest: f32, top_p: f32) -> f32 {
 //#if COUNTER_SYNC
 var<workgroup> gave_up: atomic<u32>;
 
-// Looks for a dispatch that gave up waiting; to be known behind a barrier.
+// Finds a dispatch that gave up waiting; valid behind a barrier.
 fn look_for_stalls(lane: u32) {
     if (lane == 0u) {
         atomicStore(&gave_up, 0u);
@@ -194,7 +194,7 @@ fn stalled() -> u32 {
 }
 //#endif
 
-// Says what was drawn and, if the sampler feeds, makes it the next step's row.
+// Reports the sampled token and, if the sampler feeds, makes it the next step's row.
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
     sampled[(params.sample % KEPT_SAMPLES) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
@@ -229,7 +229,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (step.samplers[sampler].repeat_penalty != 1.0) {
         penalise(lane);
     }
-    // The first of this lane's greatest; loads that wait for one another would be most of the time here.
+    // The first of this lane's largest; loads that wait for one another would be most of the time here.
     var most = LEAST;
     var most_at = VOCAB;
     for (var first = lane; first < VOCAB; first += AHEAD * WORKGROUP) {
@@ -242,21 +242,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         }
     }
-    let greatest = workgroup_max(most, lane);
+    let largest = workgroup_max(most, lane);
     if (lane == 0u) {
         atomicStore(&winner, VOCAB);
     }
     workgroupBarrier();
 
     if (step.samplers[sampler].temperature == 0.0) {
-        if (most == greatest) {
+        if (most == largest) {
             atomicMin(&winner, most_at);
         }
         workgroupBarrier();
         if (lane == 0u) {
-            // Logits that are all NaN have no greatest: token 0, so that the host reads a valid id.
+            // Logits that are all NaN have no largest: token 0, so that the host reads a valid id.
             let token = atomicLoad(&winner);
-            finish(select(0u, token, token < VOCAB), greatest, 1u);
+            finish(select(0u, token, token < VOCAB), largest, 1u);
         }
         return;
     }
@@ -266,17 +266,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         threshold = kth_greatest(lane, min(step.samplers[sampler].top_k, VOCAB));
     }
     if (step.samplers[sampler].top_p < 1.0) {
-        // Tokens 80 below the greatest have no mass in f32: there is no need to look there.
-        let least = max(threshold, greatest - 80.0);
+        // Tokens 80 below the largest have no mass in f32: there is no need to look there.
+        let least = max(threshold, largest - 80.0);
         let count = collect_few(lane, least);
         if (count <= FEW) {
-            threshold = few_threshold(lane, count, greatest, step.samplers[sampler].top_p);
+            threshold = few_threshold(lane, count, largest, step.samplers[sampler].top_p);
         } else {
-            threshold = mass_threshold(lane, least, greatest, step.samplers[sampler].top_p);
+            threshold = mass_threshold(lane, least, largest, step.samplers[sampler].top_p);
         }
     }
     if (step.samplers[sampler].min_p > 0.0) {
-        threshold = max(threshold, greatest + log(step.samplers[sampler].min_p));
+        threshold = max(threshold, largest + log(step.samplers[sampler].min_p));
     }
 
     let first = lane * RUN;
@@ -286,7 +286,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var token = first; token < end; token++) {
         let logit = output[row_at + token];
         if (logit >= threshold) {
-            mass += exp((logit - greatest) / step.samplers[sampler].temperature);
+            mass += exp((logit - largest) / step.samplers[sampler].temperature);
             candidates += 1.0;
         }
     }
@@ -304,7 +304,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var token = first; token < end; token++) {
             let logit = output[row_at + token];
             if (logit >= threshold) {
-                cumulated += exp((logit - greatest) / step.samplers[sampler].temperature);
+                cumulated += exp((logit - largest) / step.samplers[sampler].temperature);
                 if (cumulated > target_mass || token + 1u == end) {
                     atomicMin(&winner, token);
                     break;
@@ -313,10 +313,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     workgroupBarrier();
-    // Rounding can leave the target past every run: then the greatest logit is as good a draw as any.
+    // Rounding can leave the target past every run: then the largest logit is as good a sample as any.
     if (atomicLoad(&winner) == VOCAB) {
         for (var token = first; token < end; token++) {
-            if (output[row_at + token] == greatest) {
+            if (output[row_at + token] == largest) {
                 atomicMin(&winner, token);
                 break;
             }

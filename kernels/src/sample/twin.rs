@@ -21,7 +21,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
     }
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
-    let greatest = logits[order[0] as usize];
+    let largest = logits[order[0] as usize];
     if sampler.temperature == 0.0 {
         return SampledToken { token: order[0], candidates: vec![order[0]] };
     }
@@ -30,7 +30,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
         let kth = order[(sampler.top_k as usize).min(order.len()) - 1];
         threshold = logits[kth as usize];
     }
-    let mass = |token: u32| f64::from(logits[token as usize] - greatest).exp();
+    let mass = |token: u32| f64::from(logits[token as usize] - largest).exp();
     if sampler.top_p < 1.0 {
         let kept: Vec<u32> = order.iter().copied().filter(|&token| logits[token as usize] >= threshold).collect();
         let wanted = f64::from(sampler.top_p) * kept.iter().map(|&token| mass(token)).sum::<f64>();
@@ -44,17 +44,17 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
         }
     }
     if sampler.min_p > 0.0 {
-        threshold = threshold.max(greatest + sampler.min_p.ln());
+        threshold = threshold.max(largest + sampler.min_p.ln());
     }
     let candidates: Vec<u32> = (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
-    let heat = |token: u32| f64::from((logits[token as usize] - greatest) / sampler.temperature).exp();
+    let heat = |token: u32| f64::from((logits[token as usize] - largest) / sampler.temperature).exp();
     let total: f64 = candidates.iter().map(|&token| heat(token)).sum();
     let mut left = f64::from(uniform(sampler)) * total;
     let token = candidates.iter().copied().find(|&token| {
         left -= heat(token);
         left < 0.0
     });
-    SampledToken { token: token.unwrap_or(*candidates.last().expect("the greatest always stays")), candidates }
+    SampledToken { token: token.unwrap_or(*candidates.last().expect("the largest always stays")), candidates }
 }
 
 /// The random number of this sample, in [0, 1).

@@ -2,17 +2,17 @@
 //#intrinsic device_fence
 //#intrinsic workgroup_and_storage_barrier
 
-${LINK}
-var<immediate> link: Link;
+${COUNTER_WAIT}
+var<immediate> counter: CounterWait;
 
 // Called by all lanes before anything is read that an earlier dispatch of the step wrote.
 fn await_dispatch(lane: u32) {
     if (lane == 0u) {
         var counted = atomicLoad(&sync_counters[0]);
-        for (var looks = 0u; counted < link.waits_for && looks < MOST_LOOKS; looks++) {
+        for (var looks = 0u; counted < counter.waits_for && looks < MOST_LOOKS; looks++) {
             counted = atomicLoad(&sync_counters[0]);
         }
-        if (counted < link.waits_for) {
+        if (counted < counter.waits_for) {
             atomicStore(&sync_counters[SLOT_WORDS + 1u], 1u);
         }
         // Makes visible what was written before the count.
@@ -26,10 +26,10 @@ fn count_workgroup(lane: u32) {
     workgroup_and_storage_barrier();
     if (lane == 0u) {
         device_fence();
-        if (atomicAdd(&sync_counters[SLOT_WORDS], 1u) + 1u == link.workgroups) {
+        if (atomicAdd(&sync_counters[SLOT_WORDS], 1u) + 1u == counter.workgroups) {
             // Every workgroup of this dispatch has seen the count of the one before.
             atomicStore(&sync_counters[0], 0u);
-            if (link.ends == 1u) {
+            if (counter.ends == 1u) {
                 atomicStore(&sync_counters[SLOT_WORDS], 0u);
             }
         }

@@ -79,7 +79,7 @@ fn code_word_at(quad: u32) -> u32 {
 }
 
 //#if ENCODE_FACTOR
-// The power of two by which f16 values of a row of this greatest magnitude are to be multiplied.
+// The power of two by which f16 values of a row of this largest magnitude are to be multiplied.
 fn row_factor(most: f32) -> f32 {
     return bitcast<f32>(((bitcast<u32>(max(most, 1e-30)) >> 23u) - 13u) << 23u);
 }

@@ -1,6 +1,6 @@
 // Stores quads of a row as `encode` makes them, in the words of `encoded` from `row_at` on.
 
-fn greatest(x: vec4<f32>) -> f32 {
+fn largest(x: vec4<f32>) -> f32 {
     let size = abs(x);
     return max(max(size.x, size.y), max(size.z, size.w));
 }
@@ -14,7 +14,7 @@ const inverse_factor = 1.0 / FACTOR;
 var<private> inverse_factor: f32;
 
 //#endif
-// Stores the factor of a row of this greatest magnitude; before the row's quads.
+// Stores the factor of a row of this largest magnitude; before the row's quads.
 fn store_factor(row_at: u32, most: f32, lane: u32) {
     let factor = bitcast<u32>(row_factor(most));
 //#if HALVES

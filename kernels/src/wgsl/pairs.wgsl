@@ -1,4 +1,4 @@
-// A head's vector in the registers of one subgroup, as RoPE wants it: each lane has pairs of elements, those that are rotated
+// A head's vector in the registers of one subgroup, as RoPE takes it: each lane has pairs of elements, those that are rotated
 // first. Called by all lanes of a subgroup together.
 
 // (first, second) of a lane's pairs; zeros past the last.

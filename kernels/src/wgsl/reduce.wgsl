@@ -34,10 +34,10 @@ fn workgroup_max(value: f32, lane: u32) -> f32 {
     reduce_parts[lane] = value;
 //#endif
     workgroupBarrier();
-    var greatest = reduce_parts[0];
+    var largest = reduce_parts[0];
     for (var i = 1u; i < REDUCE_PARTS; i++) {
-        greatest = max(greatest, reduce_parts[i]);
+        largest = max(largest, reduce_parts[i]);
     }
     workgroupBarrier();
-    return greatest;
+    return largest;
 }

@@ -134,7 +134,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     Ok(model)
 }
 
-/// Why the context is shorter than the model's; `None`: it is not, or the user asked for it.
+/// Why the context is shorter than the model's; `None`: it is not, or the user requested it.
 fn shorter_context(model: &Model, is_given: bool) -> Option<String> {
     let (found, most) = (model.context_tokens(), model.meta().model.max_positions);
     if is_given || found >= most {

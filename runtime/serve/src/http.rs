@@ -33,7 +33,7 @@ pub struct HttpLimits {
 
 /// Largest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Before the next connection is accepted after the system refused one, for example for want of descriptors.
+/// Before the next connection is accepted after the system refused one, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound socket. Clients can connect at once and wait until [`HttpListener::serve`] is called, so that a program can find out

@@ -67,7 +67,7 @@ pub fn choose_target<'a>(
     let mut reasons = Vec::new();
     for target in targets {
         let misfit = match forced {
-            Some(name) if name != target.name => Some(format!("not {name}, which was asked for")),
+            Some(name) if name != target.name => Some(format!("not {name}, which was requested")),
             _ => misfit(&target.matches, device),
         };
         match misfit {

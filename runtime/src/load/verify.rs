@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use unicorn_artifact::MappedFile;
 use unicorn_artifact::hash::{self, CHUNK_BYTES, HashedRange, SUBTREE_BYTES};
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 use unicorn_artifact::view::WeightSection;
 
 use crate::device::memory_types::BufferUse;
@@ -76,7 +76,7 @@ impl Verifier {
             let subtrees = now.div_ceil(SUBTREE_BYTES);
             let workgroups = WorkgroupRange::whole([subtrees as u32, 1, 1]);
             let dispatch =
-                Command::Dispatch { pipeline: self.pipeline.clone(), set, workgroups, link: Link::default() };
+                Command::Dispatch { pipeline: self.pipeline.clone(), set, workgroups, counter: CounterWait::default() };
             queue.run(&[CommandList::record(&self.device, vec![dispatch])?])?;
             self.hashes.1.invalidate()?;
             let (found, _) = self.hashes.1.bytes().as_chunks::<{ HASH_BYTES as usize }>();

@@ -16,7 +16,7 @@ use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::submission::SubmissionQueue;
 use crate::vk::timestamps::Timestamps;
 use crate::vk::workgroup_range::WorkgroupRange;
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 
 /// Bytes that are read where memory allows it: far more than any cache holds.
 const MAX_BYTES: u64 = 1 << 30;
@@ -47,7 +47,7 @@ pub fn measure(device: &Arc<Device>, queue: &mut SubmissionQueue, kernel: &Arc<P
     let bindings = vec![source.whole(), folded.whole()];
     let set = BoundSet::create_all(device, &[(kernel.layout().clone(), bindings)])?.remove(0);
     let workgroups = WorkgroupRange::whole([count as u32, 1, 1]);
-    let read = Command::Dispatch { pipeline: kernel.clone(), set, workgroups, link: Link::default() };
+    let read = Command::Dispatch { pipeline: kernel.clone(), set, workgroups, counter: CounterWait::default() };
     let timer = Timestamps::create(device, 2)?;
     let commands = match &timer {
         Some(timer) => {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
@@ -28,7 +28,7 @@ pub fn check(
     let mapping = mapping.expect("readbacks are host-visible");
     let set = BoundSet::create_all(device, &[(kernel.layout().clone(), vec![buffer.whole()])])?.remove(0);
     let (pipeline, workgroups) = (kernel.clone(), WorkgroupRange::whole([1, 1, 1]));
-    let dispatch = Command::Dispatch { pipeline, set, workgroups, link: Link::default() };
+    let dispatch = Command::Dispatch { pipeline, set, workgroups, counter: CounterWait::default() };
     queue.run(&[CommandList::record(device, vec![dispatch])?])?;
     mapping.invalidate()?;
     match mapping.bytes()[..4] {

@@ -193,8 +193,8 @@ impl PreparedProgram {
             let BoundDispatch { pipeline, set } = &self.dispatches[range.dispatch];
             // The barrier before a dispatch's first range serves its other ranges, too.
             let has_barrier = self.orders[range.dispatch] == Order::Barrier && !range.workgroups.continues();
-            let (pipeline, set, link) = (pipeline.clone(), set.clone(), counters[&range.dispatch]);
-            let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, link };
+            let (pipeline, set, counter) = (pipeline.clone(), set.clone(), counters[&range.dispatch]);
+            let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, counter };
             has_barrier.then_some(Command::Barrier).into_iter().chain([dispatch])
         };
         submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect()

@@ -78,7 +78,7 @@ impl Sequence {
     }
 
     /// Forgets tokens from `len_tokens` on and gives their pages back. Waits for no step: one in flight that still reads or
-    /// writes such a page ends before anyone else's does.
+    /// writes such a page ends before that of any other sequence.
     pub fn truncate(&mut self, len_tokens: u32) {
         match &self.cache {
             Some(Cache { pools, replay: None, .. }) => truncate(&mut self.tables, pools, len_tokens),

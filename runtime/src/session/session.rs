@@ -16,7 +16,7 @@ use crate::vk::Failure;
 /// One sequence: its tokens and its pages of the KV cache.
 ///
 /// It keeps its model loaded, and can be moved to another thread. Steps of several sessions alternate on the device, step by
-/// step, in the order in which they were asked for; nothing else waits for a step. Dropped, it gives back its slot and its
+/// step, in the order in which they were requested; nothing else waits for a step. Dropped, it gives back its slot and its
 /// pages at once, also between two tokens of another session's [`Tokens`].
 ///
 /// A device that is lost is made ready again, as often as it takes a few tries, and the work goes on with the same tokens
@@ -106,7 +106,7 @@ impl Session {
         };
         self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampling, read, |_, one| sampled = one)?;
         self.sequence.count_sample();
-        Ok(sampled.expect("the last step of a feed that wants a token samples"))
+        Ok(sampled.expect("the last step of a feed with sampling samples"))
     }
 
     /// Appends tokens and calls `sink` with every row's logits, in order. No lock is held while it runs. Blocks until the
@@ -129,7 +129,7 @@ impl Session {
         self.feed_steps(tokens, tokens.len(), StepOutput::AllLogits, &Sampling::default(), read, each)
     }
 
-    /// Appends `first` and then each token that is sampled, at most `max_tokens` in all, as the iterator is asked for them. It
+    /// Appends `first` and then each token that is sampled, at most `max_tokens` in all, as the iterator is advanced. It
     /// ends when the context is full. The token that it gave last is not appended: it is the `first` of what follows.
     ///
     /// What a caller could have known (a token that is unknown, a context that is full already, a sampling parameter out of

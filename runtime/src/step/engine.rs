@@ -173,7 +173,7 @@ impl Engine {
         self.in_flight.as_ref().is_some_and(|one| one.is(flight))
     }
 
-    /// Waits for the oldest steps in flight and reads their samples, unless nobody takes them.
+    /// Waits for the oldest steps in flight and reads their samples, unless their stream was dropped.
     ///
     /// # Errors
     /// When the device fails. The samples before stay.
@@ -224,7 +224,7 @@ impl Engine {
     /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps under way may have rows of the
     /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
     /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step under way may
-    /// still read it, but whoever writes it runs behind a barrier after that step.
+    /// still read it, but a later writer runs behind a barrier after that step.
     pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
         let mut pools = self.pools.lock();
         for (group, (table, pool)) in tables.iter_mut().zip(pools.iter_mut()).enumerate() {

@@ -63,7 +63,7 @@ impl SharedFlight {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether the stream was dropped, so that nobody takes the samples.
+    /// Whether the stream was dropped, so that the samples are not read.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

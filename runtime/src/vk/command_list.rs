@@ -10,13 +10,13 @@ use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::timestamps::Timestamps;
 use crate::vk::workgroup_range::WorkgroupRange;
 use crate::vk::{Failure, Named};
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 
 /// One command.
 #[derive(Clone)]
 pub enum Command {
     /// All workgroups of a dispatch, or a range of them.
-    Dispatch { pipeline: Arc<Pipeline>, set: BoundSet, workgroups: WorkgroupRange, link: Link },
+    Dispatch { pipeline: Arc<Pipeline>, set: BoundSet, workgroups: WorkgroupRange, counter: CounterWait },
     /// An execution and memory barrier between everything before and everything after.
     Barrier,
     /// Fills with zeros; offset and length are multiples of 4.
@@ -85,7 +85,7 @@ impl CommandList {
     fn put(&self, command: &Command) {
         let device = &self.device.raw;
         match command {
-            Command::Dispatch { pipeline, set, workgroups, link } => {
+            Command::Dispatch { pipeline, set, workgroups, counter } => {
                 let ([from_x, from_y, from_z], [x, y, z]) = (workgroups.first, workgroups.workgroups);
                 assert!(pipeline.accepts(set), "descriptor set was made for another layout");
                 // SAFETY: recording; pipeline and set are alive through `_commands`, the set has the pipeline's layout, and every
@@ -105,7 +105,7 @@ impl CommandList {
                         pipeline.layout().pipeline,
                         vk::ShaderStageFlags::COMPUTE,
                         0,
-                        &link.to_words().map(u32::to_le_bytes).concat(),
+                        &counter.to_words().map(u32::to_le_bytes).concat(),
                     );
                     device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
                 }
@@ -180,7 +180,7 @@ impl CommandList {
 impl Drop for CommandList {
     fn drop(&mut self) {
         if !self.device.is_stuck() {
-            // SAFETY: the list outlives its submissions: whoever submits it waits before dropping it.
+            // SAFETY: the list outlives its submissions: its owner waits for them before dropping it.
             unsafe { self.device.raw.destroy_command_pool(self.pool, None) };
         }
     }

@@ -1,5 +1,5 @@
 //! Compute pipelines, and the descriptor sets that bind their buffers. Descriptor set 0 has storage buffers only; push constants
-//! are a [`Link`] of counter synchronisation.
+//! are a [`CounterWait`] of counter synchronisation.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::vk::buffer::BufferRange;
 use crate::vk::device::Device;
 use crate::vk::pipeline_cache::PipelineCache;
 use crate::vk::{Failure, Named};
-use unicorn_artifact::step::Link;
+use unicorn_artifact::step::CounterWait;
 
-/// Layout with storage buffers 0..bindings of set 0 and a [`Link`]; shared by all pipelines with that many bindings.
+/// Layout with storage buffers 0..bindings of set 0 and a [`CounterWait`]; shared by all pipelines with that many bindings.
 pub struct SetLayout {
     device: Arc<Device>,
     set: vk::DescriptorSetLayout,
@@ -92,9 +92,10 @@ impl SetLayout {
         let set =
             unsafe { device.raw.create_descriptor_set_layout(&request, None) }.named("vkCreateDescriptorSetLayout")?;
         let sets = [set];
-        let link =
-            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(4 * Link::WORDS as u32)];
-        let request = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&link);
+        let counter = [vk::PushConstantRange::default()
+            .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            .size(4 * CounterWait::WORDS as u32)];
+        let request = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&counter);
         // SAFETY: the set layout was just made.
         let pipeline = unsafe { device.raw.create_pipeline_layout(&request, None) }.named("vkCreatePipelineLayout");
         match pipeline {

@@ -19,7 +19,7 @@ pub mod skip;
 pub const VOCAB: u32 = 97;
 pub const CONTEXT: u32 = 200;
 const PAGE_TOKENS: u32 = 4;
-/// Such that, of a page that is given back too early, whoever takes it next soon writes over what is still seen.
+/// Such that, of a page that is given back too early, the next owner soon overwrites what is still visible.
 const WINDOW: u32 = 11;
 /// Two slices, the first longer than one piece of reading.
 pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;
@@ -32,7 +32,7 @@ pub fn options() -> LoadOptions {
 }
 
 /// The same so that decode has several steps in a submission, however slow the device: they are foreseen to fit, and as quick as
-/// is asked for.
+/// is requested.
 pub fn multistep(options: LoadOptions) -> LoadOptions {
     options.with(|options| {
         options.submission = Some(Duration::from_secs(3600));

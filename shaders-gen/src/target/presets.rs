@@ -127,7 +127,7 @@ const NVIDIA: Target = Target {
 
 const LLVMPIPE_MESA26: Target = Target {
     name: "llvmpipe-mesa26",
-    about: "the same from Mesa 26 on, which loads once what all lanes want",
+    about: "the same from Mesa 26 on, which loads once what all lanes read",
     // Versions of Mesa are not in a device's name, those of LLVM are.
     name_contains: &["llvmpipe (LLVM 22", "llvmpipe (LLVM 23", "llvmpipe (LLVM 24"],
     matmul: MatMulTuning { sharing_one: Sharing::Across, ..LLVMPIPE.matmul },

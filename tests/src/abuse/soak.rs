@@ -56,7 +56,7 @@ const TEXT: &str = "/v1/completions";
 /// Every so many requests, a client disconnects in the middle.
 const DISCONNECTS_EVERY: u64 = 8;
 
-/// Starts a server by `command` and loads it. The model's greedy answers are asked for before, one at a time and all at once.
+/// Starts a server by `command` and loads it. The model's greedy answers are requested before, one at a time and all at once.
 ///
 /// # Panics
 /// When the server does not start.
@@ -147,8 +147,8 @@ fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String
         |prompt: &String| answer(server, prompt, options.tokens).unwrap_or_else(|error| panic!("{prompt}: {error}"));
     let alone: Vec<String> = prompts.iter().map(ask).collect();
     let together = std::thread::scope(|scope| {
-        let asked: Vec<_> = prompts.iter().map(|prompt| scope.spawn(move || ask(prompt))).collect();
-        asked.into_iter().map(|answer| answer.join().expect("the server answers")).collect::<Vec<_>>()
+        let answers: Vec<_> = prompts.iter().map(|prompt| scope.spawn(move || ask(prompt))).collect();
+        answers.into_iter().map(|answer| answer.join().expect("the server answers")).collect::<Vec<_>>()
     });
     let all = prompts.len();
     let known: Vec<_> = prompts

@@ -49,7 +49,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// The program of `rows` rows that draws a token, all rows of one sequence in use, after `before` tokens.
+    /// The program of `rows` rows that samples a token, all rows of one sequence in use, after `before` tokens.
     fn of_program(model: &CompiledModel, rows: u64, before: u64) -> Cost {
         let mut programs = model.set.targets[0].programs.iter();
         let program = programs

@@ -46,7 +46,7 @@ pub fn broken(model: &str, kernels: &[Kernel]) -> Vec<String> {
         }
         for class in &kernel.words.promised {
             if kernel.count(*class) == 0 {
-                say(format!("machine code: expected {}, as the SPIR-V asks for; found none", class.name()));
+                say(format!("machine code: expected {}, as the SPIR-V requires; found none", class.name()));
             }
         }
         for expectation in EXPECTATIONS.iter().filter(|expectation| expectation.is_for(kernel)) {

@@ -1,4 +1,4 @@
-//! The pipeline cache on a driver that keeps one: a second start compiles nothing, and a damaged file harms nobody.
+//! The pipeline cache on a driver that keeps one: a second start compiles nothing, and a damaged file does no harm.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What `config.json` asks for, in the older form of transformers 4 (`rope_theta`, `rope_scaling`,
+//! What `config.json` requires, in the older form of transformers 4 (`rope_theta`, `rope_scaling`,
 //! `sliding_window_pattern`) and the newer of transformers 5 (`rope_parameters`, `layer_types`).
 
 use std::path::Path;

@@ -98,7 +98,7 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
             Case { flash: Some(spec.tile), n_before: 100, n_rows: rows, rows, ..case }.check(target, rng);
         }
         KernelSpec::Combine(spec) => {
-            let matches = |one: &&AttentionSpec| one.split.room == spec.room && one.output == spec.output;
+            let matches = |one: &&AttentionSpec| one.split.max_splits == spec.max_splits && one.output == spec.output;
             let attentions = specs.iter().filter_map(|spec| match spec {
                 KernelSpec::Attention(spec) => Some(spec),
                 _ => None,
@@ -139,7 +139,14 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         gqa: flash.gqa,
         cache: flash.cache,
         kv_group: flash.kv_group,
-        split: Split { rows_per_group: 1, tile: TILE, window: flash.window, splits: 1, room: 1, newest_apart: false },
+        split: Split {
+            rows_per_group: 1,
+            tile: TILE,
+            window: flash.window,
+            splits: 1,
+            max_splits: 1,
+            newest_apart: false,
+        },
         heads_per_group: flash.heads_per_group,
         words_ahead: 1,
         input_stride: flash.input_stride,

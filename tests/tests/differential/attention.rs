@@ -17,7 +17,7 @@ use super::*;
 const F16_TOLERANCE: f64 = 1e-3;
 /// Queries and weights hold f16, too.
 const FLASH_TOLERANCE: f64 = 2e-3;
-/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the greatest, in a row of few heads
+/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the largest, in a row of few heads
 /// as much as this.
 const CODES_TOLERANCE: f64 = 4e-3;
 /// The same where queries and weights hold f16: as much as a third of a step more, so that some codes of a row do.
@@ -42,7 +42,7 @@ pub struct Case {
     pub rows: usize,
 }
 
-/// What a case is drawn from besides target, cache and splits. Each field stands for one choice, so that it shrinks by itself.
+/// What a case is generated from besides target, cache and splits. Each field stands for one choice, so that it shrinks by itself.
 #[derive(Clone, Debug)]
 struct Choices {
     heads_per_kv_head: usize,
@@ -253,7 +253,7 @@ impl Case {
                 rows_per_group: if folded { 1 } else { choices.rows_per_group },
                 window: choices.window,
                 splits,
-                room: splits + choices.unused_room,
+                max_splits: splits + choices.unused_room,
                 newest_apart: folded,
             },
             heads_per_group: if gqa >= 8 { 4 } else { gqa },
@@ -272,7 +272,7 @@ impl Case {
         CombineSpec {
             n_heads: self.attention.gqa * self.attention.cache.n_kv_heads,
             head_dim: self.attention.cache.head_dim,
-            room: self.attention.split.room,
+            max_splits: self.attention.split.max_splits,
             output_stride: self.attention.output_stride,
             output: self.attention.output,
             lanes: self.combine_lanes,
@@ -316,8 +316,8 @@ impl Case {
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
-        let room = self.decode.as_ref().map_or(self.attention.split.room, |decode| decode.split.room);
-        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, room);
+        let max_splits = self.decode.as_ref().map_or(self.attention.split.max_splits, |decode| decode.split.max_splits);
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, max_splits);
         let q_len = self.rows * self.attention.output_stride;
         let next = self.decode.as_ref().and_then(|decode| decode.fused_tail.as_ref());
         let next_weights = next.map_or(Vec::new(), |next| packed(rng, &next.layout));
@@ -335,7 +335,7 @@ impl Case {
             Role::Values => Operand::Values,
             Role::Partials | Role::Exchange => Operand::Out { id: PARTIALS, words: partials },
             Role::CompletionCounters => Operand::Arrivals,
-            Role::SyncCounters => Operand::Chain,
+            Role::SyncCounters => Operand::SyncCounters,
             Role::Output if kernel == EMBED => Operand::Out { id: EMBED, words: self.rows * heads.input_stride },
             Role::Input if kernel == HEADS || self.attention.prologue.is_some() => {
                 Operand::Out { id: EMBED, words: self.rows * heads.input_stride }
@@ -434,7 +434,8 @@ impl Case {
             };
             let (device, expected) = (maxima_bounded(&found[&PARTIALS]), maxima_bounded(&twin));
             assert_same(&format!("partial results of {what}"), &device, &expected, tolerance);
-            let used = partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.room);
+            let used =
+                partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.max_splits);
             twin = vec![POISON.to_bits(); q_len];
             let partials = floats(&found[&PARTIALS][..used]);
             combine::twin(&self.combine(), &partials, self.n_rows, &mut twin);

@@ -1,5 +1,5 @@
 //! Random cases with shrinking: strategies give valid specs only, and of a kernel that fails, the smallest case that was found to
-//! fail is shown. Each run has the same cases; `UNICORN_CASES=10` draws ten times as many, and those are others.
+//! fail is shown. Each run has the same cases; `UNICORN_CASES=10` generates ten times as many, and those are others.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 const MOST_TRIES_TO_SHRINK: u32 = 200;
 const MOST_MS_TO_SHRINK: u32 = 60_000;
 
-/// Draws `count` cases and runs `check` on each, with a generator for its data; `name` seeds both.
+/// Generates `count` cases and runs `check` on each, with a generator for its data; `name` seeds both.
 ///
 /// # Panics
 /// If a check does.

@@ -1,4 +1,4 @@
-//! A dispatch that waits in vain for the one before it: it gives up, the sampler says so, and the step runs again with
+//! A dispatch that waits in vain for the one before it: it gives up, the sampler reports it, and the step runs again with
 //! barriers. That dispatches which do count each other give the same results is tested with each kernel.
 
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
@@ -28,14 +28,21 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
     };
     let logits = Operand::Out { id: 0, words: vocab };
     let zeros = Operand::floats(&vec![0.0; vocab]);
-    // The sum claims a place in the chain, and counts nothing.
-    let sum = vec![Operand::Step, zeros.clone(), logits.clone(), zeros, Operand::Chain];
+    // The sum has a counter, and never increments it.
+    let sum = vec![Operand::Step, zeros.clone(), logits.clone(), zeros, Operand::SyncCounters];
     let mut launch = launch(&target, KernelSpec::Elementwise(copy), sum, 1);
     let words = stored_rows(&mut rng, input, [1, cols, cols]);
-    let operands =
-        vec![Operand::Step, Operand::Bytes(weights.clone()), logits.clone(), Operand::words(&words), Operand::Chain];
+    let operands = vec![
+        Operand::Step,
+        Operand::Bytes(weights.clone()),
+        logits.clone(),
+        Operand::words(&words),
+        Operand::SyncCounters,
+    ];
     launch.steps.push((KernelSpec::MatMul(matmul), operands));
-    launch.steps.push((KernelSpec::Sample(sample), vec![Operand::Step, logits, Operand::Drawn, Operand::ChainSlots]));
+    launch
+        .steps
+        .push((KernelSpec::Sample(sample), vec![Operand::Step, logits, Operand::Samples, Operand::SyncCounterSlots]));
     let x = decode_row(input, &words, cols);
     let mut decoded = vec![0f32; cols];
     let mut products: Vec<f32> = Vec::new();
@@ -43,10 +50,10 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
         layout.decode_row(&weights, row, &mut decoded);
         products.push(decoded.iter().zip(&x).map(|(w, x)| w * x).sum());
     }
-    let greatest = products.iter().copied().fold(f32::MIN, f32::max);
+    let largest = products.iter().copied().fold(f32::MIN, f32::max);
     for barriers in [false, true] {
         let (sampled, recoveries) = launch.sample_and_recover(vocab, barriers);
-        assert_eq!(products[sampled.token as usize], greatest);
+        assert_eq!(products[sampled.token as usize], largest);
         let stalls = recoveries.iter().filter(|one| one.cause.contains("waiting for the dispatch before")).count();
         assert_eq!((recoveries.len(), stalls), if barriers { (0, 0) } else { (1, 1) }, "{recoveries:?}");
         assert!(recoveries.iter().all(|one| one.barriers), "{recoveries:?}");

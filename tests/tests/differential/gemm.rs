@@ -97,7 +97,7 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
     })
 }
 
-/// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that a target knows to keep
+/// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that are known to keep
 /// them so.
 #[test]
 fn weights_from_registers() {

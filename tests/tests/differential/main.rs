@@ -4,7 +4,7 @@
 mod alternatives;
 mod attention;
 mod cases;
-mod chain;
+mod counter_sync;
 mod gemm;
 mod matmul;
 mod norm;
@@ -293,7 +293,7 @@ fn elementwise_operations() {
 }
 
 #[test]
-fn sampling_draws_what_the_twin_draws() {
+fn sampling_is_that_of_the_twin() {
     let targets = targets();
     let where_from = (0..targets.len(), select(vec![17, 320, 1003, 5000usize]));
     let temperature = prop_oneof![1 => Just(0.0), 5 => 0.2..1.5f32];
@@ -333,7 +333,7 @@ fn sampling_draws_what_the_twin_draws() {
                 vec![Operand::Step, Operand::floats(&logits), buffer.clone(), zeros],
                 1,
             );
-            one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Drawn]));
+            one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Samples]));
             one.tokens = history.clone();
             let found = one.sample(vocab, &sampling);
             let sampler = Sampler {
@@ -347,9 +347,9 @@ fn sampling_draws_what_the_twin_draws() {
                 ..Sampler::default()
             };
             let mut twin_logits = logits.clone();
-            let draw = sample::twin(&sampler, &history, &mut twin_logits);
-            assert_eq!(found.token, draw.token, "{sampling:?}, vocab {vocab}");
-            assert_eq!(found.candidates as usize, draw.candidates.len(), "{sampling:?}, vocab {vocab}");
+            let expected = sample::twin(&sampler, &history, &mut twin_logits);
+            assert_eq!(found.token, expected.token, "{sampling:?}, vocab {vocab}");
+            assert_eq!(found.candidates as usize, expected.candidates.len(), "{sampling:?}, vocab {vocab}");
             assert_eq!(found.logit, twin_logits[found.token as usize], "{sampling:?}");
         },
     );

@@ -218,7 +218,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
         Role::NormWeight => Operand::quads(&norm_weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
         Role::Bias => Operand::floats(&bias),
-        Role::SyncCounters => Operand::Chain,
+        Role::SyncCounters => Operand::SyncCounters,
         other => panic!("a matmul has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();

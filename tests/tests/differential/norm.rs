@@ -90,7 +90,7 @@ pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut Std
         Role::Sum => Operand::Out { id: 1, words: n_rows * stride },
         Role::NormWeight => Operand::quads(&weight),
         Role::PostNormWeight => Operand::quads(&post_weight),
-        Role::SyncCounters => Operand::Chain,
+        Role::SyncCounters => Operand::SyncCounters,
         other => panic!("a norm has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();

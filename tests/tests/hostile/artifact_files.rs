@@ -160,7 +160,7 @@ fn a_flipped_bit_in_header_or_table_is_found() {
     }
 }
 
-/// No bit of the file may change unseen, not even one that nobody needs.
+/// No bit of the file may change unseen, not even an unused one.
 #[test]
 fn a_flipped_bit_between_sections_is_found() {
     let (metadata, len) = section_of(sound_artifact(), SectionKind::Metadata);

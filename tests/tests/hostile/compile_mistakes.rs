@@ -1,4 +1,4 @@
-//! What people give to `unicorn-compile` that is no model, and what they are told: what it is, and the command to type next.
+//! What people give to `unicorn-compile` that is no model, and the error: what it is, and the command to type next.
 
 use std::path::Path;
 use std::process::Command;

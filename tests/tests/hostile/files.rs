@@ -1,4 +1,4 @@
-//! The files in `tests/hostile/`: each is the smallest sound file with the one change that its name tells.
+//! The files in `tests/hostile/`: each is the smallest sound file with the one change that its name describes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -255,7 +255,7 @@ fn a_text_that_does_not_fit() {
     }
 }
 
-/// A log on a full disk: what would be told there stops nobody.
+/// A log on a full disk: what cannot be logged stops nothing.
 #[test]
 fn a_stderr_that_takes_nothing() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());

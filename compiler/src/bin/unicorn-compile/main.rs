@@ -77,7 +77,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let source = match (&args.model, &args.synthetic) {
         (Some(model), _) => Source::Model(model),
         (None, Some(config)) => Source::Synthetic(config),
-        (None, None) => unreachable!("clap wants one of them"),
+        (None, None) => unreachable!("clap requires one of them"),
     };
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);

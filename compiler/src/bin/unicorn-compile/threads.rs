@@ -53,7 +53,7 @@ pub fn start_pool_here() {
     }
 }
 
-/// rayon panics when it can start fewer threads than it wants. It is told to want those that are there, waiting for it.
+/// rayon panics when it can start fewer threads than it requests. It is set to those that are there, waiting for it.
 fn start_pool() -> usize {
     let mut waiting: Vec<mpsc::Sender<ThreadBuilder>> =
         (0..wanted_threads()).map_while(|_| waiting_thread().ok()).collect();
@@ -79,8 +79,8 @@ fn waiting_thread() -> io::Result<mpsc::Sender<ThreadBuilder>> {
 
 /// As many as rayon would start by itself.
 fn wanted_threads() -> usize {
-    let asked = env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
-    asked.filter(|&count| count > 0).unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+    let requested = env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
+    requested.filter(|&count| count > 0).unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Architecture {
 /// Makes the config.json; `tokenizer` gives its token ids.
 ///
 /// # Errors
-/// When a key is missing or has another type than it should, or when the metadata asks for what we do not do.
+/// When a key is missing or has another type than it should, or when the metadata requires what we do not do.
 pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &TokenizerSection) -> Result<Json> {
     let keys = Keys { gguf, architecture };
     keys.refuse_unknown_graphs()?;
@@ -137,7 +137,7 @@ fn qwen3_fields(gguf: &Gguf) -> Map<String, Json> {
 
 fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let is_gemma2 = keys.architecture == Architecture::Gemma2;
-    // GGUF has no key for the scale of q·k. The 27B models alone do not use the head's size, and llama.cpp knows them
+    // GGUF has no key for the scale of q·k. The 27B models alone do not use the head's size, and llama.cpp recognises them
     // by their number of layers.
     let is_27b = sizes.layers == if is_gemma2 { 46 } else { 62 };
     let query_pre_attn_scalar = if is_27b { sizes.hidden / sizes.heads } else { sizes.head_dim };

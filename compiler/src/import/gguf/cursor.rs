@@ -41,7 +41,7 @@ impl<'a> Cursor<'a> {
 
     pub fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
         let taken = self.take(N as u64, what)?;
-        Ok(taken.try_into().expect("take gives as many bytes as were asked for"))
+        Ok(taken.try_into().expect("take gives as many bytes as were requested"))
     }
 
     /// The next `len_bytes` bytes. The length may be the file's own claim, so it is compared before it is used.

@@ -22,7 +22,7 @@ pub enum Value<'a> {
     Array(Array<'a>),
 }
 
-/// Elements stay in the file's bytes until they are asked for; they were checked when the array was read.
+/// Elements stay in the file's bytes until they are requested; they were checked when the array was read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     element: ElementType,

@@ -120,7 +120,7 @@ mod tests {
     fn a_second_process_waits_for_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let cached = cached(&folder.path().join("models"), "1");
-        let first = cached.lock(|| panic!("nobody else has it")).unwrap();
+        let first = cached.lock(|| panic!("no other process has it")).unwrap();
         std::thread::scope(|scope| {
             let (waits, waiting) = std::sync::mpsc::channel();
             let second = scope.spawn(|| cached.lock(move || waits.send(()).unwrap()).is_ok());

@@ -26,7 +26,7 @@ impl LateBar {
     pub fn new(template: &str) -> LateBar {
         let style = ProgressStyle::with_template(template).expect("the template is a constant");
         let bar = progress_bar().with_style(style);
-        // Hidden anyway: stderr is no terminal, or the user asked for quiet.
+        // Hidden anyway: stderr is no terminal, or the user requested quiet.
         let waiting = if bar.is_hidden() { None } else { show_later(&bar) };
         LateBar { bar, waiting }
     }

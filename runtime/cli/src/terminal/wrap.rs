@@ -11,7 +11,7 @@ pub struct Wrapper {
     word: String,
     /// Columns of `word`.
     word_columns: usize,
-    /// The beginning of the line, as far as it tells whether this is the fence of a code block.
+    /// The beginning of the line, as far as needed to recognise the fence of a code block.
     line_start: String,
     /// Within a code block, lines are left as they are.
     in_code: bool,

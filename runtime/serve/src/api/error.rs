@@ -55,8 +55,8 @@ impl ApiError {
     }
 
     /// A model's name other than that of the model that is served.
-    pub(crate) fn unknown_model(asked: &str, served: &str) -> ApiError {
-        let message = format!("expected {served:?}, found {asked:?}");
+    pub(crate) fn unknown_model(requested: &str, served: &str) -> ApiError {
+        let message = format!("expected {served:?}, found {requested:?}");
         ApiError {
             status: StatusCode::NOT_FOUND,
             code: Some("model_not_found"),

@@ -172,11 +172,11 @@ impl Fields {
 
     /// An error unless the parameter is left out, null, or has the value that has no effect.
     fn accept_only(&mut self, name: &str, no_effect: &Value) -> Result<(), ApiError> {
-        let asked = self.0.remove(name).filter(|value| !value.is_null());
+        let requested = self.0.remove(name).filter(|value| !value.is_null());
         // 0 and 0.0 are one number.
         let has_no_effect =
             |value: &Value| value == no_effect || (value.is_number() && value.as_f64() == no_effect.as_f64());
-        match asked.filter(|value| !has_no_effect(value)) {
+        match requested.filter(|value| !has_no_effect(value)) {
             None => Ok(()),
             Some(value) => Err(ApiError::parameter(name, format!("not supported here, found {}", quoted(&value)))),
         }
@@ -200,14 +200,14 @@ fn quoted(value: &Value) -> String {
 fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let mut max_tokens = None;
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
-        let asked: Option<i64> = fields.take(name, COUNT)?;
-        if let Some(found) = asked.filter(|asked| *asked != -1 && *asked <= 0) {
+        let requested: Option<i64> = fields.take(name, COUNT)?;
+        if let Some(found) = requested.filter(|requested| *requested != -1 && *requested <= 0) {
             return Err(ApiError::parameter(name, format!("expected {COUNT}, found {found}")));
         }
-        max_tokens = max_tokens.or(asked);
+        max_tokens = max_tokens.or(requested);
     }
     // No context has more tokens than u32::MAX.
-    Ok(max_tokens.filter(|asked| *asked != -1).map(|asked| asked.min(u32::MAX.into()) as u32))
+    Ok(max_tokens.filter(|requested| *requested != -1).map(|requested| requested.min(u32::MAX.into()) as u32))
 }
 
 /// Sampling parameters without the seed.

@@ -41,8 +41,8 @@ fn check(options: &Options, clock: &Clock, device: Option<&str>, name: &'static 
     let begin = Instant::now();
     let result = clock.run(&mut command);
     let passed = result.is_ok();
-    let said = result.unwrap_or_else(|problem| problem);
-    let words = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let words = if passed { words.trim().to_owned() } else { said };
+    let output = result.unwrap_or_else(|problem| problem);
+    let words = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let words = if passed { words.trim().to_owned() } else { output };
     Check { name, passed, seconds: begin.elapsed().as_secs_f64(), words }
 }

@@ -49,12 +49,12 @@ impl Clock {
             // It may end by itself just now; either way it is gone afterwards.
             let _ = (child.kill(), child.wait());
         }
-        let (said, complained) = (text(&out), text(&errors));
+        let (stdout, stderr) = (text(&out), text(&errors));
         let _ = (std::fs::remove_file(&out), std::fs::remove_file(&errors));
         match status {
-            Some(status) if status.success() => Ok(said),
-            Some(status) => Err(format!("{status}: {}", last_lines(&(said + &complained)))),
-            None => Err(format!("stopped after {} s: {}", limit.as_secs(), last_lines(&complained))),
+            Some(status) if status.success() => Ok(stdout),
+            Some(status) => Err(format!("{status}: {}", last_lines(&(stdout + &stderr)))),
+            None => Err(format!("stopped after {} s: {}", limit.as_secs(), last_lines(&stderr))),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Options {
         };
         let mut with_llama = true;
         let arguments: Vec<String> = arguments.collect();
-        // First, so that what is asked for by name counts, wherever it stands.
+        // First, so that what is requested by name counts, wherever it stands.
         if arguments.iter().any(|argument| argument == "--quick") {
             options.quick = true;
             options.repetitions = 1;

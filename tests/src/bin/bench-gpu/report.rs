@@ -72,7 +72,7 @@ impl Report {
         &mut self.lines[index]
     }
 
-    /// The greatest depth at which a shape was measured: less than was asked for where the model is not made for it.
+    /// The largest depth at which a shape was measured: less than was requested where the model is not made for it.
     pub fn deepest(&self, shape: &str) -> Option<u64> {
         let lines = self.lines.iter().filter(|line| line.shape == shape);
         lines.filter_map(|line| if let Test::Decode { depth } = line.test { Some(depth) } else { None }).max()

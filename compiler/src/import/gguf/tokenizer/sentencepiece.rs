@@ -52,7 +52,7 @@ pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
 /// What SentencePiece writes for a space.
 const SPACE: &str = "▁";
 
-/// Every pair of tokens whose whole is a token. SentencePiece knows no list of merges: it merges the neighbours whose
+/// Every pair of tokens whose whole is a token. SentencePiece has no list of merges: it merges the neighbours whose
 /// whole has the best score, and that is the order of this list. Pairs of equal score go by length, longest first.
 fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
     let scores = vocabulary.scores(gguf)?;

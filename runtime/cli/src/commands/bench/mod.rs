@@ -55,11 +55,11 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
 }
 
 /// Whether the artifact decodes so many sequences in one step.
-pub fn check_sequences(model: &Model, asked: u32) -> Result<(), CliError> {
+pub fn check_sequences(model: &Model, requested: u32) -> Result<(), CliError> {
     let most = model.batch_rows().max(1);
-    if asked > most {
+    if requested > most {
         return Err(CliError::new(format!(
-            "artifact decodes at most {most} sequences in one step, found {asked} in -s"
+            "artifact decodes at most {most} sequences in one step, found {requested} in -s"
         )));
     }
     Ok(())

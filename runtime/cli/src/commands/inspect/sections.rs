@@ -10,7 +10,7 @@ use crate::report::text::printable;
 use unicorn_artifact::account::size;
 
 impl Inspection<'_> {
-    /// These sections, in the order in which they were asked for.
+    /// These sections, in the order in which they were requested.
     pub(super) fn sections(&self, sections: &[Section]) -> String {
         sections.iter().map(|section| self.section(*section)).collect::<Vec<_>>().join("\n")
     }
@@ -179,14 +179,14 @@ impl Inspection<'_> {
                 0 => "any subgroup size".to_owned(),
                 size => format!("subgroup size {size}"),
             };
-            let mut wants = vec![subgroups];
-            wants.extend(target.vendor_id.map(|vendor| format!("vendor {vendor:#06x}")));
+            let mut requirements = vec![subgroups];
+            requirements.extend(target.vendor_id.map(|vendor| format!("vendor {vendor:#06x}")));
             if !target.name_contains.is_empty() {
-                wants.push(format!("devices named {}", target.name_contains.join(" or ")));
+                requirements.push(format!("devices named {}", target.name_contains.join(" or ")));
             }
-            wants.push(format!("{} of shared memory", size(target.shared_memory_bytes.into())));
-            wants.push(format!("workgroups of {}", target.workgroup_invocations));
-            lines += &format!("  {}: {}\n", printable(target.name), printable(&wants.join(", ")));
+            requirements.push(format!("{} of shared memory", size(target.shared_memory_bytes.into())));
+            requirements.push(format!("workgroups of {}", target.workgroup_invocations));
+            lines += &format!("  {}: {}\n", printable(target.name), printable(&requirements.join(", ")));
             lines += &format!("  pipelines: {}\n", printable(&target.pipelines.join(", ")));
             let programs: Vec<Vec<String>> = target
                 .programs

@@ -22,7 +22,7 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
     if let Some(endpoint) = &endpoint {
         eprintln!("serving metrics at http://{}/metrics", endpoint.address());
     }
-    let nobody = monitor.location().to_string();
+    let if_none = monitor.location().to_string();
     // The terminal and the metrics show the same sample.
     let mut take_sample = || {
         let sample = monitor.sample(Instant::now());
@@ -34,18 +34,18 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
     let n_samples = args.count.map_or(u64::MAX, u64::from);
     let pause = Duration::from_millis(args.interval_ms.into());
     if args.json {
-        let mut said = false;
+        let mut noted = false;
         return each(n_samples, pause, || {
             let sample = take_sample();
-            if sample.processes.is_empty() && !std::mem::replace(&mut said, true) {
-                note(&nobody);
+            if sample.processes.is_empty() && !std::mem::replace(&mut noted, true) {
+                note(&if_none);
             }
             print_json(&sample)
         });
     }
     if io::stdout().is_terminal() {
         let mut terminal = ratatui::try_init().map_err(terminal_error)?;
-        let shown = show(&mut take_sample, &nobody, &mut terminal, pause, n_samples);
+        let shown = show(&mut take_sample, &if_none, &mut terminal, pause, n_samples);
         ratatui::restore();
         return shown.map_err(terminal_error);
     }
@@ -73,7 +73,7 @@ fn each(times: u64, pause: Duration, mut work: impl FnMut() -> Result<(), CliErr
 
 fn show(
     take_sample: &mut impl FnMut() -> Sample,
-    nobody: &str,
+    if_none: &str,
     terminal: &mut DefaultTerminal,
     pause: Duration,
     n_samples: u64,
@@ -81,7 +81,7 @@ fn show(
     for _ in 0..n_samples {
         let begin = Instant::now();
         let sample = take_sample();
-        terminal.draw(|frame| view::draw(frame, &sample, nobody))?;
+        terminal.draw(|frame| view::draw(frame, &sample, if_none))?;
         loop {
             let left = pause.saturating_sub(begin.elapsed());
             if !event::poll(left)? {
@@ -90,7 +90,7 @@ fn show(
             match event::read()? {
                 Event::Key(key) if is_end(key.code, key.modifiers) => return Ok(()),
                 Event::Resize(..) => {
-                    terminal.draw(|frame| view::draw(frame, &sample, nobody))?;
+                    terminal.draw(|frame| view::draw(frame, &sample, if_none))?;
                 }
                 _ => {}
             }

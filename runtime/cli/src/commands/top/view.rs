@@ -14,8 +14,8 @@ use unicorn_artifact::account::size;
 /// Lines of one GPU's block, its border included.
 const GPU_LINES: u16 = 6;
 
-/// `nobody` stands in the table of processes while there is none.
-pub fn draw(frame: &mut Frame<'_>, sample: &Sample, nobody: &str) {
+/// `if_none` stands in the table of processes while there is none.
+pub fn draw(frame: &mut Frame<'_>, sample: &Sample, if_none: &str) {
     let gpus = sample.gpus.iter().map(|_| Constraint::Length(GPU_LINES));
     let parts: Vec<Constraint> = gpus.chain([Constraint::Min(3), Constraint::Length(1)]).collect();
     let areas = Layout::vertical(parts).split(frame.area());
@@ -26,7 +26,7 @@ pub fn draw(frame: &mut Frame<'_>, sample: &Sample, nobody: &str) {
     match sample.processes.as_slice() {
         [] => {
             let block = Block::bordered().title(" unicorn-run ");
-            frame.render_widget(Paragraph::new(nobody).wrap(Wrap { trim: true }).block(block), rest[0]);
+            frame.render_widget(Paragraph::new(if_none).wrap(Wrap { trim: true }).block(block), rest[0]);
         }
         processes => draw_processes(frame, rest[0], processes),
     }
