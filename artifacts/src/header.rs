@@ -11,7 +11,7 @@ use crate::error::ParseError;
 /// First bytes of every artifact.
 pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
-pub const VERSION_MAJOR: u16 = 7;
+pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
 pub const VERSION_MINOR: u16 = 0;
 /// Length of the header.

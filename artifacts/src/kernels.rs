@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::device_class::DeviceClass;
 use crate::modules::ModuleSet;
 
 /// What a workgroup of [`TargetKernels::reads`] reads at a time.
@@ -38,13 +39,13 @@ pub struct TargetKernels {
     pub fragments: Option<u32>,
 }
 
-/// Which devices a target is for, in Vulkan's terms. The runtime takes the first target in the file that fits.
+/// Which devices a target is for: classes that it was made for, and what its kernels require in Vulkan's terms. The runtime
+/// takes the first target in the file that fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetMatch {
-    /// PCI vendor; `None`: any.
-    pub vendor_id: Option<u32>,
-    /// One of these must be part of the device's name, in any case; empty: any.
-    pub name_contains: Vec<String>,
+    /// The device must belong to one of these; empty: any. A target that was asked for by name also runs on devices of other
+    /// classes that meet its requirements.
+    pub classes: Vec<DeviceClass>,
     /// Subgroup size that the kernels were made for; 0: they use none.
     pub subgroup_size: u32,
     /// Workgroup memory that kernels use at most.

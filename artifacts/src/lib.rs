@@ -23,6 +23,7 @@ pub mod account;
 pub mod amount;
 pub mod budget;
 pub mod codec;
+pub mod device_class;
 pub mod error;
 pub mod fit;
 pub mod hash;
@@ -49,6 +50,7 @@ pub mod write;
 
 pub use account::{Account, TierAccount};
 pub use budget::Budget;
+pub use device_class::DeviceClass;
 pub use error::ParseError;
 pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,

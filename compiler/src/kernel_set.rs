@@ -24,7 +24,7 @@ pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dy
     let mut compiled: Vec<(&Target, BTreeMap<&KernelSpec, Module>)> = Vec::new();
     for (selected, programs) in selection.targets.iter().zip(programs) {
         let target = &selected.target;
-        // Targets that differ in their tiles alone have most kernels in common.
+        // Targets that differ in their tiles, or in what they lack, have most kernels in common.
         let alike = compiled.iter().position(|(other, _)| target.emits_like(other));
         let alike = alike.unwrap_or_else(|| {
             compiled.push((target, BTreeMap::new()));
@@ -32,8 +32,8 @@ pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dy
         });
         let modules = &mut compiled[alike].1;
         let specs = selected.kernels.iter().flat_map(|kernel| [&kernel.spec].into_iter().chain(&kernel.alternatives));
-        let new: BTreeMap<&KernelSpec, ()> =
-            specs.filter(|spec| !modules.contains_key(spec)).map(|spec| (spec, ())).collect();
+        let is_there = |spec: &&KernelSpec| modules.get(spec).is_some_and(|module| target.allows(&module.needs));
+        let new: BTreeMap<&KernelSpec, ()> = specs.filter(|spec| !is_there(spec)).map(|spec| (spec, ())).collect();
         let new: Vec<&KernelSpec> = new.into_keys().collect();
         modules.extend(compile(&new, target)?);
         targets.push(store(selected, programs, modules)?);

@@ -101,7 +101,7 @@ pub use unicorn_artifact::view::is_artifact;
 pub use unicorn_artifact::{Account, Budget, Kernels, MachinePlan, Plan, Reader, Tier, TierAccount, TierPlan};
 pub use unicorn_kernels::KvFormat;
 pub use unicorn_spirv::Target;
-pub use unicorn_spirv::target::{by_name as target_by_name, presets as targets};
+pub use unicorn_spirv::target::{by_name as target_by_name, defaults as default_targets, presets as targets};
 
 /// Where the weights come from.
 #[derive(Clone, Copy, Debug)]

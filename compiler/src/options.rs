@@ -45,7 +45,7 @@ impl Default for CompileOptions {
     fn default() -> CompileOptions {
         CompileOptions {
             policy: FormatPolicy { weights: WeightsOption::Int4, group: 32 },
-            targets: target::presets(),
+            targets: target::defaults(),
             fuse: true,
             kv: KvFormat::F16,
             alternatives: true,

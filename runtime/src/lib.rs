@@ -94,6 +94,15 @@ pub use unicorn_artifact::{
 pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
 pub use vk::instance::{validation_errors, validation_messages};
 
+/// Where a model would lie on a device, from the device's facts alone: for planning without the device. [`Model::load`] follows the
+/// same functions.
+pub mod planning {
+    pub use crate::device::amdgpu::{AmdgpuMemory, MemoryFigures};
+    pub use crate::memory::budget::AvailableMemory;
+    pub use crate::memory::requirements::ContextRequest;
+    pub use crate::memory::residency::{Residency, TierResidency};
+}
+
 /// What the kernel reports about this machine: for diagnosis and monitoring, not needed to run a model. Linux only in effect: without
 /// sysfs and procfs every value is `None`.
 pub mod machine {

@@ -71,14 +71,17 @@ pub fn workgroup_invocations(module: &Module) -> Option<u64> {
 }
 
 fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
-    match workgroup_invocations(module) {
-        Some(size) if size <= target.workgroup_invocations as u64 => Ok(()),
-        found => Err(mismatch(
-            "workgroup size",
-            format!("at most {} invocations", target.workgroup_invocations),
-            format!("{found:?}"),
-        )),
+    let size = workgroup_invocations(module).unwrap_or(0);
+    if !(1..=target.workgroup_invocations as u64).contains(&size) {
+        let expected = format!("at most {} invocations", target.workgroup_invocations);
+        return Err(mismatch("workgroup size", expected, size));
     }
+    // Vulkan requires it of pipelines with a required subgroup size.
+    let subgroup_size = u64::from(target.subgroup_size);
+    if capabilities(module).contains(&Capability::GroupNonUniform) && !size.is_multiple_of(subgroup_size) {
+        return Err(mismatch("workgroup size", format!("whole subgroups of {subgroup_size}"), size));
+    }
+    Ok(())
 }
 
 /// The runtime may split a dispatch into ranges of workgroups: NumWorkgroups is then that of the range.

@@ -4,6 +4,7 @@
 pub mod abuse;
 pub mod reference;
 
+pub mod devices;
 pub mod models;
 pub mod random_gguf;
 pub mod tiny_model;

@@ -1,4 +1,4 @@
-//! The kernels of target `phoenix`, compiled to real RDNA3 code by RADV on a machine without one: what they cost, what may
+//! The kernels of target `rdna3`, compiled to real RDNA3 code by RADV on a machine without one: what they cost, what may
 //! not be missing in them, and what that says of a step's time.
 //!
 //! ```text

@@ -13,7 +13,7 @@ fn model() -> TinyModel {
 
 #[test]
 fn two_compiles_are_the_same_bytes() {
-    let compile = || Compiled::of(&model(), &options(target::presets(), Vec::new())).artifact();
+    let compile = || Compiled::of(&model(), &options(target::defaults(), Vec::new())).artifact();
     assert_same(&compile(), &compile());
 }
 

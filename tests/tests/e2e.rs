@@ -78,7 +78,7 @@ const F16: Ask = Ask {
 };
 const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
-const INTEGER: Ask = Ask { target: "phoenix", ..INT4 };
+const INTEGER: Ask = Ask { target: "rdna3", ..INT4 };
 
 /// The same without the detour over workgroup memory.
 fn straight_from_lanes(matrices: MatrixTuning) -> MatrixTuning {
@@ -275,7 +275,7 @@ fn register_gemms_run_only_where_lanes_hold_fragments_so() {
     }
     let built = Built::of(&tiny_models()[0], ask);
     let error = built.try_load(1, false).err().expect("a device with other lanes").to_string();
-    assert!(error.contains("otherwise than the kernels of target phoenix"), "{error}");
+    assert!(error.contains("otherwise than the kernels of target rdna3"), "{error}");
 }
 
 /// Of every so-many-th model.

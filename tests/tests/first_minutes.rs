@@ -252,7 +252,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("replan broken.gguf --context 512", &["unicorn-compile broken.gguf -o broken.unicorn"]),
     ("m.unicorn Hello --device 4711", &["device 4711", "this machine has device 0: ", "--device NUMBER"]),
     ("m.unicorn Hello --device GeForce", &["a name that contains \"GeForce\"", "device 0: "]),
-    ("m.unicorn Hello --target phoenix", &["not phoenix, which was requested"]),
+    ("m.unicorn Hello --target rdna3", &["not rdna3, which was requested"]),
     ("empty Hello --target nonsense", &["no target is called nonsense", "\n  generic: "]),
     ("m.unicorn Hello --ctx 999999", &["context must be 1 to ", "found 999999"]),
     ("m.unicorn --json", &["prompt on standard input is empty", "unicorn-run MODEL why is the sky blue"]),

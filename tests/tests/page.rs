@@ -23,7 +23,7 @@ impl Page {
     fn new() -> Page {
         let model = TinyModel { family: Family::Gemma3, layers: 3, sliding_window: Some(64), ..Default::default() };
         let machine = Machine::named("phoenix-32gb").unwrap().plan(&Default::default()).unwrap();
-        let options = with(options(target::presets(), Vec::new()), |options| options.machine = machine);
+        let options = with(options(target::defaults(), Vec::new()), |options| options.machine = machine);
         let artifact = Compiled::of(&model, &options).artifact();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.unicorn");

@@ -30,7 +30,7 @@ fn shape(name: &str) -> PathBuf {
 /// For all targets, as a user's compile.
 fn options_for(machine: &str, budget: &str) -> CompileOptions {
     let machine = Machine::named(machine).unwrap().plan(&budget.parse().unwrap()).unwrap();
-    with(options(target::presets(), Vec::new()), |options| options.machine = machine)
+    with(options(target::defaults(), Vec::new()), |options| options.machine = machine)
 }
 
 fn plan_of(shape_name: &str, options: &CompileOptions) -> Result<Planned, CompileError> {
@@ -238,7 +238,7 @@ proptest! {
         let planned = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();
         let Planned { checkpoint, verified, weights, .. } = &planned;
         let options = SelectOptions { fold, kv, alternatives: false };
-        let selection = Selection::of(verified, &checkpoint.config, weights, &target::presets(), options);
+        let selection = Selection::of(verified, &checkpoint.config, weights, &target::defaults(), options);
         for selected in &selection.targets {
             for program in &selected.programs {
                 assert_written_first(&program.dispatches, &format!("{:?} for {}", program.kind, selected.target.name));

@@ -100,7 +100,7 @@ fn a_benchmark_draws_a_chart() {
 /// A tiny model's artifact.
 fn artifact() -> (TempDir, PathBuf) {
     let model = TinyModel { layers: 2, max_position_embeddings: 128, ..Default::default() };
-    let compiled = Compiled::of(&model, &options(unicorn_spirv::target::presets(), vec![]));
+    let compiled = Compiled::of(&model, &options(unicorn_spirv::target::defaults(), vec![]));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, compiled.artifact()).unwrap();

@@ -28,8 +28,8 @@ const MIXES: u32 = 3;
 const ONE: StepShape = StepShape { rows: 1, batch: false, from_tokens: 0 };
 
 #[test]
-fn any_mix_of_alternatives_of_phoenix_computes_the_same() {
-    any_mix_computes_the_same("phoenix", INTEGER_TOLERANCE);
+fn any_mix_of_alternatives_of_rdna3_computes_the_same() {
+    any_mix_computes_the_same("rdna3", INTEGER_TOLERANCE);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn winners_lie_beside_the_artifact_and_are_used_by_it_alone() {
     };
     assert!(!complaint("generic").contains("tuning"));
     // Another target is another's.
-    let of_another = complaint("phoenix");
+    let of_another = complaint("rdna3");
     assert!(of_another.contains("tuning is not used") && of_another.contains("another artifact"), "{of_another}");
     let text = std::fs::read(&file).expect("it was just written");
     std::fs::write(&file, &text[..text.len() / 2]).expect("it can be written");
@@ -238,7 +238,7 @@ fn artifact() -> (TempDir, PathBuf) {
 }
 
 fn targets() -> [Target; 2] {
-    ["phoenix", "generic"].map(|name| {
+    ["rdna3", "generic"].map(|name| {
         let preset = target::by_name(name).expect("a preset");
         let subgroup_size = if preset.integer_dot { device().subgroup_size } else { preset.subgroup_size };
         let mut target = preset.for_any_device(subgroup_size);

@@ -22,8 +22,8 @@ const SUITE: &str = "sid";
 const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"];
 /// Tests to run there: the program, and parts of the tests' names.
 const TESTS: [(&str, &[&str]); 4] = [
-    ("differential", &["gemm", "flash", "alternatives::of_phoenix"]),
-    ("tune", &["any_mix_of_alternatives_of_phoenix"]),
+    ("differential", &["gemm", "flash", "alternatives::of_rdna3"]),
+    ("tune", &["any_mix_of_alternatives_of_rdna3"]),
     ("e2e", &["register_gemms"]),
     ("filetests", &["valid"]),
 ];

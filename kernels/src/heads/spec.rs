@@ -100,8 +100,8 @@ impl Kernel for HeadsSpec {
 
 impl HeadsSpec {
     fn workgroup(&self) -> usize {
-        // Half a head's pairs at least, whole subgroups at any size.
-        (self.cache.head_dim / 2).next_multiple_of(32).min(128)
+        // Half a head's pairs at least, in whole subgroups.
+        (self.cache.head_dim / 2).next_multiple_of(self.subgroup_size.max(32) as usize).min(128)
     }
 
     fn has(&self, test: impl Fn(&HeadsPart) -> bool) -> bool {

@@ -17,6 +17,7 @@ pub struct AmdgpuMemory {
 /// Size and use of one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFigures {
+    /// Size of the memory.
     pub total_bytes: u64,
     /// Held by all processes together.
     pub used_bytes: u64,

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use unicorn_artifact::{TargetKernels, TargetMatch};
+use unicorn_artifact::{DeviceClass, TargetKernels, TargetMatch};
 
 use crate::device::facts::{DeviceFacts, DeviceKind, f16_matrix};
 use crate::error::LoadError;
@@ -55,7 +55,8 @@ pub fn choose_device<'a>(devices: &'a [DeviceFacts], choice: &DeviceChoice) -> R
     Ok(chosen)
 }
 
-/// The first target that fits the device, or the target named `forced` if that one fits.
+/// The first target that was made for the device and fits it; or the target named `forced`, whatever it was made for, if its
+/// requirements are met.
 ///
 /// # Errors
 /// [`LoadError::NoTarget`] gives for each target what it requires and what the device has.
@@ -68,7 +69,8 @@ pub fn choose_target<'a>(
     for target in targets {
         let misfit = match forced {
             Some(name) if name != target.name => Some(format!("not {name}, which was requested")),
-            _ => misfit(&target.matches, device),
+            Some(_) => unmet_requirement(&target.matches, device),
+            None => misfit(&target.matches, device),
         };
         match misfit {
             None => return Ok(target),
@@ -103,16 +105,24 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// The first requirement of a target that the device does not meet, with both sides of the mismatch; `None` if the target fits.
-/// `wanted` is what an artifact records of a target, or what a compiler says of one that it could make kernels for.
+/// Why a device does not take a target by itself, with both sides of the mismatch; `None` if it does. `wanted` is what an
+/// artifact records of a target, or what a compiler says of one that it could make kernels for.
 pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
-    if let Some(vendor) = wanted.vendor_id.filter(|&vendor| vendor != device.vendor_id) {
-        return Some(format!("made for {}, this device is of {}", vendor_name(vendor), vendor_name(device.vendor_id)));
+    let class = device.class();
+    if !wanted.classes.is_empty() && !class.is_some_and(|class| wanted.classes.contains(&class)) {
+        let made_for: Vec<String> = wanted.classes.iter().map(DeviceClass::to_string).collect();
+        let is = class.map_or("of no class that has targets of its own".into(), |class| class.to_string());
+        return Some(format!("made for {}, this device is {is}", made_for.join(" or ")));
     }
-    let named = wanted.name_contains.iter().any(|part| contains_ignoring_case(&device.name, part));
-    if !named && !wanted.name_contains.is_empty() {
-        return Some(format!("made for devices named {}, this is {}", wanted.name_contains.join(" or "), device.name));
+    let features = &device.features;
+    if wanted.integer_dot_product && features.integer_dot_product && !features.integer_dot_product_accelerated {
+        return Some("an integer dot product takes several instructions on this device".into());
     }
+    unmet_requirement(wanted, device)
+}
+
+/// The first requirement of a target that the device does not meet, with both sides of the mismatch.
+fn unmet_requirement(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     if wanted.subgroup_size != 0 && !device.offers_subgroup_size(wanted.subgroup_size) {
         let (min, max) = (device.min_subgroup_size, device.max_subgroup_size);
         let has = if min == max { max.to_string() } else { format!("{min} to {max}") };
@@ -241,30 +251,40 @@ mod tests {
 
     #[test]
     fn first_fitting_target_wins_and_force_overrides_order() {
-        let device = facts(0, "AMD Radeon 780M (RADV GFX1103_R1)", DeviceKind::Integrated);
-        let phoenix = TargetMatch {
-            vendor_id: Some(0x1002),
-            name_contains: vec!["gfx1103".into()],
-            subgroup_size: 32,
-            ..Default::default()
-        };
+        let mut device = facts(0, "AMD Radeon 680M (RADV REMBRANDT)", DeviceKind::Integrated);
+        (device.features.integer_dot_product, device.features.integer_dot_product_accelerated) = (true, true);
+        let made_for = |class| TargetMatch { classes: vec![class], subgroup_size: 32, ..Default::default() };
+        let wide = TargetMatch { subgroup_size: 128, ..Default::default() };
         let targets = [
-            target("other", TargetMatch { vendor_id: Some(1), ..Default::default() }),
-            target("phoenix", phoenix),
+            target("wide", wide),
+            target("nvidia", made_for(DeviceClass::NvidiaRtx)),
+            target("gcn", TargetMatch { subgroup_size: 64, ..made_for(DeviceClass::Gcn) }),
+            target("rdna2", made_for(DeviceClass::Rdna2)),
             target("generic", TargetMatch::default()),
         ];
-        assert_eq!(choose_target(&targets, &device, None).unwrap().name, "phoenix");
-        assert_eq!(choose_target(&targets, &device, Some("generic")).unwrap().name, "generic");
-        assert!(choose_target(&targets, &device, Some("other")).is_err());
+        assert_eq!(choose_target(&targets, &device, None).unwrap().name, "rdna2");
+        for other in ["generic", "nvidia"] {
+            assert_eq!(choose_target(&targets, &device, Some(other)).unwrap().name, other);
+        }
+        assert!(choose_target(&targets, &device, Some("wide")).is_err());
     }
 
     #[test]
     fn vendors_are_named() {
-        let device = DeviceFacts { vendor_id: 0x10de, ..facts(0, "GPU", DeviceKind::Discrete) };
-        let amd = TargetMatch { vendor_id: Some(0x1002), ..Default::default() };
-        let misfit = misfit(&amd, &device).unwrap();
-        assert_eq!(misfit, "made for AMD (vendor 0x1002), this device is of NVIDIA (vendor 0x10de)");
+        assert_eq!(vendor_name(0x10de), "NVIDIA (vendor 0x10de)");
         assert_eq!(vendor_name(0x4711), "unknown vendor (vendor 0x4711)");
+    }
+
+    #[test]
+    fn a_target_of_another_class_and_slow_dot_products_are_left_to_others() {
+        let mut device = facts(0, "GPU", DeviceKind::Discrete);
+        let rdna3 = TargetMatch { classes: vec![DeviceClass::Rdna3, DeviceClass::Rdna4], ..Default::default() };
+        let found = misfit(&rdna3, &device).unwrap();
+        assert_eq!(found, "made for AMD RDNA 3 or AMD RDNA 4, this device is of no class that has targets of its own");
+        let dot = TargetMatch { integer_dot_product: true, ..Default::default() };
+        device.features.integer_dot_product = true;
+        assert_eq!(misfit(&dot, &device).unwrap(), "an integer dot product takes several instructions on this device");
+        assert_eq!(unmet_requirement(&dot, &device), None);
     }
 
     #[test]
@@ -290,31 +310,34 @@ mod tests {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
         let sums = TargetMatch { int64_atomics: true, ..Default::default() };
         device.features.int64 = true;
-        assert_eq!(misfit(&sums, &device).unwrap(), "needs atomics of 64-bit integers, this device has none");
+        assert_eq!(
+            unmet_requirement(&sums, &device).unwrap(),
+            "needs atomics of 64-bit integers, this device has none"
+        );
         device.features.int64_atomics = true;
-        assert_eq!(misfit(&sums, &device), None);
+        assert_eq!(unmet_requirement(&sums, &device), None);
         let chains = TargetMatch { memory_model_chains: true, ..Default::default() };
         device.features.memory_model = true;
-        assert!(misfit(&chains, &device).unwrap().contains("chains of availability and visibility"));
+        assert!(unmet_requirement(&chains, &device).unwrap().contains("chains of availability and visibility"));
         device.features.memory_model_chains = true;
-        assert_eq!(misfit(&chains, &device), None);
+        assert_eq!(unmet_requirement(&chains, &device), None);
     }
 
     #[test]
     fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
         let wanted = TargetMatch { integer_dot_product: true, matrix_side: 16, ..Default::default() };
-        assert_eq!(misfit(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
+        assert_eq!(unmet_requirement(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
         device.features.integer_dot_product = true;
         device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];
         device.features.memory_model = true;
         assert_eq!(
-            misfit(&wanted, &device).unwrap(),
+            unmet_requirement(&wanted, &device).unwrap(),
             "needs cooperative matrices 16x16x16 f16 -> f32, f16 and the memory model, this device has matrices: 8x8x8 f16 \
              -> f32; f16: false; memory model: true"
         );
         device.features.cooperative_matrix.push("16x16x16 f16 -> f32".into());
         device.features.float16 = true;
-        assert_eq!(misfit(&wanted, &device), None);
+        assert_eq!(unmet_requirement(&wanted, &device), None);
     }
 }

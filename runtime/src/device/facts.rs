@@ -37,6 +37,9 @@ pub struct DeviceFacts {
     pub shared_memory_bytes: u32,
     /// Largest workgroup, in invocations.
     pub workgroup_invocations: u32,
+    /// Warps that a multiprocessor holds (VK_NV_shader_sm_builtins), which tells generations of NVIDIA's GPUs apart; `None` on
+    /// others.
+    pub warps_per_multiprocessor: Option<u32>,
     /// Largest range of one storage buffer binding, in bytes.
     pub storage_range_bytes: u64,
     /// Largest single allocation, in bytes.
@@ -112,6 +115,11 @@ pub struct DeviceFeatures {
     pub storage_16bit: bool,
     /// Packed integer dot products.
     pub integer_dot_product: bool,
+    /// A packed dot product of int8 is one instruction, and not several in its place.
+    pub integer_dot_product_accelerated: bool,
+    /// A packed dot product of int8 with u8 is one instruction. Of AMD's GPUs, those with matrix units have it and the others do
+    /// not, while AMD's own driver lists emulated matrices on both.
+    pub mixed_dot_product_accelerated: bool,
     /// The Vulkan memory model.
     pub memory_model: bool,
     /// Device scope in the Vulkan memory model.
@@ -197,6 +205,8 @@ impl DeviceFeatures {
             ("8-bit storage", self.storage_8bit),
             ("16-bit storage", self.storage_16bit),
             ("integer dot product", self.integer_dot_product),
+            ("accelerated integer dot product", self.integer_dot_product_accelerated),
+            ("accelerated mixed-sign dot product", self.mixed_dot_product_accelerated),
             ("memory model", self.memory_model),
             ("memory model device scope", self.memory_model_device_scope),
             ("memory model chains", self.memory_model_chains),
@@ -267,6 +277,7 @@ pub(crate) mod tests {
             subgroup_arithmetic: true,
             shared_memory_bytes: 64 << 10,
             workgroup_invocations: 1024,
+            warps_per_multiprocessor: None,
             storage_range_bytes: 128 << 20,
             max_allocation_bytes: 4 * GIB,
             heaps: vec![Heap { bytes: 8 * GIB, budget_bytes: None, used_bytes: 0, device_local: true }],

@@ -27,9 +27,18 @@ pub fn rank_memory_types(facts: &DeviceFacts, usage: BufferUse) -> Vec<usize> {
     };
     match usage {
         BufferUse::Resident { tier: Tier::Npu | Tier::Vram, total_bytes } => {
-            // Host-visible device memory saves a copy, but only if its heap holds all of the model's bytes.
-            let fits_window =
-                |kind: &MemoryType| kind.host_visible && facts.heaps[kind.heap].available_bytes() >= total_bytes;
+            // Host-visible device memory saves a copy, but only if its heap holds all of the model's bytes. Where hidden memory would
+            // come from the same heap, nothing is gained by it: RADV on an APU, whose heap may be smaller than the memory.
+            let has_larger_heap = |kind: &MemoryType| {
+                facts
+                    .memory_types
+                    .iter()
+                    .any(|other| other.device_local && facts.heaps[other.heap].bytes > facts.heaps[kind.heap].bytes)
+            };
+            let fits_window = |kind: &MemoryType| {
+                let holds_all = facts.heaps[kind.heap].available_bytes() >= total_bytes;
+                kind.host_visible && (holds_all || kind.device_local && !has_larger_heap(kind))
+            };
             let own = pick(&|kind| kind.device_local && (fits_window(kind) || !kind.host_visible), &|kind| {
                 2 * u32::from(fits_window(kind)) + u32::from(kind.host_coherent)
             });
@@ -94,6 +103,17 @@ pub(crate) mod tests {
         let large = BufferUse::Resident { tier: Tier::Vram, total_bytes: GIB };
         assert_eq!(rank_memory_types(&card(), small), [3, 0]);
         assert_eq!(rank_memory_types(&card(), large), [0]);
+    }
+
+    #[test]
+    fn weights_are_written_in_place_where_all_device_memory_is_one_heap() {
+        // RADV on an APU: two thirds of the memory count as the device's, and more can be allocated.
+        let apu = DeviceFacts {
+            heaps: vec![card().heaps[1], card().heaps[0]],
+            memory_types: vec![kind(1, "d"), kind(0, "vc"), kind(1, "dvc"), kind(0, "vck")],
+            ..facts(0, "apu", DeviceKind::Integrated)
+        };
+        assert_eq!(rank_memory_types(&apu, BufferUse::Resident { tier: Tier::Vram, total_bytes: 30 * GIB }), [2, 0]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! Read in this order:
 //!
 //! - `facts`: what the driver reports about a device
+//! - `class`: which of the GPUs that targets tell apart it is
 //! - `choice`: which device, and which target
 //! - `memory_types`: which memory type a buffer is allocated from
 //! - `sysfs`: small files of the kernel
@@ -16,6 +17,7 @@
 
 pub mod amdgpu;
 pub mod choice;
+mod class;
 pub mod drm_usage;
 pub mod facts;
 pub mod gpu_activity;

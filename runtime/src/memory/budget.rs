@@ -18,6 +18,7 @@ use crate::memory::tier_bytes::TierBytes;
 pub struct AvailableMemory<'a> {
     /// Path of the artifact, for [`InsufficientMemory`].
     pub artifact: &'a Path,
+    /// The device.
     pub facts: &'a DeviceFacts,
     /// The kernel's figures; `None`: it keeps none of this device.
     pub amdgpu: Option<AmdgpuMemory>,

@@ -11,6 +11,7 @@
 //! - `insufficient_memory`: the report of a model that does not fit
 //! - `budget`: what is available, and tier sizes for which a new plan fits
 //! - `context`: the context to load for
+//! - `residency`: which heap each tier lies in
 //! - `kv_pools`: layout of K and V regions in buffers
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
@@ -23,5 +24,6 @@ pub mod insufficient_memory;
 pub mod kv_pages;
 pub mod kv_pools;
 pub mod requirements;
+pub mod residency;
 pub mod tier_bytes;
 pub mod usage;

@@ -1,6 +1,6 @@
 //! Reads [`DeviceFacts`] from the driver.
 
-use ash::{ext, khr, vk};
+use ash::{ext, khr, nv, vk};
 
 use crate::device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 use crate::error::LoadError;
@@ -51,6 +51,7 @@ fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result
         subgroup_arithmetic: false,
         shared_memory_bytes: core.limits.max_compute_shared_memory_size,
         workgroup_invocations: core.limits.max_compute_work_group_invocations,
+        warps_per_multiprocessor: None,
         storage_range_bytes: u64::from(core.limits.max_storage_buffer_range),
         max_allocation_bytes: 0,
         heaps,
@@ -58,8 +59,8 @@ fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result
         features: DeviceFeatures::default(),
     };
     if version >= vk::API_VERSION_1_2 {
-        add_properties(instance, device, extensions, &mut facts);
         facts.features = features(instance, device, extensions)?;
+        add_properties(instance, device, extensions, &mut facts);
     }
     Ok(facts)
 }
@@ -104,14 +105,27 @@ fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: E
     let mut vulkan12 = vk::PhysicalDeviceVulkan12Properties::default();
     let mut subgroup_size = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
     let has_subgroup_size = extensions.core_1_3 || extensions.subgroup_size_control;
+    let mut dot_product = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+    let mut multiprocessors = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
     let mut chain = vk::PhysicalDeviceProperties2::default().push_next(&mut vulkan11).push_next(&mut vulkan12);
     if has_subgroup_size {
         chain = chain.push_next(&mut subgroup_size);
+    }
+    if extensions.core_1_3 || extensions.integer_dot_product {
+        chain = chain.push_next(&mut dot_product);
+    }
+    if extensions.shader_sm_builtins {
+        chain = chain.push_next(&mut multiprocessors);
     }
     // SAFETY: the device has Vulkan 1.2 and every struct in the chain.
     unsafe { instance.raw.get_physical_device_properties2(device, &mut chain) };
     facts.driver = format!("{} {}", text(vulkan12.driver_name_as_c_str()), text(vulkan12.driver_info_as_c_str()));
     facts.uuid = vulkan11.device_uuid;
+    facts.features.integer_dot_product_accelerated = facts.features.integer_dot_product
+        && dot_product.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE;
+    facts.features.mixed_dot_product_accelerated = facts.features.integer_dot_product
+        && dot_product.integer_dot_product4x8_bit_packed_mixed_signedness_accelerated == vk::TRUE;
+    facts.warps_per_multiprocessor = extensions.shader_sm_builtins.then_some(multiprocessors.shader_warps_per_sm);
     facts.subgroup_size = vulkan11.subgroup_size;
     facts.subgroup_arithmetic = vulkan11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
         && vulkan11
@@ -141,6 +155,11 @@ fn features(
     Ok(features)
 }
 
+// Newer than ash's headers: VK_KHR_shader_bfloat16 and VK_EXT_shader_float8.
+const BFLOAT16: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+const FLOAT8_E4M3: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_491_002);
+const FLOAT8_E5M2: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_491_003);
+
 /// Cooperative matrix shapes of subgroup scope.
 fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Result<Vec<String>, Failure> {
     let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
@@ -155,6 +174,9 @@ fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Resu
         vk::ComponentTypeKHR::UINT8 => "u8",
         vk::ComponentTypeKHR::SINT32 => "i32",
         vk::ComponentTypeKHR::UINT32 => "u32",
+        BFLOAT16 => "bf16",
+        FLOAT8_E4M3 => "f8e4m3",
+        FLOAT8_E5M2 => "f8e5m2",
         _ => "other",
     };
     Ok(shapes
@@ -180,6 +202,7 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
         memory_budget: has(ext::memory_budget::NAME),
         host_import: has(ext::external_memory_host::NAME),
         pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
+        shader_sm_builtins: has(nv::shader_sm_builtins::NAME),
     })
 }
 

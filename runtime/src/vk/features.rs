@@ -26,6 +26,7 @@ pub struct Extensions {
     pub memory_budget: bool,
     pub host_import: bool,
     pub pipeline_statistics: bool,
+    pub shader_sm_builtins: bool,
 }
 
 impl FeatureChain {
@@ -106,6 +107,9 @@ impl FeatureChain {
             storage_8bit: is(self.vulkan12.storage_buffer8_bit_access),
             storage_16bit: is(self.vulkan11.storage_buffer16_bit_access),
             integer_dot_product: self.integer_dot_product.is_some_and(|it| is(it.shader_integer_dot_product)),
+            // Properties of the device, read elsewhere, as the shapes of matrices are.
+            integer_dot_product_accelerated: false,
+            mixed_dot_product_accelerated: false,
             memory_model: is(self.vulkan12.vulkan_memory_model),
             memory_model_device_scope: is(self.vulkan12.vulkan_memory_model_device_scope),
             memory_model_chains: is(self.vulkan12.vulkan_memory_model_availability_visibility_chains),

@@ -11,7 +11,7 @@ pub use tuning::{
 use std::collections::BTreeSet;
 
 use rspirv::spirv::Capability;
-use unicorn_artifact::TargetMatch;
+use unicorn_artifact::{DeviceClass, ModuleNeeds, TargetMatch};
 use unicorn_kernels::fragments::Fragment;
 
 /// Facts and tile sizes of one kind of device.
@@ -31,8 +31,10 @@ pub struct Target {
     pub workgroup_invocations: usize,
     /// Parts of the device that run workgroups independently (CUs, SMs, cores).
     pub compute_units: usize,
-    vendor_id: Option<u32>,
-    name_contains: &'static [&'static str],
+    /// Classes of devices that take it by themselves; empty: any that meets its requirements.
+    classes: &'static [DeviceClass],
+    /// Whether artifacts hold it unless targets are named.
+    pub is_default: bool,
     /// Whether the device multiplies four pairs of int8 in one instruction: INT4 and INT8 weights then meet integer activations.
     pub integer_dot: bool,
     /// How matmuls are cut.
@@ -91,12 +93,18 @@ impl Target {
         self.matrix.is_some() || self.counter_sync || self.decode_attention.is_some()
     }
 
-    /// Whether a kernel's SPIR-V is the same for both.
+    /// Whether a kernel's SPIR-V is the same for both, where [`Target::allows`] it for both.
     pub fn emits_like(&self, other: &Target) -> bool {
-        let facts = |target: &Target| {
-            (target.capabilities(), target.keeps_loops, target.subgroup_size, target.workgroup_invocations)
-        };
+        let facts = |target: &Target| (target.integer_dot, target.keeps_loops, target.subgroup_size);
         facts(self) == facts(other)
+    }
+
+    /// Whether a module may need this of the target's devices.
+    pub fn allows(&self, needs: &ModuleNeeds) -> bool {
+        needs.workgroup_invocations as usize <= self.workgroup_invocations
+            && (self.matrix.is_some() || !needs.float16 && needs.matrices.is_empty())
+            && (self.fused_tail.is_some() || !needs.int64)
+            && (self.has_memory_model() || !needs.memory_model)
     }
 
     /// The cooperative matrices whose elements its kernels expect in the lanes that `unicorn_kernels::fragments` draws.
@@ -120,14 +128,13 @@ impl Target {
         if let Some(MatrixTuning { gemm: GemmTuning::Registers(tuning), .. }) = &mut self.matrix {
             tuning.lanes_hold_fragments = false;
         }
-        Target { subgroup_size, vendor_id: None, name_contains: &[], ..self }
+        Target { subgroup_size, classes: &[], ..self }
     }
 
     /// The artifact's record of which devices it is for.
     pub fn matches(&self) -> TargetMatch {
         TargetMatch {
-            vendor_id: self.vendor_id,
-            name_contains: self.name_contains.iter().map(|part| (*part).to_owned()).collect(),
+            classes: self.classes.to_vec(),
             subgroup_size: self.subgroup_size,
             shared_memory_bytes: self.shared_memory_bytes as u32,
             workgroup_invocations: self.workgroup_invocations as u32,
@@ -147,6 +154,11 @@ pub fn by_name(name: &str) -> Option<Target> {
 /// All targets, the more specific first: the runtime takes the first that fits the device.
 pub fn presets() -> Vec<Target> {
     presets::PRESETS.to_vec()
+}
+
+/// The targets of an artifact for which none were named, in the order of [`presets`].
+pub fn defaults() -> Vec<Target> {
+    presets::PRESETS.iter().filter(|target| target.is_default).cloned().collect()
 }
 
 #[cfg(test)]

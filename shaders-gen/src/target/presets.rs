@@ -1,5 +1,6 @@
 //! Every target, as data. A new kind of device is a new row here.
 
+use unicorn_artifact::DeviceClass;
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::matmul::Sharing;
@@ -11,18 +12,44 @@ use super::{
 };
 
 /// The more specific first: the runtime takes the first that fits the device.
-pub(super) const PRESETS: &[Target] = &[PHOENIX, NVIDIA, LLVMPIPE_MESA26, LLVMPIPE, GENERIC];
+pub(super) const PRESETS: &[Target] = &[
+    RDNA4,
+    RDNA3,
+    RDNA2,
+    GCN,
+    NVIDIA,
+    NVIDIA_RTX,
+    INTEL,
+    ADRENO,
+    MALI,
+    LLVMPIPE_MESA26,
+    LLVMPIPE,
+    GENERIC_MATRIX,
+    GENERIC_DOT,
+    GENERIC_SUBGROUP,
+    GENERIC,
+];
 
-const PHOENIX: Target = Target {
-    name: "phoenix",
-    about: "Radeon 780M and its RDNA3 siblings (gfx1103)",
+/// RDNA 3's numbers, until it is measured.
+const RDNA4: Target = Target {
+    name: "rdna4",
+    about: "Radeon RX 9000 (gfx12)",
+    classes: &[DeviceClass::Rdna4],
+    is_default: false,
+    compute_units: 32,
+    ..RDNA3
+};
+
+const RDNA3: Target = Target {
+    name: "rdna3",
+    about: "Radeon 780M, 890M, 8060S and RX 7000 (gfx11), and RX 9000 where there is no rdna4",
     is_measured: false,
     subgroup_size: 32,
     shared_memory_bytes: 32 << 10,
     workgroup_invocations: 256,
     compute_units: 12,
-    vendor_id: Some(0x1002),
-    name_contains: &["780M", "760M", "740M", "PHOENIX", "gfx1103", "HAWK"],
+    classes: &[DeviceClass::Rdna3, DeviceClass::Rdna4],
+    is_default: true,
     integer_dot: true,
     matmul: MatMulTuning {
         tokens_per_lane: 8,
@@ -75,16 +102,36 @@ const PHOENIX: Target = Target {
     decode_attention: None,
 };
 
+/// RDNA 3's numbers without its matrices, until it is measured.
+const RDNA2: Target = Target {
+    name: "rdna2",
+    about: "Radeon 680M, Steam Deck and RX 6000 (gfx10.3): packed dot products, no matrix units",
+    classes: &[DeviceClass::Rdna2],
+    is_default: false,
+    matrix: None,
+    ..RDNA3
+};
+
+const GCN: Target = Target {
+    name: "gcn",
+    about: "Vega and older Radeons (gfx8, gfx9): subgroups of 64",
+    classes: &[DeviceClass::Gcn],
+    is_default: true,
+    subgroup_size: 64,
+    integer_dot: false,
+    ..RDNA2
+};
+
 const NVIDIA: Target = Target {
     name: "nvidia",
-    about: "NVIDIA GPUs with 32-lane subgroups",
+    about: "NVIDIA H100, H200, A100, B200; measured on an H200",
     is_measured: true,
     subgroup_size: 32,
     shared_memory_bytes: 48 << 10,
     workgroup_invocations: 1024,
     compute_units: 132,
-    vendor_id: Some(0x10de),
-    name_contains: &[],
+    classes: &[DeviceClass::NvidiaServer],
+    is_default: true,
     integer_dot: true,
     matmul: MatMulTuning {
         tokens_per_lane: 8,
@@ -125,11 +172,47 @@ const NVIDIA: Target = Target {
     }),
 };
 
+/// Barriers instead of counters, whose order of workgroups was seen on an H200 alone.
+const NVIDIA_RTX: Target = Target {
+    name: "nvidia-rtx",
+    about: "GeForce and RTX from Turing to Blackwell",
+    is_measured: false,
+    compute_units: 48,
+    classes: &[DeviceClass::NvidiaRtx],
+    counter_sync: false,
+    ..NVIDIA
+};
+
+/// No matrices: those of Intel are 8 rows high, which naga does not write.
+const INTEL: Target = Target {
+    name: "intel",
+    about: "Arc and Xe graphics: packed dot products, subgroups of 16",
+    classes: &[DeviceClass::Intel],
+    subgroup_size: 16,
+    compute_units: 20,
+    ..RDNA2
+};
+
+const ADRENO: Target = Target {
+    name: "adreno",
+    about: "Adreno 600 and later: packed dot products, subgroups of 64",
+    classes: &[DeviceClass::Adreno],
+    subgroup_size: 64,
+    ..RDNA2
+};
+
+const MALI: Target = Target {
+    name: "mali",
+    about: "Mali Valhall and later: packed dot products, subgroups of 16",
+    classes: &[DeviceClass::Mali],
+    ..INTEL
+};
+
 const LLVMPIPE_MESA26: Target = Target {
     name: "llvmpipe-mesa26",
     about: "the same from Mesa 26 on, which loads once what all lanes read",
-    // Versions of Mesa are not in a device's name, those of LLVM are.
-    name_contains: &["llvmpipe (LLVM 22", "llvmpipe (LLVM 23", "llvmpipe (LLVM 24"],
+    classes: &[DeviceClass::LlvmpipeMesa26],
+    is_default: false,
     matmul: MatMulTuning { sharing_one: Sharing::Across, ..LLVMPIPE.matmul },
     ..LLVMPIPE
 };
@@ -142,8 +225,8 @@ const LLVMPIPE: Target = Target {
     shared_memory_bytes: 32 << 10,
     workgroup_invocations: 128,
     compute_units: 1,
-    vendor_id: Some(0x1_0005),
-    name_contains: &["llvmpipe"],
+    classes: &[DeviceClass::Llvmpipe, DeviceClass::LlvmpipeMesa26],
+    is_default: true,
     integer_dot: false,
     matmul: MatMulTuning {
         tokens_per_lane: 16,
@@ -172,6 +255,31 @@ const LLVMPIPE: Target = Target {
     decode_attention: None,
 };
 
+const GENERIC_MATRIX: Target = Target {
+    name: "generic-matrix",
+    about: "any device with 16 x 16 matrices of f16, packed dot products and subgroups of 32",
+    classes: &[],
+    is_default: false,
+    compute_units: 32,
+    ..RDNA3
+};
+
+const GENERIC_DOT: Target = Target {
+    name: "generic-dot",
+    about: "any device with packed dot products and subgroups of 32",
+    is_default: true,
+    matrix: None,
+    ..GENERIC_MATRIX
+};
+
+const GENERIC_SUBGROUP: Target = Target {
+    name: "generic-subgroup",
+    about: "any device with subgroups of 32: Apple's, older ones of NVIDIA and Intel",
+    is_default: true,
+    integer_dot: false,
+    ..GENERIC_DOT
+};
+
 const GENERIC: Target = Target {
     name: "generic",
     about: "any Vulkan 1.2 device, within the limits that the specification guarantees",
@@ -180,8 +288,8 @@ const GENERIC: Target = Target {
     shared_memory_bytes: 16 << 10,
     workgroup_invocations: 128,
     compute_units: 8,
-    vendor_id: None,
-    name_contains: &[],
+    classes: &[],
+    is_default: true,
     integer_dot: false,
     matmul: MatMulTuning {
         tokens_per_lane: 8,

@@ -12,7 +12,7 @@ use tests::phoenix::table::{LEGEND, alternatives_table, table};
 use tests::phoenix::{CompiledModel, Kernel, second_start};
 use unicorn_runtime::DeviceFacts;
 
-const TARGET: &str = "phoenix";
+const TARGET: &str = "rdna3";
 const MODELS: [&str; 2] = ["gemma-3-27b", "llama-3-8b"];
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ fn device() -> Result<DeviceFacts, String> {
     let names: Vec<String> = devices.iter().map(|device| format!("{} ({})", device.name, device.driver)).collect();
     let is_phoenix = |device: &DeviceFacts| device.driver.starts_with("radv") && device.name.contains("PHOENIX");
     devices.into_iter().find(is_phoenix).ok_or(format!(
-        "device is missing: expected RADV with RADV_FORCE_FAMILY={TARGET}, found {}; cargo xtask phoenix-report sets it up",
+        "device is missing: expected RADV with RADV_FORCE_FAMILY=phoenix, found {}; cargo xtask phoenix-report sets it up",
         if names.is_empty() { "none".into() } else { names.join(", ") }
     ))
 }

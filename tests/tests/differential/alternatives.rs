@@ -20,8 +20,8 @@ use crate::gemm::check_gemm;
 use crate::{check_matmul, check_norm};
 
 #[test]
-fn of_phoenix() {
-    check_all("phoenix");
+fn of_rdna3() {
+    check_all("rdna3");
 }
 
 #[test]

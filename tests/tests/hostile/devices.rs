@@ -106,6 +106,6 @@ fn a_software_device_is_not_taken_unasked() {
 fn a_target_that_the_artifact_has_not_is_named_beside_those_it_has() {
     let (folder, path) = changed_artifact(|_| ());
     let mut command = program("unicorn-run");
-    command.arg(&path).args(["-p", "text", "--device", &device_name(), "--target", "phoenix"]);
-    assert_refused(&mut command, folder.path(), &["phoenix", "generic", "llvmpipe"]);
+    command.arg(&path).args(["-p", "text", "--device", &device_name(), "--target", "rdna3"]);
+    assert_refused(&mut command, folder.path(), &["rdna3", "generic", "llvmpipe"]);
 }

@@ -30,7 +30,7 @@ pub struct Args {
     /// Number format of the KV cache: int8 holds twice the tokens in the same memory.
     #[arg(long, value_parser = ["f16", "int8"], default_value = "f16")]
     pub kv: String,
-    /// Device kinds to make kernels for, all of them if not given; native: those that this machine's devices run.
+    /// Targets to make kernels for, the common ones if not given; native: those that this machine's devices take.
     #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
     pub targets: Vec<String>,
     #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]

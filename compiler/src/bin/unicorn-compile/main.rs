@@ -18,7 +18,8 @@ use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::{
     CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
-    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, write_text,
+    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, targets,
+    write_text,
 };
 
 fn main() -> ExitCode {
@@ -62,7 +63,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     if !args.targets.is_empty() {
         let native = if args.targets.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
         let is_wanted = |name: &str| args.targets.iter().any(|wanted| wanted == name) || native.contains(&name);
-        options.targets.retain(|target| is_wanted(target.name));
+        options.targets = targets().into_iter().filter(|target| is_wanted(target.name)).collect();
     }
     options.fuse = !args.no_fuse;
     options.alternatives = !args.no_alternatives;

@@ -96,7 +96,7 @@ mod tests {
     fn only_older_versions_of_the_same_source_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (old, new) = (cached(folder.path(), "1"), cached(folder.path(), "2"));
-        let others = ["smol.llvmpipe.02.1.unicorn", "smol.phoenix.01ab.1.unicorn", "smol.llvmpipe.01ab.1.txt"];
+        let others = ["smol.llvmpipe.02.1.unicorn", "smol.rdna3.01ab.1.unicorn", "smol.llvmpipe.01ab.1.txt"];
         let tuning = tuning_file::path_for(old.path());
         for path in others.iter().map(|name| folder.path().join(name)).chain([old.path().into(), new.path().into()]) {
             fs::write(path, "").unwrap();

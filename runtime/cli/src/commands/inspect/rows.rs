@@ -190,8 +190,7 @@ pub fn buffers(plan: &Plan) -> Vec<BufferRow<'_>> {
 #[derive(Serialize)]
 pub struct TargetRow<'a> {
     pub name: &'a str,
-    pub vendor_id: Option<u32>,
-    pub name_contains: &'a [String],
+    pub classes: Vec<String>,
     pub subgroup_size: u32,
     pub shared_memory_bytes: u32,
     pub workgroup_invocations: u32,
@@ -234,8 +233,7 @@ impl<'a> TargetRow<'a> {
         let kv_bytes = decode.map_or(Vec::new(), |program| kernels::kv_bytes(program, plan));
         TargetRow {
             name: &target.name,
-            vendor_id: target.matches.vendor_id,
-            name_contains: &target.matches.name_contains,
+            classes: target.matches.classes.iter().map(ToString::to_string).collect(),
             subgroup_size: target.matches.subgroup_size,
             shared_memory_bytes: target.matches.shared_memory_bytes,
             workgroup_invocations: target.matches.workgroup_invocations,

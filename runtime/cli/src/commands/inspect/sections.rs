@@ -180,9 +180,8 @@ impl Inspection<'_> {
                 size => format!("subgroup size {size}"),
             };
             let mut requirements = vec![subgroups];
-            requirements.extend(target.vendor_id.map(|vendor| format!("vendor {vendor:#06x}")));
-            if !target.name_contains.is_empty() {
-                requirements.push(format!("devices named {}", target.name_contains.join(" or ")));
+            if !target.classes.is_empty() {
+                requirements.push(target.classes.join(" or "));
             }
             requirements.push(format!("{} of shared memory", size(target.shared_memory_bytes.into())));
             requirements.push(format!("workgroups of {}", target.workgroup_invocations));
