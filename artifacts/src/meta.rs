@@ -55,6 +55,8 @@ pub struct Provenance {
     pub options: Vec<(String, String)>,
     /// BLAKE3 of the source's config, weights and tokenizer.
     pub source_hash: [u8; 32],
+    /// The model's numbers in the compiler's own encoding, from which it makes kernels for more targets without the source.
+    pub config: Vec<u8>,
 }
 
 /// What one source tensor became.

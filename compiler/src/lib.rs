@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives the bytes of an artifact other places;
-//! [`export`] writes the weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global
+//! [`retarget`] gives it kernels for more devices; [`export`] writes the weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global
 //! pool, and may be called from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
 //!
 //! Data takes one way, forward only, and each value is made once:
@@ -38,6 +38,7 @@ mod outputs;
 mod prediction;
 mod replan;
 mod report;
+mod retarget;
 
 // The stages, in order. Public for the project's own tests, which look between them; they may change with every version.
 #[doc(hidden)]
@@ -77,7 +78,7 @@ use std::time::Instant;
 use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, Provenance};
 
 use graph::ModelGraph;
-use import::Checkpoint;
+use import::{Checkpoint, ModelConfig};
 use importance::Importance;
 use place::{PlaceRequest, Placement, WeightPlacement};
 use select::Selection;
@@ -94,6 +95,7 @@ pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
 pub use report::{MachineFit, PlanReport, Report, TensorFigures};
+pub use retarget::{Retargeted, retarget};
 pub use weights::{FormatPolicy, WeightsOption};
 
 pub use unicorn_artifact::machine::{Machine, MachineError, MachineTier};
@@ -142,7 +144,7 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     let prediction = Prediction::of(&planned, output);
     prediction.check(output)?;
     progress::check(stages.progress.planned(&prediction))?;
-    let kernels = stages.kernels(&planned)?;
+    let kernels = stages.kernels(&planned.selection, &planned.placement)?;
     let importance = stages.importance(source, &planned, options)?;
     let mut artifact = stages.weights(source, output, &planned, &importance)?;
     let meta = meta(source, &planned, options, &artifact.errors);
@@ -167,8 +169,21 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     let checkpoint = import::open(source)?;
     stages.end(1)?;
 
+    let Design { plain, verified, weights, selection, placement } = design(&checkpoint.config, options, stages)?;
+    Ok(Planned { checkpoint, plain, verified, weights, selection, placement })
+}
+
+/// A [`Planned`] without the model's files: what follows from its numbers.
+pub(crate) struct Design {
+    plain: ModelGraph,
+    verified: VerifiedGraph,
+    weights: PackedWeights,
+    selection: Selection,
+    placement: Placement,
+}
+
+fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -> Result<Design> {
     stages.begin(Stage::Plan, 1)?;
-    let config = &checkpoint.config;
     let plain = graph::build(config);
     let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let verified = fused.verify(config);
@@ -185,7 +200,7 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
         context_tokens: planned_context(options.context_tokens, config.max_positions)?,
     })?;
     stages.end(1)?;
-    Ok(Planned { checkpoint, plain, verified, weights, selection, placement })
+    Ok(Design { plain, verified, weights, selection, placement })
 }
 
 impl Planned {
@@ -194,7 +209,7 @@ impl Planned {
     /// # Errors
     /// When a kernel is more than a target can do, and when `progress` cancels.
     pub fn kernels(&self, progress: &mut dyn Progress) -> Result<Kernels> {
-        Stages::new(progress).kernels(self)
+        Stages::new(progress).kernels(&self.selection, &self.placement)
     }
 }
 
@@ -232,9 +247,9 @@ impl<'a> Stages<'a> {
         if amount > 0 { progress::check(self.progress.advance(amount)) } else { Ok(()) }
     }
 
-    fn kernels(&mut self, planned: &Planned) -> Result<Kernels> {
-        self.begin(Stage::Kernels, planned.selection.targets.len() as u64)?;
-        let kernels = kernel_set::build(&planned.selection, &planned.placement.programs, self.progress)?;
+    fn kernels(&mut self, selection: &Selection, placement: &Placement) -> Result<Kernels> {
+        self.begin(Stage::Kernels, selection.targets.len() as u64)?;
+        let kernels = kernel_set::build(selection, &placement.programs, self.progress)?;
         self.end(0)?;
         Ok(kernels)
     }
@@ -352,8 +367,6 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     let Planned { checkpoint, verified, weights, placement, .. } = planned;
     let config = &checkpoint.config;
     let long = config.ropes.iter().find_map(|rope| rope.long.as_ref());
-    let targets = options.targets_in_order();
-    let targets: Vec<&str> = targets.iter().map(|target| target.name).collect();
     let weights_name = options.policy.weights.name().to_owned();
     Meta {
         model: ModelMeta {
@@ -373,7 +386,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
             options: vec![
                 ("weights".into(), weights_name),
                 ("group".into(), options.policy.group.to_string()),
-                ("targets".into(), targets.join(",")),
+                ("targets".into(), target_names(options)),
                 ("kv".into(), options.kv.name().into()),
                 ("fuse".into(), options.fuse.to_string()),
                 ("alternatives".into(), options.alternatives.to_string()),
@@ -381,9 +394,15 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
                 ("context".into(), placement.plan.planned_context_tokens.to_string()),
             ],
             source_hash: checkpoint.source_hash(),
+            config: config.encode(),
         },
         tensors: report::tensor_reports(checkpoint, verified.graph(), options.policy, errors),
     }
+}
+
+fn target_names(options: &CompileOptions) -> String {
+    let targets = options.targets_in_order();
+    targets.iter().map(|target| target.name).collect::<Vec<_>>().join(",")
 }
 
 /// The folder's name, or the file's without its ending and its number among several.

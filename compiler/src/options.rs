@@ -25,7 +25,7 @@ use unicorn_artifact::Machine;
 pub struct CompileOptions {
     /// Formats of the weight matrices: INT4 in groups of 32.
     pub policy: FormatPolicy,
-    /// Kinds of devices to make kernels for, at least one, each once, in any order: all that are known.
+    /// Kinds of devices to make kernels for, at least one, each once, in any order: the common ones.
     pub targets: Vec<Target>,
     /// Whether operations are merged into fewer kernels: yes. Otherwise one kernel for each plain operation, to check by.
     pub fuse: bool,

@@ -353,7 +353,12 @@ fn meta(vocab_size: usize) -> Meta {
             weight_bytes_per_token: 0,
             synthetic: true,
         },
-        provenance: Provenance { compiler_version: String::new(), options: Vec::new(), source_hash: [0; 32] },
+        provenance: Provenance {
+            compiler_version: String::new(),
+            options: Vec::new(),
+            source_hash: [0; 32],
+            config: Vec::new(),
+        },
         tensors: Vec::new(),
     }
 }

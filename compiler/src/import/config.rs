@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+use unicorn_artifact::codec;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
     Silu,
     /// GELU by its tanh approximation (`gelu_pytorch_tanh`).
@@ -13,7 +16,7 @@ pub enum Activation {
 /// Rotary embedding of one kind of layer. Angle of pair `i` at position `p` is `p * inv_freq[i]`; cos and sin are
 /// multiplied by `attention_factor`. Pair `i` is dimensions `i` and `i + rotary_dim/2` of a head; dimensions from
 /// `rotary_dim` on are not rotated.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RopeConfig {
     /// rotary_dim / 2 values, computed in f64 as transformers' `rope_utils` does in f32.
     pub inv_freq: Vec<f64>,
@@ -22,13 +25,13 @@ pub struct RopeConfig {
     pub long: Option<LongRope>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongRope {
     pub inv_freq: Vec<f64>,
     pub above_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerConfig {
     /// Attention sees this many tokens, its own included; `None`: all.
     pub window: Option<usize>,
@@ -36,7 +39,7 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
     pub architecture: String,
@@ -109,6 +112,39 @@ impl ModelConfig {
             rope.check(self.head_dim)?;
         }
         Ok(())
+    }
+
+    /// As an artifact keeps it.
+    pub fn encode(&self) -> Vec<u8> {
+        codec::encode(self)
+    }
+
+    /// What [`ModelConfig::encode`] wrote, checked as a config from a model's files is.
+    ///
+    /// # Errors
+    /// When it is something else, or when its numbers belong to no model.
+    pub fn decode(bytes: &[u8]) -> Result<ModelConfig, String> {
+        let config: ModelConfig = codec::decode("config", bytes).map_err(|error| error.to_string())?;
+        for (name, value, most) in [
+            ("hidden size", config.hidden_size, limits::HIDDEN_SIZE),
+            ("intermediate size", config.intermediate_size, limits::INTERMEDIATE_SIZE),
+            ("number of heads", config.n_heads, limits::HEADS),
+            ("number of KV heads", config.n_kv_heads, limits::HEADS),
+            ("head dimension", config.head_dim, limits::HEAD_DIM),
+            ("vocabulary", config.vocab_size, limits::VOCAB_SIZE),
+            ("number of layers", config.layers.len(), limits::LAYERS),
+            ("longest context", config.max_positions, limits::POSITIONS),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(format!("{name} is {value}, expected 1 to {most}"));
+            }
+        }
+        let ropes = config.ropes.len();
+        if let Some(rope) = config.layers.iter().filter_map(|layer| layer.rope).find(|&rope| rope >= ropes) {
+            return Err(format!("a layer has rotary embedding {rope}, expected one of {ropes}"));
+        }
+        config.check()?;
+        Ok(config)
     }
 
     /// Numbers in all of the model's tensors.

@@ -299,7 +299,12 @@ fn meta() -> Meta {
             weight_bytes_per_token: 4 * u64::from(VOCAB),
             synthetic: true,
         },
-        provenance: Provenance { compiler_version: "toy".into(), options: vec![], source_hash: [0; 32] },
+        provenance: Provenance {
+            compiler_version: "toy".into(),
+            options: vec![],
+            source_hash: [0; 32],
+            config: vec![],
+        },
         tensors: vec![],
     }
 }

@@ -74,6 +74,8 @@ pub struct Args {
 pub enum Command {
     /// Give the bytes of an artifact other places; its weights stay as they are
     Replan(ReplanArgs),
+    /// Add kernels for more targets to an artifact, without the model that it was compiled from
+    Retarget(RetargetArgs),
     /// Print a shell's completions, as in: source <(unicorn-compile completions bash)
     Completions {
         /// Shell to print completions for
@@ -103,6 +105,27 @@ pub struct ReplanArgs {
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the sums of the new plan as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct RetargetArgs {
+    /// Artifact that lacks kernels for a device
+    pub artifact: PathBuf,
+    /// Targets to make kernels for besides those that the artifact has; native: those that this machine's devices take
+    #[arg(long = "target", value_name = "NAME", value_parser = target_names(), required = true)]
+    pub targets: Vec<String>,
+    /// Artifact to write [default: the same file, replaced when the new one is whole]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the output file even if it is no artifact
+    #[arg(long)]
+    pub force: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the targets as one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -12,14 +12,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::{Args, Command, NATIVE, ReplanArgs};
+use args::{Args, Command, NATIVE, ReplanArgs, RetargetArgs};
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::{
-    CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
-    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, targets,
-    write_text,
+    CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source, Target,
+    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, retarget,
+    targets, write_text,
 };
 
 fn main() -> ExitCode {
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     threads::start_pool_here();
     let result = match &args.command {
         Some(Command::Replan(args)) => run_replan(args),
+        Some(Command::Retarget(args)) => run_retarget(args),
         Some(Command::Completions { shell }) => print_completions(*shell),
         Some(Command::Man { folder }) => write_man_pages(folder),
         None => run(&args),
@@ -61,9 +62,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let group = args.group.parse().expect("clap took 32, 64 or 128");
     options.policy = FormatPolicy { weights: weights.expect("clap took one of them"), group };
     if !args.targets.is_empty() {
-        let native = if args.targets.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
-        let is_wanted = |name: &str| args.targets.iter().any(|wanted| wanted == name) || native.contains(&name);
-        options.targets = targets().into_iter().filter(|target| is_wanted(target.name)).collect();
+        options.targets = targets_named(&args.targets)?;
     }
     options.fuse = !args.no_fuse;
     options.alternatives = !args.no_alternatives;
@@ -145,6 +144,24 @@ fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
     let account = replan(&args.artifact, &options, &mut bars)?;
     bars.finish();
     print(args.json, args.quiet, &account)
+}
+
+fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
+    let output = args.output.as_ref().unwrap_or(&args.artifact);
+    if !args.force {
+        check_kind(output)?;
+    }
+    let mut bars = Bars::new(args.quiet || args.json);
+    let retargeted = retarget(&args.artifact, output, &targets_named(&args.targets)?, &mut bars)?;
+    bars.finish();
+    print(args.json, args.quiet, &retargeted)
+}
+
+/// Each once, with those of this machine's devices in the place of `native`.
+fn targets_named(names: &[String]) -> Result<Vec<Target>, CompileError> {
+    let native = if names.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
+    let is_named = |target: &Target| names.iter().any(|name| name == target.name) || native.contains(&target.name);
+    Ok(targets().into_iter().filter(is_named).collect())
 }
 
 fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<(), CompileError> {

@@ -1,0 +1,167 @@
+//! [`retarget`]: kernels for more targets in an artifact, whose weights stay as they are.
+
+use std::fmt::{self, Display};
+use std::path::Path;
+
+use serde::Serialize;
+use unicorn_artifact::account::size;
+use unicorn_artifact::rewrite::replace_kernels;
+use unicorn_artifact::{ArtifactView, Budget, Machine, MachinePlan, MappedFile, Meta, Plan};
+use unicorn_kernels::KvFormat;
+use unicorn_spirv::{Target, target};
+
+use crate::error::{CompileError, Result};
+use crate::import::ModelConfig;
+use crate::place::replace::replace;
+use crate::progress::{Progress, Stage};
+use crate::weights::{FormatPolicy, WeightsOption};
+use crate::{CompileOptions, Design, Stages, design, target_names};
+
+/// The targets of an artifact that [`retarget`] wrote.
+#[derive(Clone, Debug, Serialize)]
+pub struct Retargeted {
+    /// All of them, in the order in which a device chooses.
+    pub targets: Vec<&'static str>,
+    /// Those that it had not before.
+    pub added: Vec<&'static str>,
+    /// Length of the artifact.
+    pub artifact_bytes: u64,
+}
+
+/// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
+/// file. It is then as if it had been compiled for all of them, by this version of the compiler.
+///
+/// # Errors
+/// When it is no artifact, when another version of the compiler would lay its weights out otherwise, and when the file cannot be
+/// written. What was at `output` is then as it was.
+pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut dyn Progress) -> Result<Retargeted> {
+    let malformed = |what: String| CompileError::malformed(path, what);
+    let file = MappedFile::open(path).map_err(CompileError::io(path))?;
+    let view = ArtifactView::parse(file.bytes()).map_err(|error| malformed(error.to_string()))?;
+    let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
+    let options = options_of(&view, targets).map_err(malformed)?;
+    options.check()?;
+
+    let mut stages = Stages::new(progress);
+    let (design, plan) = same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| {
+        malformed(
+            "its weights lie otherwise than this version of unicorn-compile lays them out; compile the model again"
+                .into(),
+        )
+    })?;
+    let kernels = stages.kernels(&design.selection, &design.placement)?;
+    let meta = meta(&view.meta, &options);
+
+    stages.begin(Stage::Write, 1)?;
+    let replaced = replace_kernels(path, output, &meta, &plan, &kernels, |partial| progress.partial(Some(partial)));
+    progress.partial(None);
+    let artifact_bytes = replaced.map_err(CompileError::io(output))?;
+    // The artifact is there: too late to cancel.
+    let _ = progress.advance(1);
+    let names: Vec<&str> = options.targets_in_order().iter().map(|target| target.name).collect();
+    let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
+    Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
+}
+
+/// What the artifact was compiled with, and `targets` besides.
+fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<CompileOptions, String> {
+    let recorded = &view.meta.provenance.options;
+    let value = |name: &str| {
+        let found = recorded.iter().find(|(option, _)| option == name);
+        found
+            .map(|(_, value)| value.as_str())
+            .ok_or(format!("it does not say with which option {name} it was compiled"))
+    };
+    let unknown =
+        |name: &str, value: &str| format!("it was compiled with {name} {value}, which this version does not know");
+    let flag = |name: &str| value(name).and_then(|text| text.parse::<bool>().map_err(|_| unknown(name, text)));
+    let weights = value("weights")?;
+    let group = value("group")?;
+    let kv = value("kv")?;
+
+    let mut all: Vec<Target> = Vec::new();
+    for before in &view.kernels.targets {
+        all.push(target::by_name(&before.name).ok_or_else(|| unknown("target", &before.name))?);
+    }
+    all.extend(targets.iter().filter(|new| view.kernels.targets.iter().all(|before| before.name != new.name)).cloned());
+    Ok(CompileOptions {
+        policy: FormatPolicy {
+            weights: WeightsOption::ALL
+                .into_iter()
+                .find(|option| option.name() == weights)
+                .ok_or_else(|| unknown("weights", weights))?,
+            group: group.parse().map_err(|_| unknown("group", group))?,
+        },
+        targets: all,
+        fuse: flag("fuse")?,
+        kv: [KvFormat::F16, KvFormat::Int8]
+            .into_iter()
+            .find(|format| format.name() == kv)
+            .ok_or_else(|| unknown("kv", kv))?,
+        alternatives: flag("alternatives")?,
+        machine: view.plan.machine.clone(),
+        context_tokens: Some(view.plan.planned_context_tokens),
+        ..CompileOptions::default()
+    })
+}
+
+/// The model planned with new targets such that its weights lie where they lie in the artifact; `None`: they would not.
+///
+/// Which weights share a slice depends on the machine that the artifact was compiled for. `replan` may have moved the slices to
+/// another one's memory since: then the plan is made for the first and its slices are moved again.
+fn same_weights(
+    view: &ArtifactView,
+    config: &ModelConfig,
+    mut options: CompileOptions,
+    stages: &mut Stages,
+) -> Result<Option<(Design, Plan)>> {
+    let now = options.machine.clone();
+    let compiled_for = view.meta.provenance.options.iter().find(|(name, _)| name == "machine");
+    let compiled_for: Option<MachinePlan> =
+        compiled_for.and_then(|(_, name)| Machine::named(name).ok()?.plan(&Budget::default()).ok());
+    for machine in [Some(now.clone()), compiled_for].into_iter().flatten() {
+        options.machine = machine;
+        let Ok(design) = design(config, &options, stages) else { continue };
+        let plan = &design.placement.plan;
+        if lies_like(plan, &view.plan) {
+            let plan = if options.machine == now {
+                plan.clone()
+            } else {
+                replace(plan, &now, view.plan.planned_context_tokens)?
+            };
+            return Ok(Some((design, plan)));
+        }
+    }
+    Ok(None)
+}
+
+fn lies_like(plan: &Plan, other: &Plan) -> bool {
+    let slices = |plan: &Plan| plan.slices.iter().map(|slice| slice.bytes).collect::<Vec<_>>();
+    let places = |plan: &Plan| {
+        let place = |weight: &unicorn_artifact::plan::WeightPlan| {
+            (weight.name.clone(), weight.slice, weight.offset_bytes, weight.len_bytes)
+        };
+        plan.weights.iter().map(place).collect::<Vec<_>>()
+    };
+    slices(plan) == slices(other) && places(plan) == places(other)
+}
+
+fn meta(before: &Meta, options: &CompileOptions) -> Meta {
+    let mut meta = before.clone();
+    meta.provenance.compiler_version = env!("CARGO_PKG_VERSION").into();
+    for (name, value) in &mut meta.provenance.options {
+        if name == "targets" {
+            *value = target_names(options);
+        }
+    }
+    meta
+}
+
+impl Display for Retargeted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let added = if self.added.is_empty() { "none, made anew".into() } else { self.added.join(", ") };
+        writeln!(f, "  targets   {}", self.targets.join(", "))?;
+        writeln!(f, "  new       {added}")?;
+        write!(f, "  artifact  {}", size(self.artifact_bytes))
+    }
+}
