@@ -39,6 +39,7 @@ pub mod gemm;
 pub mod heads;
 pub mod matmul;
 pub mod norm;
+pub mod npu;
 pub mod quantize;
 pub mod register_gemm;
 pub mod sample;

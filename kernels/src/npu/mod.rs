@@ -1,0 +1,20 @@
+//! The maths of the NPU's kernels (AMD XDNA1, AIE2): what one core computes on one object of each stream, as plain loops.
+//!
+//! One kernel so far: the W4A8 GEMM of prefill, `out = scale(activations · weightsᵀ)`, with INT4 weights and INT8 activations.
+//!
+//! ```text
+//! output (row, column) = epilogue( row_scale[row] · column_scale[column] · Σ over groups of k:
+//!                                    multiplier[column, group] · ((Σ over the group: a[row, k] · w[column, k]) + half >> shift) )
+//! ```
+//!
+//! The core's matrix unit multiplies 4×16 INT8 by 16×8 INT4 into 4×8 i32 in one cycle. A float scale for each group would cost several
+//! times that, since AIE2 has no f32 vector unit. So scales have two levels, as in QServe (arXiv 2405.04532) and in GGUF's k-quants: a float
+//! for each output column, and a small integer for each column and group, which an integer multiplication applies. Activations have
+//! one scale for each row. The rounding shift keeps a group's sum in 16 bits, for which the elementwise multiplication has 32 lanes; the
+//! column scale makes up for it.
+//!
+//! [`tile`] says where each byte of a stream lies, [`quantize`] makes weights and activations of this form, [`twin`] computes on them.
+
+pub mod quantize;
+pub mod tile;
+pub mod twin;

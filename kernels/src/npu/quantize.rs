@@ -1,0 +1,230 @@
+//! Weights and activations in the form of this kernel, and their objects as bytes.
+
+use super::tile::{
+    ACTIVATION_MAX, BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CODE_MIN, CORE_ROWS, CoreTile,
+    Epilogue, GemmShape,
+};
+
+/// A quantised matrix: `weight(column, k) = column_scales[column] / 2^shift · multipliers[column, group] · codes[column, k]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// (cols, depth), -8..=7.
+    pub codes: Vec<i8>,
+    /// (cols, depth / group), 0..=127.
+    pub multipliers: Vec<i8>,
+    /// (cols), times the 2^shift that the sum of a group is divided by.
+    pub column_scales: Vec<f32>,
+}
+
+impl Weights {
+    /// Quantises `values`, (cols, depth), to the shape's padding, with one multiplier for each `shape.core.depth` values of k.
+    ///
+    /// With [`Epilogue::ActMul`], the first half of the columns is gate and the second up: the result has them in blocks of 8 in turn.
+    pub fn quantize(shape: &GemmShape, values: &[f32], cols: usize, depth: usize) -> Weights {
+        assert_eq!(values.len(), cols * depth, "values are not (cols, depth)");
+        let (group, chunks) = (shape.core.depth, shape.chunks());
+        let multiplier_max = shape.core.multiplier_max(chunks);
+        let mut weights = Weights {
+            codes: vec![0; shape.cols * shape.depth],
+            multipliers: vec![0; shape.cols * chunks],
+            column_scales: vec![0.0; shape.cols],
+        };
+        for col in 0..shape.cols {
+            let Some(source) = source_column(shape.core.epilogue, col, cols) else { continue };
+            let column = &values[source * depth..(source + 1) * depth];
+            let group_scales: Vec<f32> = column.chunks(group).map(scale_of_group).collect();
+            let largest = group_scales.iter().copied().fold(0.0, f32::max);
+            if largest == 0.0 {
+                continue;
+            }
+            let column_scale = largest / multiplier_max as f32;
+            weights.column_scales[col] = column_scale * (1 << shape.core.shift()) as f32;
+            for (index, (values, scale)) in column.chunks(group).zip(&group_scales).enumerate() {
+                let multiplier = (scale / column_scale).round().clamp(1.0, multiplier_max as f32);
+                weights.multipliers[col * chunks + index] = multiplier as i8;
+                let at = col * shape.depth + index * group;
+                for (code, value) in weights.codes[at..].iter_mut().zip(values) {
+                    *code = (value / (multiplier * column_scale)).round().clamp(CODE_MIN as f32, 7.0) as i8;
+                }
+            }
+        }
+        weights
+    }
+
+    /// The weight that a code stands for.
+    pub fn value(&self, shape: &GemmShape, col: usize, k: usize) -> f32 {
+        let multiplier = self.multipliers[col * shape.chunks() + k / shape.core.depth];
+        let column_scale = self.column_scales[col] / (1 << shape.core.shift()) as f32;
+        column_scale * f32::from(multiplier) * f32::from(self.codes[col * shape.depth + k])
+    }
+
+    /// All weight objects, in the order that the array reads them.
+    pub fn pack(&self, shape: &GemmShape) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(shape.weight_bytes());
+        for column in 0..shape.columns {
+            for tile in 0..shape.col_tiles() {
+                for chunk in 0..shape.chunks() {
+                    self.pack_object(shape, shape.first_col(tile, column), chunk, &mut bytes);
+                }
+            }
+        }
+        bytes
+    }
+
+    fn pack_object(&self, shape: &GemmShape, first_col: usize, chunk: usize, bytes: &mut Vec<u8>) {
+        let CoreTile { cols, depth, .. } = shape.core;
+        for block in 0..cols / BLOCK_COLS {
+            for k in (0..depth).step_by(BLOCK_DEPTH) {
+                for index in (0..BLOCK_DEPTH * BLOCK_COLS).step_by(2) {
+                    let nibble = |index: usize| {
+                        let col = first_col + block * BLOCK_COLS + index % BLOCK_COLS;
+                        let k = chunk * depth + k + index / BLOCK_COLS;
+                        self.codes[col * shape.depth + k] as u8 & 15
+                    };
+                    bytes.push(nibble(index) | nibble(index + 1) << 4);
+                }
+            }
+        }
+        for block in 0..cols / BLOCK_COLS {
+            for lane in 0..BLOCK_SUMS {
+                let col = first_col + block * BLOCK_COLS + lane % BLOCK_COLS;
+                bytes.push(self.multipliers[col * shape.chunks() + chunk] as u8);
+            }
+        }
+        for scale in &self.column_scales[first_col..first_col + cols] {
+            bytes.extend(scale.to_le_bytes());
+        }
+    }
+}
+
+/// Largest magnitude over 7: code -8 is used only where rounding of the multiplier leaves room.
+fn scale_of_group(values: &[f32]) -> f32 {
+    values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 7.0
+}
+
+/// Column of the source matrix that packed column `col` holds; none for padding.
+pub fn source_column(epilogue: Epilogue, col: usize, cols: usize) -> Option<usize> {
+    match epilogue {
+        Epilogue::Scale => (col < cols).then_some(col),
+        Epilogue::ActMul(_) => {
+            let (pair, within) = (col / (2 * BLOCK_COLS), col % (2 * BLOCK_COLS));
+            let output = pair * BLOCK_COLS + within % BLOCK_COLS;
+            let is_up = within >= BLOCK_COLS;
+            (output < cols / 2).then_some(output + if is_up { cols / 2 } else { 0 })
+        }
+    }
+}
+
+/// Quantised rows: `activation(row, k) = row_scales[row] · codes[row, k]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activations {
+    /// (rows, depth), -127..=127.
+    pub codes: Vec<i8>,
+    /// (rows).
+    pub row_scales: Vec<f32>,
+}
+
+impl Activations {
+    /// Quantises `values`, (rows, depth), to the shape's padding; rows of padding are 0.
+    pub fn quantize(shape: &GemmShape, values: &[f32], depth: usize) -> Activations {
+        let mut activations =
+            Activations { codes: vec![0; shape.rows * shape.depth], row_scales: vec![0.0; shape.rows] };
+        for (row, values) in values.chunks_exact(depth).enumerate() {
+            let scale = values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / ACTIVATION_MAX as f32;
+            if scale == 0.0 {
+                continue;
+            }
+            activations.row_scales[row] = scale;
+            for (code, value) in activations.codes[row * shape.depth..].iter_mut().zip(values) {
+                *code = (value / scale).round().clamp(-ACTIVATION_MAX as f32, ACTIVATION_MAX as f32) as i8;
+            }
+        }
+        activations
+    }
+
+    /// All activation objects, in the order that the array reads them.
+    pub fn pack(&self, shape: &GemmShape) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(shape.activation_bytes());
+        for tile in 0..shape.row_tiles() {
+            for column in 0..shape.columns {
+                for chunk in 0..shape.chunks() {
+                    for array_row in shape.array_rows_of(column) {
+                        self.pack_object(shape, tile, array_row, chunk, &mut bytes);
+                    }
+                }
+            }
+        }
+        bytes
+    }
+
+    fn pack_object(&self, shape: &GemmShape, tile: usize, array_row: usize, chunk: usize, bytes: &mut Vec<u8>) {
+        let CoreTile { rows, depth, .. } = shape.core;
+        assert!(array_row < CORE_ROWS);
+        for block in 0..rows / BLOCK_ROWS {
+            for k in (0..depth).step_by(BLOCK_DEPTH) {
+                for index in 0..BLOCK_BYTES {
+                    let row = shape.matrix_row(tile, array_row, block * BLOCK_ROWS + index / BLOCK_DEPTH);
+                    let k = chunk * depth + k + index % BLOCK_DEPTH;
+                    bytes.push(self.codes[row * shape.depth + k] as u8);
+                }
+            }
+        }
+        for row in 0..rows {
+            bytes.extend(self.row_scales[shape.matrix_row(tile, array_row, row)].to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Activation;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_weight_is_within_a_step_of_its_source(values in prop::collection::vec(-2.0f32..2.0, 16 * 128)) {
+            let core = CoreTile { rows: 16, cols: 16, depth: 64, epilogue: Epilogue::Scale };
+            let shape = GemmShape::padded(64, 16, 128, 1, core);
+            let weights = Weights::quantize(&shape, &values, 16, 128);
+            for (col, column) in values.chunks(128).enumerate() {
+                for (group, group_values) in column.chunks(64).enumerate() {
+                    let most = group_values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                    let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                    // Half a code's step, and for the largest weights what rounding the multiplier moves them by.
+                    let bound = most / 7.0 * 0.5 + 7.5 * 0.5 * largest / 7.0 / 127.0 + 1e-6;
+                    for (index, value) in group_values.iter().enumerate() {
+                        let error = (weights.value(&shape, col, group * 64 + index) - value).abs();
+                        prop_assert!(error <= bound, "column {}, group {}: {} > {}", col, group, error, bound);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gate_and_up_alternate_in_blocks_of_eight_columns() {
+        let epilogue = Epilogue::ActMul(Activation::Silu);
+        let sources: Vec<_> = (0..48).map(|col| source_column(epilogue, col, 40)).collect();
+        assert_eq!(sources[..8], (0..8).map(Some).collect::<Vec<_>>());
+        assert_eq!(sources[8..16], (20..28).map(Some).collect::<Vec<_>>());
+        assert_eq!(sources[16..24], (8..16).map(Some).collect::<Vec<_>>());
+        // 20 outputs: the last block has four of them, and four of padding.
+        assert_eq!(sources[32..40], [Some(16), Some(17), Some(18), Some(19), None, None, None, None]);
+    }
+
+    #[test]
+    fn objects_have_the_size_that_the_shape_says() {
+        let core = CoreTile { rows: 16, cols: 32, depth: 32, epilogue: Epilogue::Scale };
+        let shape = GemmShape::padded(64, 64, 64, 2, core);
+        let weights = Weights::quantize(&shape, &vec![0.5; 64 * 64], 64, 64);
+        let packed = weights.pack(&shape);
+        assert_eq!(packed.len(), shape.weight_bytes());
+        // Low nibble first: code 7, for 0.5 is the largest of its group.
+        assert_eq!(packed[0], 0x77);
+        let activations = Activations::quantize(&shape, &vec![-1.0; 64 * 64], 64);
+        let packed = activations.pack(&shape);
+        assert_eq!(packed.len(), shape.activation_bytes());
+        assert_eq!(packed[0] as i8, -127);
+    }
+}

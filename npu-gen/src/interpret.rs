@@ -1,0 +1,501 @@
+//! Runs a lowered design on the host: data movement as locks, descriptors and streams have it, and the cores' maths by the twins.
+//!
+//! Every core and every DMA channel is an agent that makes one step at a time, in turn: a word through a stream, a descriptor, a step of a
+//! program. Streams hold 64 bytes, so that a missing consumer stops its producer. A round in which no agent makes a step while the host
+//! still waits is a deadlock, reported with what each agent waits for.
+//!
+//! Not modelled: time, arbitration between streams, bank conflicts, rounding modes of the silicon, firmware.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use thiserror::Error;
+use unicorn_kernels::npu::twin;
+
+use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
+use crate::device::{LOCK_MAX, Tile, WORD_BYTES};
+use crate::lower::{ChannelId, Direction, LockId, Lowered, MemoryId};
+use crate::shim::ShimTask;
+
+/// Bytes that a stream holds between two channels.
+const STREAM_BYTES: usize = 64;
+
+/// Why a run ended without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RunError {
+    /// No agent could make a step.
+    #[error("deadlock: {}", .waiting.join("; "))]
+    Deadlock {
+        /// What each agent waits for.
+        waiting: Vec<String>,
+    },
+    /// A lock left its six bits.
+    #[error("lock of {tile} rises to {value}, expected at most {LOCK_MAX}")]
+    Lock {
+        /// Where.
+        tile: String,
+        /// To what.
+        value: i32,
+    },
+    /// A transfer left the buffer of the host.
+    #[error("transfer of bytes {from} to {to} of buffer {argument}, which has {bytes}")]
+    Outside {
+        /// Index of the buffer.
+        argument: usize,
+        /// First byte.
+        from: usize,
+        /// End.
+        to: usize,
+        /// Bytes of the buffer.
+        bytes: usize,
+    },
+    /// A core computes on an object that it has not acquired, or whose size is wrong.
+    #[error("core of {tile} computes on {what}")]
+    Body {
+        /// Where.
+        tile: String,
+        /// On what.
+        what: String,
+    },
+    /// Data was left in streams or buffers when the host was done: more was sent than the cores took.
+    #[error("{what} is left over at the end")]
+    LeftOver {
+        /// What.
+        what: String,
+    },
+}
+
+/// What the host makes the shim tiles do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Gives a task to a channel.
+    Start {
+        /// Whose.
+        channel: ChannelId,
+        /// What.
+        task: ShimTask,
+    },
+    /// Waits until the channel has completed one more task.
+    Wait(ChannelId),
+}
+
+/// The host's steps of a design.
+pub fn commands(design: &Design, lowered: &Lowered) -> Vec<Command> {
+    let channel = |fifo| lowered.shim_channel(fifo).expect("a legal design ends in shim tiles");
+    let command = |op: &HostOp| match op {
+        HostOp::Start(transfer) => Command::Start {
+            channel: channel(transfer.fifo),
+            task: ShimTask::of(transfer, design.arguments[transfer.argument].element),
+        },
+        HostOp::Wait(fifo) => Command::Wait(channel(*fifo)),
+    };
+    design.host.iter().map(command).collect()
+}
+
+/// Runs `commands` on a design; `arguments` are the host's buffers, inputs and outputs.
+///
+/// # Errors
+/// See [`RunError`]. What the buffers then hold is unspecified.
+pub fn run(
+    design: &Design,
+    lowered: &Lowered,
+    commands: &[Command],
+    arguments: &mut [Vec<u8>],
+) -> Result<(), RunError> {
+    let mut machine = Machine::new(design, lowered, arguments);
+    let mut commands = commands.iter();
+    let mut next = commands.next();
+    loop {
+        let mut moved = false;
+        while let Some(command) = next {
+            if !machine.host_step(command) {
+                break;
+            }
+            moved = true;
+            next = commands.next();
+        }
+        for index in 0..machine.channels.len() {
+            moved |= machine.channel_steps(index)?;
+        }
+        for index in 0..machine.cores.len() {
+            moved |= machine.core_steps(index)?;
+        }
+        if !moved {
+            return match next {
+                Some(command) => Err(RunError::Deadlock { waiting: machine.waiting(command) }),
+                None => machine.check_empty(),
+            };
+        }
+    }
+}
+
+struct Machine<'r> {
+    design: &'r Design,
+    lowered: &'r Lowered,
+    arguments: &'r mut [Vec<u8>],
+    locks: Vec<i32>,
+    memories: Vec<Vec<u8>>,
+    sums: BTreeMap<usize, Vec<i32>>,
+    scales: BTreeMap<usize, Vec<u8>>,
+    channels: Vec<ChannelState>,
+    cores: Vec<CoreState>,
+}
+
+#[derive(Default)]
+struct ChannelState {
+    /// What arrived and was not written yet, of a channel into a tile.
+    stream: VecDeque<u8>,
+    /// Where a channel out of a tile sends.
+    to: Vec<usize>,
+    /// Place in the chain, or run of the task.
+    at: usize,
+    /// Bytes of the descriptor or run that are done; none before its lock is taken.
+    done: Option<usize>,
+    tasks: VecDeque<ShimTask>,
+    completed: usize,
+}
+
+struct CoreState {
+    tile: Tile,
+    program: Vec<Step>,
+    at: usize,
+    /// Iterations done of each open loop.
+    loops: Vec<usize>,
+    /// Object in use and objects taken so far, for each end.
+    ports: BTreeMap<FifoId, (Option<MemoryId>, usize)>,
+}
+
+/// A program without nesting.
+enum Step {
+    Open,
+    /// Jumps behind `open` until it was there `count` times; none: without end.
+    Close {
+        open: usize,
+        count: Option<usize>,
+    },
+    Acquire(FifoId),
+    Release(FifoId),
+    Run(Body),
+}
+
+fn flatten(steps: &[CoreOp], flat: &mut Vec<Step>) {
+    for step in steps {
+        match step {
+            CoreOp::Forever(body) => {
+                let open = flat.len();
+                flat.push(Step::Open);
+                flatten(body, flat);
+                flat.push(Step::Close { open, count: None });
+            }
+            CoreOp::Repeat { count, body } if *count > 0 => {
+                let open = flat.len();
+                flat.push(Step::Open);
+                flatten(body, flat);
+                flat.push(Step::Close { open, count: Some(*count) });
+            }
+            CoreOp::Repeat { .. } => {}
+            CoreOp::Acquire { fifo, .. } => flat.push(Step::Acquire(*fifo)),
+            CoreOp::Release { fifo, .. } => flat.push(Step::Release(*fifo)),
+            CoreOp::Run(body) => flat.push(Step::Run(*body)),
+        }
+    }
+}
+
+impl<'r> Machine<'r> {
+    fn new(design: &'r Design, lowered: &'r Lowered, arguments: &'r mut [Vec<u8>]) -> Machine<'r> {
+        let mut channels: Vec<ChannelState> = lowered.channels.iter().map(|_| ChannelState::default()).collect();
+        for flow in &lowered.flows {
+            channels[flow.from.0].to.extend(flow.to.iter().map(|to| to.0));
+        }
+        let core = |core: &crate::design::Core| {
+            let mut program = Vec::new();
+            flatten(&core.program, &mut program);
+            CoreState { tile: core.tile, program, at: 0, loops: Vec::new(), ports: BTreeMap::new() }
+        };
+        Machine {
+            design,
+            lowered,
+            arguments,
+            locks: lowered.locks.iter().map(|lock| lock.initial).collect(),
+            // Not zeros: what is read before it is written shows.
+            memories: lowered.memories.iter().map(|memory| vec![0x5a; memory.bytes]).collect(),
+            sums: BTreeMap::new(),
+            scales: BTreeMap::new(),
+            channels,
+            cores: design.cores.iter().map(core).collect(),
+        }
+    }
+
+    fn host_step(&mut self, command: &Command) -> bool {
+        match command {
+            Command::Start { channel, task } => {
+                self.channels[channel.0].tasks.push_back(task.clone());
+                true
+            }
+            Command::Wait(channel) => {
+                let state = &mut self.channels[channel.0];
+                let is_complete = state.completed > 0;
+                state.completed -= usize::from(is_complete);
+                is_complete
+            }
+        }
+    }
+
+    fn take(&mut self, lock: LockId) -> bool {
+        let value = &mut self.locks[lock.0];
+        let is_there = *value >= 1;
+        *value -= i32::from(is_there);
+        is_there
+    }
+
+    fn add(&mut self, lock: LockId) -> Result<(), RunError> {
+        self.locks[lock.0] += 1;
+        let (value, tile) = (self.locks[lock.0], self.lowered.locks[lock.0].tile);
+        if value > LOCK_MAX { Err(RunError::Lock { tile: tile.to_string(), value }) } else { Ok(()) }
+    }
+
+    /// As many steps of a channel as it can make; whether it made one.
+    fn channel_steps(&mut self, index: usize) -> Result<bool, RunError> {
+        let mut moved = false;
+        let is_shim = self.lowered.channels[index].chain.is_empty();
+        while if is_shim { self.task_step(index)? } else { self.descriptor_step(index)? } {
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// One piece of a descriptor, at most what the stream holds.
+    fn descriptor_step(&mut self, index: usize) -> Result<bool, RunError> {
+        let lowered = self.lowered;
+        let channel = &lowered.channels[index];
+        let descriptor = &channel.chain[self.channels[index].at];
+        let Some(done) = self.channels[index].done else {
+            let is_taken = self.take(descriptor.acquire);
+            self.channels[index].done = is_taken.then_some(0);
+            return Ok(is_taken);
+        };
+        let left = descriptor.len - done;
+        let place = descriptor.offset + done;
+        let moved = match channel.direction {
+            Direction::In => {
+                let stream = &mut self.channels[index].stream;
+                let n = left.min(stream.len());
+                for (byte, from) in self.memories[descriptor.memory.0][place..].iter_mut().zip(stream.drain(..n)) {
+                    *byte = from;
+                }
+                n
+            }
+            Direction::Out => {
+                let n = left.min(self.free_in_streams(index));
+                self.send(index, Source::Memory(descriptor.memory, place), n);
+                n
+            }
+        };
+        self.channels[index].done = Some(done + moved);
+        if done + moved == descriptor.len {
+            self.channels[index].done = None;
+            self.channels[index].at = (self.channels[index].at + 1) % channel.chain.len();
+            self.add(descriptor.release)?;
+            return Ok(true);
+        }
+        Ok(moved > 0)
+    }
+
+    /// One word of a shim channel's task.
+    fn task_step(&mut self, index: usize) -> Result<bool, RunError> {
+        let Some(task) = self.channels[index].tasks.front() else { return Ok(false) };
+        let (run, done) = (self.channels[index].at, self.channels[index].done.unwrap_or(0));
+        let (words, runs, argument) = (task.words, task.runs, task.argument);
+        if words == 0 || runs == 0 {
+            self.channels[index].tasks.pop_front();
+            return Ok(true);
+        }
+        let from = task.at(run, done);
+        let bytes = self.arguments.get(argument).map_or(0, Vec::len);
+        if from + WORD_BYTES > bytes {
+            return Err(RunError::Outside { argument, from, to: from + WORD_BYTES, bytes });
+        }
+        match self.lowered.channels[index].direction {
+            Direction::In => {
+                let stream = &mut self.channels[index].stream;
+                if stream.len() < WORD_BYTES {
+                    return Ok(false);
+                }
+                let target = &mut self.arguments[argument][from..from + WORD_BYTES];
+                for (byte, from) in target.iter_mut().zip(stream.drain(..WORD_BYTES)) {
+                    *byte = from;
+                }
+            }
+            Direction::Out => {
+                if self.free_in_streams(index) < WORD_BYTES {
+                    return Ok(false);
+                }
+                self.send(index, Source::Argument(argument, from), WORD_BYTES);
+            }
+        }
+        let state = &mut self.channels[index];
+        state.done = Some(done + 1);
+        if done + 1 == words {
+            state.done = None;
+            state.at += 1;
+            if state.at == runs {
+                state.at = 0;
+                state.tasks.pop_front();
+                state.completed += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    fn free_in_streams(&self, from: usize) -> usize {
+        let used = self.channels[from].to.iter().map(|to| self.channels[*to].stream.len());
+        STREAM_BYTES - used.max().unwrap_or(STREAM_BYTES)
+    }
+
+    fn send(&mut self, from: usize, source: Source, n: usize) {
+        let bytes = match source {
+            Source::Memory(memory, place) => &self.memories[memory.0][place..place + n],
+            Source::Argument(argument, place) => &self.arguments[argument][place..place + n],
+        };
+        for index in 0..self.channels[from].to.len() {
+            let to = self.channels[from].to[index];
+            self.channels[to].stream.extend(bytes);
+        }
+    }
+
+    /// As many steps of a core as it can make; whether it made one.
+    fn core_steps(&mut self, index: usize) -> Result<bool, RunError> {
+        let mut moved = false;
+        // A program that only computes would never end.
+        while !moved || !matches!(self.cores[index].program.get(self.cores[index].at), Some(Step::Run(_))) {
+            if !self.core_step(index)? {
+                break;
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn core_step(&mut self, index: usize) -> Result<bool, RunError> {
+        let lowered = self.lowered;
+        let core = &mut self.cores[index];
+        let tile = core.tile;
+        let Some(step) = core.program.get(core.at) else { return Ok(false) };
+        match *step {
+            Step::Open => core.loops.push(0),
+            Step::Close { open, count } => {
+                let done = core.loops.last_mut().expect("an open loop");
+                *done += 1;
+                if count.is_none_or(|count| *done < count) {
+                    core.at = open;
+                } else {
+                    core.loops.pop();
+                }
+            }
+            Step::Acquire(fifo) => {
+                let port = &lowered.ports[&(fifo, tile)];
+                if !self.take(port.acquire) {
+                    return Ok(false);
+                }
+                let (held, taken) = self.cores[index].ports.entry(fifo).or_default();
+                *held = Some(port.memories[*taken % port.memories.len()]);
+                *taken += 1;
+            }
+            Step::Release(fifo) => {
+                core.ports.entry(fifo).or_default().0 = None;
+                self.add(lowered.ports[&(fifo, tile)].release)?;
+            }
+            Step::Run(body) => {
+                let iteration = core.loops.last().copied().unwrap_or(0);
+                self.compute(index, body, iteration)?;
+            }
+        }
+        self.cores[index].at += 1;
+        Ok(true)
+    }
+
+    fn held(&self, index: usize, fifo: FifoId, bytes: usize) -> Result<MemoryId, RunError> {
+        let (core, name) = (&self.cores[index], &self.design.fifo(fifo).name);
+        let fault = |what: String| RunError::Body { tile: core.tile.to_string(), what };
+        let held = core.ports.get(&fifo).and_then(|(held, _)| *held);
+        let memory = held.ok_or_else(|| fault(format!("an object of {name} that it has not acquired")))?;
+        let found = self.memories[memory.0].len();
+        if found == bytes { Ok(memory) } else { Err(fault(format!("{found} bytes of {name}, expected {bytes}"))) }
+    }
+
+    fn compute(&mut self, index: usize, body: Body, iteration: usize) -> Result<(), RunError> {
+        let core = self.design.core_tile;
+        match body {
+            Body::Clear { sums } => {
+                self.sums.insert(sums.0, vec![0; core.sums()]);
+            }
+            Body::AddProducts { activations, weights, sums, scales } => {
+                let a = &self.memories[self.held(index, activations, core.activation_bytes())?.0];
+                let w = &self.memories[self.held(index, weights, core.weight_bytes())?.0];
+                let sums = self.sums.entry(sums.0).or_insert_with(|| vec![0x5a5a; core.sums()]);
+                twin::add_products(&core, a, w, sums);
+                let scales = self.scales.entry(scales.0).or_insert_with(|| vec![0; core.scales_bytes()]);
+                twin::keep_scales(&core, a, w, scales);
+            }
+            Body::Finish { sums, scales, output } => {
+                let memory = self.held(index, output, 2 * core.output_values())?;
+                let (Some(sums), Some(scales)) = (self.sums.get(&sums.0), self.scales.get(&scales.0)) else {
+                    let what = "sums that were never made".to_owned();
+                    return Err(RunError::Body { tile: self.cores[index].tile.to_string(), what });
+                };
+                if iteration >= core.pieces() {
+                    let what = format!("output object {iteration}, expected at most {}", core.pieces() - 1);
+                    return Err(RunError::Body { tile: self.cores[index].tile.to_string(), what });
+                }
+                twin::finish(&core, sums, scales, iteration, &mut self.memories[memory.0]);
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self, command: &Command) -> Vec<String> {
+        let Command::Wait(channel) = command else { return Vec::new() };
+        let mut waiting = vec![format!("host for {}", self.lowered.channels[channel.0].tile)];
+        for core in &self.cores {
+            let (what, fifo) = match core.program.get(core.at) {
+                Some(Step::Acquire(fifo)) => ("an object of", *fifo),
+                _ => continue,
+            };
+            let produces = self.design.fifo(fifo).producer == core.tile;
+            let port = if produces { Port::Produce } else { Port::Consume };
+            waiting.push(format!("{} for {what} {} ({port:?})", core.tile, self.design.fifo(fifo).name));
+        }
+        waiting
+    }
+
+    /// When the host is done, every buffer is free again and no byte is on its way.
+    fn check_empty(&self) -> Result<(), RunError> {
+        for (state, channel) in self.channels.iter().zip(&self.lowered.channels) {
+            if !state.stream.is_empty() {
+                let what = format!("data in a stream to {}", channel.tile);
+                return Err(RunError::LeftOver { what });
+            }
+            if !state.tasks.is_empty() || state.completed > 0 && channel.direction == Direction::In {
+                let what = format!("a transfer of {}", channel.tile);
+                return Err(RunError::LeftOver { what });
+            }
+            let is_between = channel.direction == Direction::In && state.done.is_some_and(|done| done > 0);
+            if is_between && !channel.chain.is_empty() {
+                return Err(RunError::LeftOver { what: format!("a part of an object in {}", channel.tile) });
+            }
+        }
+        for ((fifo, tile), port) in &self.lowered.ports {
+            let consumes = self.design.fifo(*fifo).producer != *tile;
+            if consumes && self.locks[port.acquire.0] > 0 {
+                let what = format!("an object of {} in {tile}", self.design.fifo(*fifo).name);
+                return Err(RunError::LeftOver { what });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Memory(MemoryId, usize),
+    Argument(usize, usize),
+}

@@ -1,0 +1,410 @@
+//! Checks a design against every limit of the device. What passes can be placed; whether it computes the right thing is shown by
+//! [`crate::interpret`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+
+use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
+use crate::device::{
+    ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, Tile, TileKind, WORD_BYTES, descriptors_of_parity, limits,
+};
+use crate::lower::{Direction, Lowered};
+use crate::shim;
+
+/// What one kind of tile uses at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Bytes of data memory, in a core with its stack.
+    pub memory_bytes: usize,
+    /// DMA channels in and out.
+    pub channels: [u32; 2],
+    /// DMA descriptors.
+    pub descriptors: u32,
+    /// Locks.
+    pub locks: u32,
+}
+
+/// Use of the fullest tile of each kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage(pub BTreeMap<TileKind, Use>);
+
+impl Usage {
+    /// Use of the fullest tile of a kind.
+    pub fn of(&self, kind: TileKind) -> Use {
+        self.0.get(&kind).copied().unwrap_or_default()
+    }
+}
+
+/// A limit that a design exceeds, or a rule that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Tile, FIFO or step.
+    pub place: String,
+    /// What, expected, found.
+    pub what: String,
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Checks `design` with its lowering.
+///
+/// # Errors
+/// Every fault.
+pub fn check(design: &Design, lowered: &Lowered) -> Result<Usage, Vec<Fault>> {
+    let mut checker = Checker { design, lowered, faults: Vec::new() };
+    checker.names();
+    checker.fifos();
+    checker.links();
+    let usage = checker.tiles();
+    checker.cores();
+    checker.host();
+    checker.balance();
+    if checker.faults.is_empty() { Ok(usage) } else { Err(checker.faults) }
+}
+
+struct Checker<'d> {
+    design: &'d Design,
+    lowered: &'d Lowered,
+    faults: Vec<Fault>,
+}
+
+impl Checker<'_> {
+    fn expect(&mut self, holds: bool, place: impl Display, what: impl Display) {
+        if !holds {
+            self.faults.push(Fault { place: place.to_string(), what: what.to_string() });
+        }
+    }
+
+    fn names(&mut self) {
+        let names = self.design.fifos.iter().map(|fifo| &fifo.name);
+        let names: Vec<&String> = names.chain(self.design.buffers.iter().map(|buffer| &buffer.name)).collect();
+        let mut seen = BTreeSet::new();
+        for name in names {
+            self.expect(seen.insert(name.clone()), name, "name is there twice, expected once");
+        }
+    }
+
+    fn fifos(&mut self) {
+        let design = self.design;
+        let is_placed = |tile: Tile| tile.col < design.columns && tile.row < ROWS;
+        let columns = design.columns;
+        self.expect((1..=COLUMNS).contains(&columns), "design", format!("{columns} columns, expected 1 to {COLUMNS}"));
+        for fifo in &design.fifos {
+            let place = format!("FIFO {}", fifo.name);
+            for tile in std::iter::once(&fifo.producer).chain(&fifo.consumers) {
+                self.expect(is_placed(*tile), &place, format!("{tile} is outside of the array of {columns} columns"));
+            }
+            let consumers: BTreeSet<&Tile> = fifo.consumers.iter().collect();
+            self.expect(!fifo.consumers.is_empty(), &place, "no consumer, expected at least one");
+            self.expect(consumers.len() == fifo.consumers.len(), &place, "a consumer is there twice, expected once");
+            self.expect(!consumers.contains(&fifo.producer), &place, "producer and consumer are the same tile");
+            self.expect(fifo.depth >= 1, &place, "depth is 0, expected at least 1");
+            let bytes = fifo.bytes();
+            self.expect(
+                bytes > 0 && bytes.is_multiple_of(WORD_BYTES),
+                &place,
+                format!("objects of {bytes} bytes, expected a multiple of {WORD_BYTES}"),
+            );
+        }
+    }
+
+    fn links(&mut self) {
+        let mut linked = BTreeSet::new();
+        for link in &self.design.links {
+            let name =
+                |ids: &[FifoId]| ids.iter().map(|id| &self.design.fifo(*id).name[..]).collect::<Vec<_>>().join(", ");
+            let place = format!("link [{}] to [{}]", name(&link.inputs), name(&link.outputs));
+            let is_one_sided = link.inputs.len() == 1 || link.outputs.len() == 1;
+            self.expect(is_one_sided, &place, "several FIFOs on both sides, expected one on one of them");
+            let sum = |ids: &[FifoId]| ids.iter().map(|id| self.design.fifo(*id).bytes()).sum::<usize>();
+            let (bytes_in, bytes_out) = (sum(&link.inputs), sum(&link.outputs));
+            self.expect(
+                bytes_in == bytes_out,
+                &place,
+                format!("{bytes_in} bytes in, {bytes_out} out, expected the same"),
+            );
+            let ends = link.inputs.iter().flat_map(|id| self.design.fifo(*id).consumers.clone());
+            let starts = link.outputs.iter().map(|id| self.design.fifo(*id).producer);
+            let tiles: BTreeSet<Tile> = ends.chain(starts).collect();
+            let is_memory = tiles.len() == 1 && tiles.first().is_some_and(|tile| tile.kind() == TileKind::Memory);
+            self.expect(is_memory, &place, "ends and starts in several tiles, expected one memory tile");
+            for id in link.inputs.iter().map(|id| (*id, true)).chain(link.outputs.iter().map(|id| (*id, false))) {
+                let name = &self.design.fifo(id.0).name;
+                self.expect(linked.insert(id), &place, format!("{name} is in another link already"));
+            }
+            let depths: BTreeSet<usize> =
+                link.inputs.iter().chain(&link.outputs).map(|id| self.design.fifo(*id).depth).collect();
+            self.expect(depths.len() == 1, &place, format!("depths {depths:?}, expected the same for all"));
+        }
+    }
+
+    fn tiles(&mut self) -> Usage {
+        let mut tiles: BTreeMap<Tile, Use> = BTreeMap::new();
+        let mut parities: BTreeMap<(Tile, u32), u32> = BTreeMap::new();
+        for memory in &self.lowered.memories {
+            tiles.entry(memory.tile).or_default().memory_bytes += memory.bytes;
+        }
+        for buffer in &self.design.buffers {
+            tiles.entry(buffer.tile).or_default().memory_bytes += buffer.len * buffer.element.bytes();
+        }
+        for core in &self.design.cores {
+            tiles.entry(core.tile).or_default().memory_bytes += STACK_BYTES;
+        }
+        for lock in &self.lowered.locks {
+            tiles.entry(lock.tile).or_default().locks += 1;
+            let initial = lock.initial;
+            let what = format!("lock starts at {initial}, expected 0 to {LOCK_MAX}");
+            self.expect((0..=LOCK_MAX).contains(&initial), lock.tile, what);
+        }
+        for channel in &self.lowered.channels {
+            let entry = tiles.entry(channel.tile).or_default();
+            entry.channels[usize::from(channel.direction == Direction::Out)] += 1;
+            entry.descriptors += channel.chain.len() as u32;
+            *parities.entry((channel.tile, channel.index % 2)).or_default() += channel.chain.len() as u32;
+            for one in &channel.chain {
+                let bytes = self.lowered.memories[one.memory.0].bytes;
+                let (from, to) = (one.offset, one.offset + one.len);
+                self.expect(
+                    to <= bytes,
+                    channel.tile,
+                    format!("descriptor of bytes {from} to {to} of a buffer of {bytes}"),
+                );
+                let is_word = from.is_multiple_of(WORD_BYTES) && one.len.is_multiple_of(WORD_BYTES) && one.len > 0;
+                self.expect(is_word, channel.tile, format!("descriptor of bytes {from} to {to}, expected whole words"));
+                let here = [self.lowered.locks[one.acquire.0].tile, self.lowered.locks[one.release.0].tile];
+                self.expect(here == [channel.tile; 2], channel.tile, "descriptor uses a lock of another tile");
+            }
+        }
+        for op in &self.design.host {
+            if let HostOp::Start(transfer) = op
+                && let Some(id) = self.lowered.shim_channel(transfer.fifo)
+            {
+                let entry = tiles.entry(self.lowered.channels[id.0].tile).or_default();
+                entry.descriptors = entry.descriptors.max(transfer.descriptor + 1);
+            }
+        }
+        let mut usage = Usage(BTreeMap::new());
+        for (tile, found) in tiles {
+            let limits = limits(tile.kind());
+            let rows = [
+                ("bytes of memory", found.memory_bytes, limits.memory_bytes),
+                ("DMA channels in", found.channels[0] as usize, limits.channels as usize),
+                ("DMA channels out", found.channels[1] as usize, limits.channels as usize),
+                ("descriptors", found.descriptors as usize, limits.descriptors as usize),
+                ("locks", found.locks as usize, limits.locks as usize),
+            ];
+            for (what, found, most) in rows {
+                self.expect(found <= most, tile, format!("{found} {what}, expected at most {most}"));
+            }
+            let most = usage.0.entry(tile.kind()).or_default();
+            most.memory_bytes = most.memory_bytes.max(found.memory_bytes);
+            most.channels = [0, 1].map(|side| most.channels[side].max(found.channels[side]));
+            most.descriptors = most.descriptors.max(found.descriptors);
+            most.locks = most.locks.max(found.locks);
+        }
+        for ((tile, parity), found) in parities {
+            let most = descriptors_of_parity(tile.kind());
+            let channels = ["even", "odd"][parity as usize];
+            self.expect(
+                found <= most,
+                tile,
+                format!("{found} descriptors of {channels} channels, expected at most {most}"),
+            );
+        }
+        usage
+    }
+
+    fn cores(&mut self) {
+        let mut tiles = BTreeSet::new();
+        for core in &self.design.cores {
+            self.expect(core.tile.kind() == TileKind::Core, core.tile, "a program, expected a core tile for it");
+            self.expect(tiles.insert(core.tile), core.tile, "two programs, expected one");
+            let mut held = BTreeSet::new();
+            self.steps(core.tile, &core.program, &mut held);
+            self.expect(held.is_empty(), core.tile, "program ends with an object that it has not released");
+        }
+    }
+
+    /// Follows a program: what is used is acquired, what is acquired is released.
+    fn steps(&mut self, tile: Tile, steps: &[CoreOp], held: &mut BTreeSet<(FifoId, Port)>) {
+        for step in steps {
+            match step {
+                CoreOp::Forever(body) | CoreOp::Repeat { body, .. } => {
+                    let before = held.clone();
+                    self.steps(tile, body, held);
+                    self.expect(*held == before, tile, "an iteration ends with other objects than it began with");
+                }
+                CoreOp::Acquire { fifo, port } => {
+                    let name = &self.design.fifo(*fifo).name;
+                    let has_port = match port {
+                        Port::Produce => self.design.fifo(*fifo).producer == tile,
+                        Port::Consume => self.design.fifo(*fifo).consumers.contains(&tile),
+                    };
+                    self.expect(has_port, tile, format!("acquires an object of {name}, which does not come here"));
+                    let is_new = held.insert((*fifo, *port));
+                    self.expect(
+                        is_new,
+                        tile,
+                        format!("acquires a second object of {name} before it releases the first"),
+                    );
+                }
+                CoreOp::Release { fifo, port } => {
+                    let name = &self.design.fifo(*fifo).name;
+                    self.expect(
+                        held.remove(&(*fifo, *port)),
+                        tile,
+                        format!("releases an object of {name} that it does not hold"),
+                    );
+                }
+                CoreOp::Run(body) => self.body(tile, body, held),
+            }
+        }
+    }
+
+    fn body(&mut self, tile: Tile, body: &Body, held: &BTreeSet<(FifoId, Port)>) {
+        let core = self.design.core_tile;
+        let (buffers, objects) = match *body {
+            Body::Clear { sums } => (vec![(sums, 4 * core.sums())], vec![]),
+            Body::AddProducts { activations, weights, sums, scales } => (
+                vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
+                vec![
+                    (activations, Port::Consume, core.activation_bytes()),
+                    (weights, Port::Consume, core.weight_bytes()),
+                ],
+            ),
+            Body::Finish { sums, scales, output } => (
+                vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
+                vec![(output, Port::Produce, 2 * core.output_values())],
+            ),
+        };
+        for (id, bytes) in buffers {
+            let buffer = self.design.buffer(id);
+            let (name, found) = (&buffer.name, buffer.len * buffer.element.bytes());
+            self.expect(buffer.tile == tile, tile, format!("computes on {name}, which lies in another tile"));
+            self.expect(found == bytes, tile, format!("{name} has {found} bytes, expected {bytes}"));
+        }
+        for (id, port, bytes) in objects {
+            let (name, found) = (&self.design.fifo(id).name, self.design.fifo(id).bytes());
+            self.expect(
+                held.contains(&(id, port)),
+                tile,
+                format!("computes on an object of {name} without acquiring it"),
+            );
+            self.expect(found == bytes, tile, format!("objects of {name} have {found} bytes, expected {bytes}"));
+        }
+    }
+
+    fn host(&mut self) {
+        let arguments = self.design.arguments.len();
+        let what = format!("{arguments} buffers of the host, expected at most {ARGUMENTS_MAX}");
+        self.expect(arguments <= ARGUMENTS_MAX, "host", what);
+        // Descriptors in use, each with the FIFO that it moves; a wait ends its FIFO's oldest, and what was started before it.
+        let mut in_use: Vec<(u32, u32, FifoId)> = Vec::new();
+        for (index, op) in self.design.host.iter().enumerate() {
+            match op {
+                HostOp::Wait(fifo) => {
+                    let place = format!("host step {index}, wait for {}", self.design.fifo(*fifo).name);
+                    let started = in_use.iter().position(|(_, _, other)| other == fifo);
+                    self.expect(started.is_some(), &place, "no transfer to wait for");
+                    let Some(position) = started else { continue };
+                    let column = in_use[position].0;
+                    // The result of a tile is complete only when its inputs were read.
+                    let ended: Vec<FifoId> = in_use.iter().filter(|one| one.0 == column).map(|one| one.2).collect();
+                    for fifo in ended.into_iter().collect::<BTreeSet<_>>() {
+                        if let Some(first) = in_use.iter().position(|one| one.0 == column && one.2 == fifo) {
+                            in_use.remove(first);
+                        }
+                    }
+                }
+                HostOp::Start(transfer) => {
+                    let fifo = self.design.fifo(transfer.fifo);
+                    let place = format!("host step {index}, transfer of {}", fifo.name);
+                    let Some(channel) = self.lowered.shim_channel(transfer.fifo) else {
+                        self.expect(false, &place, "FIFO without an end in a shim tile");
+                        continue;
+                    };
+                    let Some(argument) = self.design.arguments.get(transfer.argument) else {
+                        self.expect(false, &place, format!("no buffer {}", transfer.argument));
+                        continue;
+                    };
+                    let column = self.lowered.channels[channel.0].tile.col;
+                    let id = transfer.descriptor;
+                    let is_free = !in_use.iter().any(|one| one.0 == column && one.1 == id);
+                    self.expect(is_free, &place, format!("descriptor {id} is still in use"));
+                    in_use.push((column, id, transfer.fifo));
+                    for fault in shim::faults(transfer, argument.element) {
+                        self.expect(false, &place, fault);
+                    }
+                    let steps = transfer.sizes.iter().zip(transfer.strides);
+                    let last = transfer.offset + steps.map(|(size, stride)| (size.max(&1) - 1) * stride).sum::<usize>();
+                    let (name, len) = (argument.name, argument.len);
+                    self.expect(last < len, &place, format!("element {last} of {name}, which has {len}"));
+                    let bytes = transfer.elements() * argument.element.bytes();
+                    let object = fifo.bytes();
+                    self.expect(
+                        bytes.is_multiple_of(object),
+                        &place,
+                        format!("{bytes} bytes, expected whole objects of {object}"),
+                    );
+                }
+            }
+        }
+        self.expect(in_use.is_empty(), "host", "ends before its transfers are complete");
+    }
+
+    /// What the host sends is what the cores take, and what they make is what it fetches: the numbers of iterations agree.
+    fn balance(&mut self) {
+        let mut objects: BTreeMap<FifoId, usize> = BTreeMap::new();
+        for op in &self.design.host {
+            if let HostOp::Start(transfer) = op
+                && let Some(argument) = self.design.arguments.get(transfer.argument)
+            {
+                let bytes = transfer.elements() * argument.element.bytes();
+                *objects.entry(transfer.fifo).or_default() += bytes / self.design.fifo(transfer.fifo).bytes().max(1);
+            }
+        }
+        // Objects pass links one by one, in both directions.
+        for link in &self.design.links {
+            let all = || link.inputs.iter().chain(&link.outputs);
+            if let Some(count) = all().find_map(|id| objects.get(id)).copied() {
+                all().for_each(|id| _ = objects.entry(*id).or_insert(count));
+            }
+        }
+        for core in &self.design.cores {
+            let mut taken = BTreeMap::new();
+            count_objects(&core.program, 1, &mut taken);
+            let mut iterations = BTreeSet::new();
+            for ((fifo, _), per_iteration) in taken {
+                let moved = objects.get(&fifo).copied().unwrap_or(0);
+                let name = &self.design.fifo(fifo).name;
+                let what =
+                    format!("{moved} objects of {name}, expected a multiple of the {per_iteration} of one iteration");
+                self.expect(moved > 0 && moved.is_multiple_of(per_iteration.max(1)), core.tile, what);
+                iterations.insert(moved / per_iteration.max(1));
+                let depth = self.design.fifo(fifo).depth;
+                // The buffers of unrolled loops are where they were when the program repeats.
+                let what = format!(
+                    "{per_iteration} objects of {name} in an iteration, expected a multiple of its depth {depth}"
+                );
+                self.expect(per_iteration.is_multiple_of(depth.max(1)), core.tile, what);
+            }
+            let what = format!("streams last for {iterations:?} iterations, expected one number");
+            self.expect(iterations.len() <= 1, core.tile, what);
+        }
+    }
+}
+
+fn count_objects(steps: &[CoreOp], times: usize, taken: &mut BTreeMap<(FifoId, Port), usize>) {
+    for step in steps {
+        match step {
+            CoreOp::Forever(body) => count_objects(body, times, taken),
+            CoreOp::Repeat { count, body } => count_objects(body, times * count, taken),
+            CoreOp::Acquire { fifo, port } => *taken.entry((*fifo, *port)).or_default() += times,
+            CoreOp::Release { .. } | CoreOp::Run(_) => {}
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! NPU designs for AMD XDNA1 (`npu1`: Phoenix, Hawk Point), from the shape of a GEMM to MLIR-AIE.
+//!
+//! ```text
+//! Problem ─ solve ─► GemmShape ─ gemm ─► Design ─ lower ─► Lowered ─ legal ─► usage, or faults
+//!                                           │                 └──── interpret ─► outputs, by the twins' maths
+//!                                           ├─ stream ─► instruction stream (bytes), and back into commands of the interpreter
+//!                                           └─ emit ─► MLIR, in the dialect of 2024 or of 2026
+//! ```
+//!
+//! In: shapes. Out: text and bytes. The maths of the kernels and the layout of their operands are in [`unicorn_kernels::npu`]. This crate does
+//! not depend on models, weights, Vulkan or a driver.
+//!
+//! There is no NPU and no compiler for its cores where this is developed: designs are emitted, checked against the device's limits and
+//! simulated on the host. None was compiled to AIE2 machine code or run on hardware.
+
+#![deny(missing_docs)]
+
+// Lowest first.
+pub mod design;
+pub mod device;
+pub mod lower;
+pub mod shim;
+
+pub mod gemm;
+pub mod interpret;
+pub mod legal;
+pub mod solve;
+
+pub use design::Design;
+pub use solve::{Problem, Solution, solve};

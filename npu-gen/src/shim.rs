@@ -1,0 +1,155 @@
+//! A transfer as the shim's DMA engine takes it: words instead of elements, innermost dimension first.
+
+use crate::design::{Element, Transfer};
+use crate::device::{TileKind, WORD_BYTES, limits};
+
+/// A buffer descriptor of a shim tile, and how often its channel runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShimTask {
+    /// Index of the host's buffer.
+    pub argument: usize,
+    /// Bytes before the first word.
+    pub offset_bytes: usize,
+    /// Words of one run.
+    pub words: usize,
+    /// Counts of the inner two dimensions; none: words in a line.
+    pub wraps: Option<[usize; 2]>,
+    /// Strides of the three dimensions, in words.
+    pub strides: [usize; 3],
+    /// Words between one run and the next.
+    pub iteration_stride: usize,
+    /// Runs.
+    pub runs: usize,
+}
+
+impl ShimTask {
+    /// The transfer, whose elements have the size of `element`.
+    pub fn of(transfer: &Transfer, element: Element) -> ShimTask {
+        let words = |elements: usize| elements * element.bytes() / WORD_BYTES;
+        let [runs, outer, middle, inner] = transfer.sizes;
+        let [iteration_stride, outer_stride, middle_stride, _] = transfer.strides;
+        let is_line = is_line(transfer);
+        ShimTask {
+            argument: transfer.argument,
+            offset_bytes: transfer.offset * element.bytes(),
+            words: words(inner) * middle * outer,
+            wraps: (!is_line).then_some([words(inner), middle]),
+            // Of a dimension that is passed once, the stride is never used; the encoding has no 0.
+            strides: if is_line { [1; 3] } else { [1, words(middle_stride).max(1), words(outer_stride).max(1)] },
+            iteration_stride: words(iteration_stride),
+            runs,
+        }
+    }
+
+    /// Byte offset of word `index` of run `run`.
+    pub fn at(&self, run: usize, index: usize) -> usize {
+        let words = match self.wraps {
+            None => index,
+            Some([inner, middle]) => {
+                index % inner * self.strides[0]
+                    + index / inner % middle * self.strides[1]
+                    + index / inner / middle * self.strides[2]
+            }
+        };
+        self.offset_bytes + WORD_BYTES * (words + run * self.iteration_stride)
+    }
+}
+
+/// Whether a transfer is one run of elements in a line, which no count limits.
+pub fn is_line(transfer: &Transfer) -> bool {
+    transfer.sizes[..3] == [1; 3]
+}
+
+/// What is wrong with a transfer, in words; none for one that the engine can make.
+pub fn faults(transfer: &Transfer, element: Element) -> Vec<String> {
+    let limits = limits(TileKind::Shim);
+    let mut faults = Vec::new();
+    let mut expect = |holds: bool, fault: String| {
+        if !holds {
+            faults.push(fault);
+        }
+    };
+    let bytes = |elements: usize| elements * element.bytes();
+    expect(transfer.sizes.iter().all(|size| *size > 0), format!("sizes are {:?}, expected none of 0", transfer.sizes));
+    expect(transfer.strides[3] == 1, format!("innermost stride is {}, expected 1", transfer.strides[3]));
+    for (what, value) in [("offset", transfer.offset), ("innermost size", transfer.sizes[3])] {
+        let value = bytes(value);
+        expect(
+            value.is_multiple_of(WORD_BYTES),
+            format!("{what} is {value} bytes, expected a multiple of {WORD_BYTES}"),
+        );
+    }
+    for (size, stride) in transfer.sizes.iter().zip(transfer.strides).take(3).filter(|(size, _)| **size > 1) {
+        let value = bytes(stride);
+        expect(
+            value.is_multiple_of(WORD_BYTES),
+            format!("stride of {size} steps is {value} bytes, expected a multiple of {WORD_BYTES}"),
+        );
+        let words = value / WORD_BYTES;
+        expect(words <= limits.stride_max, format!("stride is {words} words, expected at most {}", limits.stride_max));
+    }
+    for (size, stride) in transfer.sizes.iter().zip(transfer.strides).skip(1).take(2) {
+        expect(
+            *size == 1 || stride > 0,
+            format!("stride of {size} steps is 0, which only the outermost dimension has"),
+        );
+    }
+    if !is_line(transfer) {
+        let [runs, outer, middle, inner] = transfer.sizes;
+        let inner = bytes(inner) / WORD_BYTES;
+        for (what, size) in [("innermost size", inner), ("second size", middle), ("third size", outer)] {
+            expect(size <= limits.wrap_max, format!("{what} is {size}, expected at most {}", limits.wrap_max));
+        }
+        let most = crate::device::ITERATION_MAX;
+        expect(runs <= most, format!("outermost size is {runs}, expected at most {most}"));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::design::FifoId;
+
+    fn transfer(sizes: [usize; 4], strides: [usize; 4]) -> Transfer {
+        Transfer { fifo: FifoId(0), argument: 0, offset: 8, sizes, strides, descriptor: 0 }
+    }
+
+    #[test]
+    fn words_are_visited_in_the_order_of_the_nested_loops() {
+        let transfer = transfer([2, 3, 2, 4], [100, 20, 8, 1]);
+        let task = ShimTask::of(&transfer, Element::Bf16);
+        let mut expected = Vec::new();
+        for run in 0..2 {
+            for outer in 0..3 {
+                for middle in 0..2 {
+                    for inner in (0..4).step_by(2) {
+                        expected.push(2 * (8 + 100 * run + 20 * outer + 8 * middle + inner));
+                    }
+                }
+            }
+        }
+        let found: Vec<usize> = (0..task.runs)
+            .flat_map(|run| (0..task.words).map(move |word| (run, word)))
+            .map(|(r, w)| task.at(r, w))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn each_limit_of_the_engine_is_checked() {
+        let faults = |sizes, strides| faults(&transfer(sizes, strides), Element::Bf16).join("; ");
+        assert_eq!(faults([1, 1, 1, 1 << 20], [0, 0, 0, 1]), "");
+        assert_eq!(faults([64, 1023, 1023, 2046], [0, 4, 4, 1]), "");
+        assert!(faults([65, 1, 2, 2], [0, 0, 2, 1]).starts_with("outermost size is 65"));
+        assert!(faults([1, 1024, 2, 2], [0, 2, 2, 1]).starts_with("third size is 1024"));
+        assert!(faults([1, 2, 1024, 2], [0, 2, 2, 1]).starts_with("second size is 1024"));
+        assert!(faults([1, 1, 2, 2048], [0, 0, 2, 1]).starts_with("innermost size is 1024"));
+        assert!(faults([1, 1, 2, 3], [0, 0, 2, 1]).starts_with("innermost size is 6 bytes"));
+        assert!(faults([1, 1, 2, 2], [0, 0, 3, 1]).starts_with("stride of 2 steps is 6 bytes"));
+        assert!(faults([1, 1, 2, 2], [0, 0, 1 << 22, 1]).starts_with("stride is 2097152 words"));
+        assert!(faults([1, 2, 1, 2], [0, 0, 0, 1]).starts_with("stride of 2 steps is 0"));
+        assert!(faults([1, 1, 1, 4], [0, 0, 0, 2]).starts_with("innermost stride is 2"));
+        assert!(faults([1, 0, 1, 4], [0, 0, 0, 1]).starts_with("sizes are"));
+    }
+}

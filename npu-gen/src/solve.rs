@@ -1,0 +1,286 @@
+//! Finds the tile sizes of a GEMM: every size that fits is estimated, and the fastest is taken.
+//!
+//! The estimate counts cycles of what limits a core or a stream; the largest count wins, since all of them work at the same time:
+//!
+//! * matrix unit: a 4×16 by 16×8 product a cycle, and one more for each block and group, which multiplies the 32 sums of a group;
+//! * loads and stores of a core, with 4×2 blocks of sums in registers;
+//! * the streams of activations and of weights into a core, 4 bytes a cycle each, and those out of the shim tiles, which are as wide.
+//!
+//! At the end of a tile, the sums are scaled and sent, while nothing is multiplied: this is added. Time in DRAM, bank conflicts and what the
+//! compiler makes of a loop are not in it. It is an estimate: no design was run on hardware here.
+
+use std::fmt::{self, Display};
+
+use unicorn_kernels::npu::tile::{
+    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, CoreTile, Epilogue, GemmShape, REGISTER_COLS, REGISTER_ROWS,
+};
+
+use crate::design::Design;
+use crate::device::{
+    CLOCK_HZ, LOAD_BYTES_PER_CYCLE, MACS_PER_CYCLE, STORE_BYTES_PER_CYCLE, STREAM_BYTES_PER_CYCLE, TileKind, limits,
+};
+use crate::gemm;
+use crate::legal::{self, Fault, Usage};
+use crate::lower::{Lowered, lower};
+
+/// Cycles in which a core scales 16 sums to bf16. An assumption: the function is external, and no compiler for it is available here.
+const CYCLES_PER_16_SCALED: usize = 10;
+/// Values of k that an object holds at least and at most: a group of weights that share a multiplier.
+const DEPTHS: std::ops::RangeInclusive<usize> = 32..=128;
+/// Largest number of rows of a core's tile that is tried.
+const ROWS_MAX: usize = 128;
+/// Largest number of columns that is tried.
+const COLS_MAX: usize = 256;
+
+/// A GEMM of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Rows of activations: tokens of a prefill step.
+    pub rows: usize,
+    /// Columns of weights; gate and up together.
+    pub cols: usize,
+    /// Values of k.
+    pub depth: usize,
+    /// What follows.
+    pub epilogue: Epilogue,
+    /// Columns of the array.
+    pub columns: usize,
+}
+
+/// Cycles of one object of k, by what takes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChunkCycles {
+    /// Products.
+    pub products: usize,
+    /// Products and multiplications by multipliers, in the same unit.
+    pub multiplications: usize,
+    /// Loads.
+    pub loads: usize,
+    /// Stores.
+    pub stores: usize,
+    /// Stream of activations into a core.
+    pub activations: usize,
+    /// Stream of weights into a core.
+    pub weights: usize,
+    /// Stream of activations out of the fullest shim tile.
+    pub shim: usize,
+}
+
+impl ChunkCycles {
+    fn of(shape: &GemmShape) -> ChunkCycles {
+        let core = shape.core;
+        let blocks = core.rows / BLOCK_ROWS * (core.cols / BLOCK_COLS);
+        let steps = core.depth / BLOCK_DEPTH;
+        let products = core.rows * core.cols * core.depth / MACS_PER_CYCLE;
+        // Eight blocks of sums share four blocks of activations and two of weights.
+        let shared = REGISTER_ROWS * REGISTER_COLS;
+        let operands = blocks / shared * (REGISTER_ROWS + REGISTER_COLS) * steps * BLOCK_BYTES;
+        let sums = 4 * core.sums();
+        let multipliers = blocks * BLOCK_ROWS * BLOCK_COLS;
+        let fed = (0..shape.columns).map(|column| shape.array_rows_of(column).len()).max().unwrap_or(1);
+        ChunkCycles {
+            products,
+            multiplications: products + blocks,
+            loads: (operands + sums + multipliers + core.scales_bytes()).div_ceil(LOAD_BYTES_PER_CYCLE),
+            stores: (sums + core.scales_bytes()).div_ceil(STORE_BYTES_PER_CYCLE),
+            activations: core.activation_bytes().div_ceil(STREAM_BYTES_PER_CYCLE),
+            weights: core.weight_bytes().div_ceil(STREAM_BYTES_PER_CYCLE),
+            shim: (fed * core.activation_bytes()).div_ceil(STREAM_BYTES_PER_CYCLE),
+        }
+    }
+
+    /// What takes longest: cycles and its name.
+    pub fn limit(&self) -> (usize, &'static str) {
+        let all = [
+            (self.multiplications, "matrix unit"),
+            (self.loads, "loads"),
+            (self.stores, "stores"),
+            (self.activations, "stream of activations"),
+            (self.weights, "stream of weights"),
+            (self.shim, "stream of activations from DRAM"),
+        ];
+        // Of equals, the first.
+        all.into_iter().rev().max_by_key(|(cycles, _)| *cycles).expect("there are some")
+    }
+}
+
+/// A tile, and what it would cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// The GEMM with its padding.
+    pub shape: GemmShape,
+    /// Cycles of one object.
+    pub chunk: ChunkCycles,
+    /// Cycles at the end of a tile in which nothing is multiplied.
+    pub drain: usize,
+    /// Cycles of everything.
+    pub cycles: usize,
+    /// Share of the matrix unit's slots that do a product of the problem: padding and everything else count against it.
+    pub busy: f64,
+    /// Bytes through all shim tiles, in and out.
+    pub shim_bytes: usize,
+}
+
+impl Estimate {
+    fn of(problem: &Problem, shape: GemmShape) -> Estimate {
+        let core = shape.core;
+        let chunk = ChunkCycles::of(&shape);
+        let scaled = core.sums().div_ceil(16) * CYCLES_PER_16_SCALED;
+        let output_bytes = 2 * core.rows * core.outputs();
+        // Four cores share the shim tile's stream, but memory tiles hold what is on its way.
+        let sent = output_bytes.div_ceil(STREAM_BYTES_PER_CYCLE);
+        let drain = scaled.max(sent);
+        let tile = shape.chunks() * chunk.limit().0 + drain;
+        // The shim tile's stream out, which the next tile's products overlap.
+        let tile = tile.max(4 * sent);
+        let tiles = shape.row_tiles() * shape.col_tiles();
+        let cycles = tiles * tile;
+        let useful = (problem.rows * problem.cols * problem.depth) as f64;
+        let slots = (cycles * MACS_PER_CYCLE * 4 * shape.columns) as f64;
+        let per_tile = |bytes: usize| bytes * tiles * shape.chunks();
+        Estimate {
+            shape,
+            chunk,
+            drain,
+            cycles,
+            busy: useful / slots,
+            shim_bytes: per_tile(4 * core.activation_bytes())
+                + per_tile(shape.columns * core.weight_bytes())
+                + 2 * shape.rows * shape.outputs(),
+        }
+    }
+
+    /// Seconds at the highest and at the lower clock.
+    pub fn seconds(&self) -> [f64; 2] {
+        CLOCK_HZ.map(|hz| self.cycles as f64 / hz)
+    }
+}
+
+/// A design that the device takes, and why it has these sizes.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// What was asked for.
+    pub problem: Problem,
+    /// The design.
+    pub design: Design,
+    /// Its lowering.
+    pub lowered: Lowered,
+    /// What it uses.
+    pub usage: Usage,
+    /// What it would cost.
+    pub estimate: Estimate,
+    /// Sizes that were tried.
+    pub tried: usize,
+    /// Of them, those that a core's memory has no room for.
+    pub too_large: usize,
+    /// Of the others, those that another limit excludes, with that limit; the faster ones only.
+    pub refused: Vec<(CoreTile, Fault)>,
+}
+
+/// The fastest design for `problem`; none if no size fits.
+pub fn solve(problem: &Problem) -> Option<Solution> {
+    let (mut tried, mut too_large, mut estimates) = (0, 0, Vec::new());
+    for depth in DEPTHS.step_by(BLOCK_DEPTH) {
+        for rows in (BLOCK_ROWS * REGISTER_ROWS..=ROWS_MAX).step_by(BLOCK_ROWS * REGISTER_ROWS) {
+            for cols in (BLOCK_COLS * REGISTER_COLS..=COLS_MAX).step_by(BLOCK_COLS * REGISTER_COLS) {
+                let core = CoreTile { rows, cols, depth, epilogue: problem.epilogue };
+                tried += 1;
+                if core_bytes(&core) > limits(TileKind::Core).memory_bytes {
+                    too_large += 1;
+                    continue;
+                }
+                let shape = GemmShape::padded(problem.rows, problem.cols, problem.depth, problem.columns, core);
+                estimates.push(Estimate::of(problem, shape));
+            }
+        }
+    }
+    // Of equally fast ones, those that move fewer bytes; the rest of the order makes the choice a function of the problem.
+    estimates.sort_by_key(|one| (one.cycles, one.shim_bytes, one.shape.core));
+    let mut refused = Vec::new();
+    for estimate in estimates {
+        let design = gemm::design(&estimate.shape);
+        let lowered = lower(&design);
+        match legal::check(&design, &lowered) {
+            Ok(usage) => {
+                let problem = *problem;
+                return Some(Solution { problem, design, lowered, usage, estimate, tried, too_large, refused });
+            }
+            Err(faults) => refused.extend(faults.into_iter().next().map(|fault| (estimate.shape.core, fault))),
+        }
+    }
+    None
+}
+
+/// Memory of a core: two objects of each stream, sums, scales, stack.
+fn core_bytes(core: &CoreTile) -> usize {
+    let streams = core.activation_bytes() + core.weight_bytes() + 2 * core.output_values();
+    2 * streams + 4 * core.sums() + core.scales_bytes() + crate::device::STACK_BYTES
+}
+
+impl Display for Solution {
+    /// Why the sizes are what they are, for `--explain`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Solution { problem, estimate, usage, .. } = self;
+        let (shape, core) = (&estimate.shape, &estimate.shape.core);
+        let Problem { rows, cols, depth, columns, .. } = problem;
+        writeln!(f, "{rows} × {cols} × {depth} on {columns} × 4 cores, {:?}", problem.epilogue)?;
+        writeln!(
+            f,
+            "  tile of a core     {} rows × {} columns, {} of k at a time: fastest of {} sizes, of which {} exceed a core's memory",
+            core.rows, core.cols, core.depth, self.tried, self.too_large
+        )?;
+        for (core, fault) in &self.refused {
+            writeln!(f, "  refused            {} × {} × {}: {fault}", core.rows, core.cols, core.depth)?;
+        }
+        writeln!(
+            f,
+            "  padding            {} × {} × {}, {} × {} tiles of {} objects",
+            shape.rows,
+            shape.cols,
+            shape.depth,
+            shape.row_tiles(),
+            shape.col_tiles(),
+            shape.chunks()
+        )?;
+        let chunk = &estimate.chunk;
+        writeln!(
+            f,
+            "  cycles an object   {} products, {} with multipliers, {} loads, {} stores, {} activations in, {} weights in: limited by the {}",
+            chunk.products,
+            chunk.multiplications,
+            chunk.loads,
+            chunk.stores,
+            chunk.activations,
+            chunk.weights,
+            chunk.limit().1
+        )?;
+        writeln!(f, "  cycles at the end  {} a tile, for scaling and sending", estimate.drain)?;
+        for kind in [TileKind::Core, TileKind::Memory, TileKind::Shim] {
+            let (found, most) = (usage.of(kind), limits(kind));
+            writeln!(
+                f,
+                "  {:<18} {} of {} bytes, {} + {} of {} + {} channels, {} of {} descriptors, {} of {} locks",
+                kind.name(),
+                found.memory_bytes,
+                most.memory_bytes,
+                found.channels[0],
+                found.channels[1],
+                most.channels,
+                most.channels,
+                found.descriptors,
+                most.descriptors,
+                found.locks,
+                most.locks
+            )?;
+        }
+        let [fast, slow] = estimate.seconds().map(|seconds| seconds * 1e3);
+        write!(
+            f,
+            "  estimate           {:.2} ms at 1.6 GHz, {:.2} ms at 0.8 GHz, {:.0} % of the matrix units' slots busy, {} MB through the shim tiles",
+            fast,
+            slow,
+            estimate.busy * 100.0,
+            estimate.shim_bytes / 1_000_000
+        )
+    }
+}

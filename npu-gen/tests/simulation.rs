@@ -1,0 +1,57 @@
+//! Designs run by the interpreter against the product from its definition, bit for bit.
+
+mod support;
+
+use support::{Case, small};
+use unicorn_kernels::Activation;
+use unicorn_kernels::npu::tile::Epilogue;
+use unicorn_npu::interpret::{RunError, commands};
+use unicorn_npu::lower::lower;
+use unicorn_npu::{Problem, design::HostOp, gemm, legal, solve};
+
+#[test]
+fn designs_of_every_width_compute_the_product() {
+    for columns in 1..=4 {
+        for (depth, epilogue) in [
+            (32, Epilogue::Scale),
+            (64, Epilogue::ActMul(Activation::Silu)),
+            (128, Epilogue::ActMul(Activation::GeluTanh)),
+        ] {
+            let case = Case::of(small(columns, depth, epilogue));
+            let design = gemm::design(&case.shape);
+            let lowered = lower(&design);
+            legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{columns} columns: {faults:?}"));
+            let equal = case.run(&design, &lowered, &commands(&design, &lowered));
+            assert_eq!(equal, Ok(true), "{columns} columns, depth {depth}, {epilogue:?}");
+        }
+    }
+}
+
+/// SmolLM2-135M's gate and up, and its q, k and v, with the tiles that the solver finds.
+#[test]
+fn solved_designs_of_a_model_compute_the_product() {
+    for (cols, depth, epilogue) in [(960, 576, Epilogue::Scale), (3072, 576, Epilogue::ActMul(Activation::Silu))] {
+        let solution = solve(&Problem { rows: 64, cols, depth, epilogue, columns: 4 }).expect("some size fits");
+        let case = Case::of(solution.estimate.shape);
+        let commands = commands(&solution.design, &solution.lowered);
+        assert_eq!(case.run(&solution.design, &solution.lowered, &commands), Ok(true), "{solution}");
+    }
+}
+
+#[test]
+fn a_host_that_fetches_too_little_or_sends_too_little_is_told_from_one_that_does_not() {
+    let case = Case::of(small(2, 32, Epilogue::Scale));
+    let design = gemm::design(&case.shape);
+    let lowered = lower(&design);
+    let without = |is_left_out: &dyn Fn(&HostOp) -> bool| {
+        let mut design = design.clone();
+        let first = design.host.iter().position(is_left_out).expect("there is one");
+        design.host.remove(first);
+        case.run(&design, &lowered, &commands(&design, &lowered))
+    };
+    let of = |argument: usize| move |op: &HostOp| matches!(op, HostOp::Start(one) if one.argument == argument);
+    assert!(matches!(without(&of(gemm::ACTIVATIONS)), Err(RunError::Deadlock { .. })));
+    assert!(matches!(without(&of(gemm::WEIGHTS)), Err(RunError::Deadlock { .. })));
+    assert!(matches!(without(&of(gemm::OUTPUTS)), Err(RunError::Deadlock { .. })));
+    assert!(matches!(without(&|op| matches!(op, HostOp::Wait(_))), Err(RunError::LeftOver { .. })));
+}
