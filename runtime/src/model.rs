@@ -15,7 +15,7 @@ use crate::error::{LoadError, RunError};
 use crate::load::artifact::ArtifactFile;
 use crate::load::streaming::StreamingState;
 use crate::memory::budget::AvailableMemory;
-use crate::memory::context::choose_context;
+use crate::memory::context::{choose_context, longest_context};
 use crate::memory::kv_pages::{BlockTable, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages};
 use crate::options::LoadOptions;
@@ -88,9 +88,19 @@ impl Model {
             budget: &options.budget,
         };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
+        let max_context_tokens = longest_context(artifact.plan(), &memory, &request);
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
         let (pages_in_use, barriers) = (PagesInUse::default(), AtomicBool::new(options.barriers));
-        let decided = Decided { target, request, context_tokens, pages_in_use, options: options.clone(), barriers };
+        let options_of_load = options.clone();
+        let decided = Decided {
+            target,
+            request,
+            context_tokens,
+            max_context_tokens,
+            pages_in_use,
+            options: options_of_load,
+            barriers,
+        };
         let lazy = options.lazy && !options.profile && !options.candidates;
         let artifact = Arc::new(artifact);
         let Resident { engine, report, tuning_resources } =
@@ -169,6 +179,11 @@ impl Model {
     /// Longest sequence, in tokens.
     pub fn context_tokens(&self) -> u32 {
         self.shared.context_tokens()
+    }
+
+    /// Longest sequence that a load could have chosen, in tokens: of the model's, what fits the memory that was free before.
+    pub fn max_context_tokens(&self) -> u32 {
+        self.shared.decided.max_context_tokens
     }
 
     /// Sequences that can exist at a time.

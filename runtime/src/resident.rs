@@ -40,6 +40,8 @@ pub struct Decided {
     pub target: usize,
     pub request: ContextRequest,
     pub context_tokens: u32,
+    /// Longest context that memory would have held.
+    pub max_context_tokens: u32,
     pub pages_in_use: PagesInUse,
     pub options: LoadOptions,
     /// Use barriers instead of counter synchronisation: the options say so, or a dispatch stopped waiting for a counter.

@@ -22,6 +22,7 @@ pub mod http;
 pub mod openmetrics;
 pub mod programs;
 pub mod server;
+pub mod terminal;
 
 pub mod launch;
 

@@ -1,6 +1,6 @@
 //! Errors of commands. Here the errors of libraries get the names of options and commands that help.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::path::Path;
 
@@ -35,6 +35,16 @@ impl CliError {
             io::ErrorKind::BrokenPipe => CliError::OutputClosed,
             _ => CliError::Failed(format!("cannot write to stdout: {error}")),
         }
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CliError::Failed(message) => message,
+            CliError::OutputClosed => "stdout is closed",
+            CliError::Interrupted => "interrupted",
+        })
     }
 }
 

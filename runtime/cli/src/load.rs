@@ -140,14 +140,20 @@ fn shorter_context(model: &Model, is_given: bool) -> Option<String> {
     if is_given || found >= most {
         return None;
     }
-    Some(match is_software(model) {
-        true => {
-            format!("context {found} of the model's {most} tokens, the default of software devices; -c {most} for all")
-        }
-        false => format!(
-            "context {found} of the model's {most} tokens, which leaves part of the memory free; -c {most} for all, if they fit"
-        ),
-    })
+    let why =
+        if is_software(model) { "the default of software devices" } else { "which leaves part of the memory free" };
+    Some(format!("context {found} of the model's {most} tokens, {why}; {}", longer_context(model)))
+}
+
+/// How to get a longer context, or why there is none.
+pub fn longer_context(model: &Model) -> String {
+    let (found, fitting, most) = (model.context_tokens(), model.max_context_tokens(), model.meta().model.max_positions);
+    match () {
+        () if found >= most => "it is the model's longest".to_owned(),
+        () if found >= fitting => "a longer one does not fit the memory".to_owned(),
+        () if fitting < most => format!("-c {fitting} gives the longest that fits the memory"),
+        () => format!("-c {fitting} gives the model's longest"),
+    }
 }
 
 /// Notes each recovery of a lost device since the last call.

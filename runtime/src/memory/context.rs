@@ -51,6 +51,11 @@ pub fn choose_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &Conte
     Ok(context)
 }
 
+/// The longest context of the model that memory holds, in tokens.
+pub fn longest_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest) -> u32 {
+    largest_that_fits(request.max_positions, |context| fits(plan, memory, request, context, 1.0))
+}
+
 /// Whether the KV cache fits the bindings, and takes at most `kv_share` of what the rest of the model leaves in its memory.
 fn fits(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest, context: u32, kv_share: f64) -> bool {
     fits_bindings(plan, memory, request, context)
@@ -126,6 +131,9 @@ mod tests {
         let error = choose(&plan(None), &narrow, &request(Some(65_536))).unwrap_err().to_string();
         assert!(error.contains("32768 tokens would fit"), "{error}");
         assert_eq!(choose(&plan(None), &narrow, &request(Some(32_768))).unwrap(), 32_768);
+        let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
+        let memory = AvailableMemory { artifact, facts: &narrow, amdgpu: None, budget: &budget };
+        assert_eq!(longest_context(&plan(None), &memory, &request(None)), 32_768);
         // A sliding window needs pages for itself and one chunk.
         assert_eq!(choose(&plan(Some(1024)), &narrow, &request(Some(65_536))).unwrap(), 65_536);
     }

@@ -107,17 +107,23 @@ impl Chat {
         self.answer(&prompt, Exchange::New { question })
     }
 
+    /// Whether turns before the last answer are still part of prompts, so that [`Chat::resume`] can leave some out.
+    pub fn can_resume(&self) -> bool {
+        self.first_later_turn().is_some()
+    }
+
+    fn first_later_turn(&self) -> Option<usize> {
+        let is_answered = self.history.last().is_some_and(|last| last.role == ASSISTANT);
+        turns(&self.history).find(|&turn| is_answered && turn > self.first)
+    }
+
     /// Continues the last answer, which ended because the context was full, without the oldest turns. `None`: there are no turns
     /// before it that could be left out.
     ///
     /// # Errors
     /// Those of [`Chat::ask`].
     pub fn resume(&mut self) -> Result<Option<Answer<'_>>, TextError> {
-        let later_turn = turns(&self.history).find(|&turn| turn > self.first);
-        let (Some(first), Some(last)) = (later_turn, self.history.last()) else { return Ok(None) };
-        if last.role != ASSISTANT {
-            return Ok(None);
-        }
+        let (Some(first), Some(last)) = (self.first_later_turn(), self.history.last()) else { return Ok(None) };
         let begun = last.content.clone();
         let (prompt, first) = self.fit(Window::for_rest(self.context_tokens), first, None, &begun)?;
         self.first = first;

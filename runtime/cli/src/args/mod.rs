@@ -57,6 +57,8 @@ const EXPERT: &str = "Expert";
     name = "unicorn-run",
     version,
     args_conflicts_with_subcommands = true,
+    // Of an option that is given twice, the last counts, as in llama.cpp: an alias may hold the first.
+    args_override_self = true,
     subcommand_negates_reqs = true,
     disable_help_flag = true,
     disable_version_flag = true
@@ -135,6 +137,14 @@ mod tests {
             };
             assert_eq!((run.words.join(" ").as_str(), run.n_predict), ("why is the serve blue", Some(8)));
         }
+    }
+
+    #[test]
+    fn the_last_of_an_option_counts() {
+        let args = Args::try_parse_from(["unicorn-run", "m", "-n", "8", "--temp", "1", "-n", "9"]).unwrap();
+        assert_eq!(args.run.n_predict, Some(9));
+        let line = ["unicorn-run", "bench", "m", "-n", "8", "-n", "9"];
+        assert!(Args::try_parse_from(line).is_ok());
     }
 
     #[test]

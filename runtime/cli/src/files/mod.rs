@@ -2,5 +2,6 @@
 
 pub mod logits_file;
 pub mod output_file;
+pub mod state_folder;
 pub mod tuning_file;
 pub mod user_folders;

@@ -82,6 +82,12 @@ pub struct Throughput {
     pub elapsed: Duration,
 }
 
+impl TierMemory {
+    pub fn total(&self) -> u64 {
+        self.weights + self.kv + self.activations + self.other
+    }
+}
+
 impl Throughput {
     /// `None` if there were no tokens.
     pub fn tokens_per_s(&self) -> Option<f64> {
@@ -213,7 +219,7 @@ impl fmt::Display for LoadStatistics {
             writeln!(
                 f,
                 "memory   {tier} {}: weights {}, KV {}, activations {}, other {}",
-                size(weights + kv + activations + other),
+                size(memory.total()),
                 size(weights),
                 size(kv),
                 size(activations),

@@ -1,5 +1,6 @@
 //! The process's surroundings: stdout, stderr and Ctrl-C.
 
+pub mod editor;
 pub mod interrupt;
 pub mod output;
 

@@ -12,14 +12,15 @@ pub struct TextOutput {
     stdout: StdoutLock<'static>,
     /// `None`: stdout is no terminal.
     wrapper: Option<Wrapper>,
+    breaks_lines: bool,
 }
 
 impl TextOutput {
-    /// Locks stdout.
-    pub fn new() -> TextOutput {
+    /// Locks stdout. Without `wordwrap`, breaking lines is left to the terminal.
+    pub fn new(wordwrap: bool) -> TextOutput {
         let stdout = io::stdout().lock();
         let wrapper = stdout.is_terminal().then(Wrapper::default);
-        TextOutput { stdout, wrapper }
+        TextOutput { stdout, wrapper, breaks_lines: wordwrap }
     }
 
     /// Writes a piece at once.
@@ -33,7 +34,7 @@ impl TextOutput {
                 // Asked for each piece: the window may have another size by now.
                 let columns = terminal::size().map_or(usize::MAX, |(columns, _)| columns.into());
                 // Narrower than this, wrapping at words makes text harder to read.
-                let columns = if columns < 20 { usize::MAX } else { columns };
+                let columns = if columns < 20 || !self.breaks_lines { usize::MAX } else { columns };
                 let wrapped = wrapper.wrap(piece, columns);
                 self.put(&wrapped)
             }

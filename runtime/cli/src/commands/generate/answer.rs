@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use unicorn_runtime::{FeedProgress, Model};
+use unicorn_runtime::{FeedProgress, Model, RunError};
 use unicorn_text::{Answer, Continuation, EndReason, TextError};
 
 use crate::error::CliError;
-use crate::load::note_recoveries;
+use crate::load::{longer_context, note_recoveries};
 use crate::monitor::status::{State, StatusWriter};
 use crate::report::statistics::Throughput;
 use crate::terminal::interrupt;
@@ -24,7 +24,6 @@ pub struct Runner<'m> {
 
 /// What was generated, and how long it took.
 pub struct Generated {
-    pub prompt_tokens: u32,
     /// Prompt tokens that were in the cache.
     pub cached_tokens: u32,
     pub text: String,
@@ -35,6 +34,22 @@ pub struct Generated {
     pub decode: Throughput,
     /// Time from the start of the load to the first token.
     pub first_token: Option<Duration>,
+}
+
+impl Generated {
+    /// Two lines: prefill, with the time to the first token if there was one, and decode.
+    pub fn summary(&self, first_token: Option<Duration>) -> String {
+        let rate = |work: Throughput| match work.tokens_per_s() {
+            Some(rate) => format!("{} tokens, {rate:.2} tokens/s", work.tokens),
+            None => format!("{} tokens", work.tokens),
+        };
+        let cached = match self.cached_tokens {
+            0 => String::new(),
+            cached => format!(", {cached} more were cached"),
+        };
+        let first = first_token.map(|time| format!(", first token after {:.2} s", time.as_secs_f64()));
+        format!("prefill  {}{cached}{}\ndecode   {}", rate(self.prefill), first.unwrap_or_default(), rate(self.decode))
+    }
 }
 
 /// The pieces of a continuation or of a chat's answer.
@@ -86,6 +101,18 @@ impl<'m> Runner<'m> {
         generated
     }
 
+    /// With the length that the context could have, where it is too short.
+    fn explained(&self, error: TextError) -> CliError {
+        match error {
+            TextError::Run(RunError::ContextFull { context_tokens, needed_tokens }) => CliError::new(format!(
+                "prompt of {needed_tokens} tokens is too long for the context of {context_tokens}; {}",
+                longer_context(self.model)
+            )),
+            TextError::TemplateOutput { .. } => CliError::new(format!("{error}; {}", longer_context(self.model))),
+            error => error.into(),
+        }
+    }
+
     fn with_prefill_bar<P>(&self, start: impl FnOnce() -> P) -> P {
         let bar = LateBar::new("prefill {bar:40} {pos} of {len} tokens, {elapsed}");
         let set = |bar| *self.prefill_bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
@@ -102,7 +129,7 @@ impl<'m> Runner<'m> {
     ) -> Result<Generated, CliError> {
         self.status.set(State::Prefill, 0, self.model);
         let started = Instant::now();
-        let mut pieces = self.with_prefill_bar(start)?;
+        let mut pieces = self.with_prefill_bar(start).map_err(|error| self.explained(error))?;
         let mut prefill = Throughput::default();
         let mut first_token = None;
         if pieces.continuation().end_reason() != Some(EndReason::Cancelled) {
@@ -132,7 +159,36 @@ impl<'m> Runner<'m> {
         };
         let tokens = continuation.tokens().to_vec();
         let end_reason = continuation.end_reason().expect("a text that did not fail has ended");
-        let (prompt_tokens, cached_tokens) = (continuation.prompt_tokens(), continuation.cached_tokens());
-        Ok(Generated { prompt_tokens, cached_tokens, text, tokens, end_reason, prefill, decode, first_token })
+        let cached_tokens = continuation.cached_tokens();
+        Ok(Generated { cached_tokens, text, tokens, end_reason, prefill, decode, first_token })
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn generated() -> Generated {
+        Generated {
+            cached_tokens: 0,
+            text: " hé".into(),
+            tokens: vec![3, 4],
+            end_reason: EndReason::StopToken,
+            prefill: Throughput { tokens: 7, elapsed: Duration::from_millis(500) },
+            decode: Throughput { tokens: 10, elapsed: Duration::from_secs(1) },
+            first_token: Some(Duration::from_millis(750)),
+        }
+    }
+
+    #[test]
+    fn the_summary_is_two_lines() {
+        let generated = generated();
+        assert_eq!(
+            generated.summary(generated.first_token),
+            "prefill  7 tokens, 14.00 tokens/s, first token after 0.75 s\ndecode   10 tokens, 10.00 tokens/s"
+        );
+        let idle = Generated { prefill: Throughput::default(), decode: Throughput::default(), ..generated };
+        let cached = Generated { cached_tokens: 5, ..idle };
+        assert_eq!(cached.summary(None), "prefill  0 tokens, 5 more were cached\ndecode   0 tokens");
     }
 }

@@ -48,20 +48,22 @@ fn answer(runner: &mut Runner<'_>, args: &RunArgs, text: String) -> Result<(), C
     if end_reason != EndReason::Cancelled {
         model.wait_for_weights()?;
     }
-    let is_verbose = verbosity() == Verbosity::Verbose;
-    // Measuring takes as long as many tokens do.
-    let statistics = match is_verbose {
-        true => RunStatistics::new(model, generated.prefill, generated.decode),
-        false => RunStatistics::without_bandwidth(model, generated.prefill, generated.decode),
-    };
-    let report = RunReport::new(statistics, sampling.seed, generated);
-    match (args.json, is_verbose) {
-        (true, _) => print_json(&report)?,
-        (false, true) => note(&report),
-        (false, false) => note(report.summary()),
+    match verbosity() {
+        _ if args.json => print_json(&report(model, &sampling, generated))?,
+        Verbosity::Verbose => note(report(model, &sampling, generated)),
+        _ => note(generated.summary(generated.first_token)),
     }
     empty.iter().for_each(note);
     if end_reason == EndReason::Cancelled { Err(CliError::Interrupted) } else { Ok(()) }
+}
+
+/// All figures; the read bandwidth with `--verbose` alone, as measuring it takes as long as many tokens do.
+fn report(model: &Model, sampling: &Sampling, generated: Generated) -> RunReport {
+    let statistics = match verbosity() {
+        Verbosity::Verbose => RunStatistics::new(model, generated.prefill, generated.decode),
+        _ => RunStatistics::without_bandwidth(model, generated.prefill, generated.decode),
+    };
+    RunReport::new(statistics, sampling.seed, generated)
 }
 
 /// Generates the answer; with `--json`, nothing is printed meanwhile.
@@ -79,7 +81,7 @@ fn generate(runner: &mut Runner<'_>, args: &RunArgs, text: String, sampling: &Sa
     if args.json {
         return runner.run(start, &mut |_| Ok(()));
     }
-    let mut output = TextOutput::new();
+    let mut output = TextOutput::new(true);
     let generated = runner.run(start, &mut |piece| output.write(piece))?;
     output.end()?;
     Ok(generated)

@@ -33,20 +33,6 @@ impl RunReport {
             text: generated.text,
         }
     }
-
-    /// Two lines: prefill with the time to the first token, and decode.
-    pub fn summary(&self) -> impl fmt::Display {
-        let rate = |rate: Option<f64>| rate.map(|rate| format!(", {rate:.2} tokens/s")).unwrap_or_default();
-        let first_token = self.first_token_s.map(|seconds| format!(", first token after {seconds:.2} s"));
-        format!(
-            "prefill  {} tokens{}{}\ndecode   {} tokens{}",
-            self.statistics.prefill_tokens,
-            rate(self.statistics.prefill_tokens_per_s),
-            first_token.unwrap_or_default(),
-            self.statistics.decode_tokens,
-            rate(self.statistics.decode_tokens_per_s)
-        )
-    }
 }
 
 /// All figures, a line a subject.
@@ -90,23 +76,12 @@ pub fn why_empty(text: &str, end_reason: EndReason, is_raw: bool) -> Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::report::statistics::{Throughput, tests::statistics};
+    use crate::commands::generate::answer::tests::generated;
+    use crate::report::statistics::tests::statistics;
 
     fn report() -> RunReport {
-        let generated = Generated {
-            prompt_tokens: 7,
-            cached_tokens: 0,
-            text: " hé".into(),
-            tokens: vec![3, 4],
-            end_reason: EndReason::StopToken,
-            prefill: Throughput::default(),
-            decode: Throughput::default(),
-            first_token: Some(Duration::from_millis(750)),
-        };
-        RunReport::new(statistics(), 42, generated)
+        RunReport::new(statistics(), 42, generated())
     }
 
     #[test]
@@ -124,14 +99,6 @@ mod tests {
         assert_eq!((&json["seed"], &json["software"]), (&42.into(), &false.into()));
         assert_eq!(json["first_token_s"], 0.75);
         assert!(json.get("statistics").is_none() && json.get("decode_tokens_per_s").is_some());
-    }
-
-    #[test]
-    fn the_summary_is_two_lines() {
-        assert_eq!(
-            report().summary().to_string(),
-            "prefill  7 tokens, 14.00 tokens/s, first token after 0.75 s\ndecode   10 tokens, 10.00 tokens/s"
-        );
     }
 
     #[test]

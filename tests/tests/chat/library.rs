@@ -1,20 +1,12 @@
-//! unicorn-text as a library: a `Chat` on a real device.
+//! unicorn-text: a `Chat` and a `Continuation`.
 
-use std::sync::LazyLock;
-
-use tests::compiled::{Compiled, options};
-use tests::models::models;
 use unicorn_runtime::{CancelToken, LoadOptions, Model};
 use unicorn_text::{Chat, ChatOptions, Continuation, EndReason, Message, StopConditions, TextError, Tokenizer};
 
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
+use crate::{MODEL, device};
 
 fn load() -> Model {
-    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let Ok(device) = device.parse();
+    let Ok(device) = device().parse();
     let options = LoadOptions::default().with(|options| {
         options.device = device;
         options.context_tokens = Some(512);
@@ -107,4 +99,48 @@ fn a_prompt_is_continued_until_the_context_is_full() {
     let conditions = StopConditions::default();
     let empty = Continuation::new(&mut session, &tokenizer, &[], &sampling, conditions);
     assert!(matches!(empty.err(), Some(TextError::EmptyPrompt)));
+}
+
+/// Tokens of a prompt with these messages.
+fn prompt_tokens(chat: &Chat, tokenizer: &Tokenizer, messages: &[Message]) -> u32 {
+    let text = chat.template().render(messages, &chat.options().template_arguments).unwrap();
+    tokenizer.encode(&text).unwrap().len() as u32
+}
+
+#[test]
+fn a_full_context_loses_its_oldest_turns_and_keeps_the_system_message() {
+    let model = load();
+    let tokenizer = Tokenizer::new(model.tokenizer_section()).unwrap();
+    let mut chat = chat(&model, 60);
+    chat.options_mut().system = Some("You tell short stories of the sea.".to_owned());
+    let question = "What happened on the island after the storm had sunk the ship of the captain?";
+    while chat.turns_left_out() == 0 {
+        assert!(chat.history().len() < 40, "512 tokens do not hold so much");
+        chat.ask(question).unwrap().for_each(|piece| drop(piece.unwrap()));
+    }
+    let left_out = chat.turns_left_out();
+    let system = Message::new("system", chat.options().system.clone().unwrap());
+    let kept = chat.history()[2 * left_out..].to_vec();
+    let next: Vec<Message> = [vec![system], kept, vec![Message::new("user", "And then?")]].concat();
+    let expected = prompt_tokens(&chat, &tokenizer, &next);
+    let answer = chat.ask("And then?").unwrap();
+    let continuation = answer.continuation();
+    assert_eq!(continuation.prompt_tokens(), expected, "the system message and all turns but the oldest");
+    assert!(expected < 512 * 3 / 4, "half of the context was freed, not one turn at a time: {expected}");
+    drop(answer);
+    assert_eq!(chat.turns_left_out(), left_out);
+
+    // An answer that fills the context goes on without older turns.
+    chat.options_mut().max_tokens = None;
+    let mut answer = chat.ask("Go on.").unwrap();
+    let begun: String = answer.by_ref().map(Result::unwrap).collect();
+    assert_eq!(answer.end_reason(), Some(EndReason::ContextFull));
+    drop(answer);
+    assert!(chat.can_resume());
+    let more: String = chat.resume().unwrap().unwrap().take(8).map(Result::unwrap).collect();
+    assert_eq!(chat.history().last().unwrap().content, begun + &more);
+    assert!(chat.turns_left_out() > left_out);
+
+    assert_eq!(chat.take_last_question().unwrap(), "Go on.");
+    assert_eq!(chat.history().last().unwrap().role, "assistant");
 }

@@ -1,0 +1,165 @@
+//! What `/set` and `/think` change. Each change has an answer.
+
+use unicorn_runtime::Sampling;
+use unicorn_text::{ChatOptions, serde_json};
+
+use super::line::PARAMETERS;
+use crate::args::SamplingArgs;
+
+/// Settings of a chat.
+pub struct Settings {
+    pub sampling: SamplingArgs,
+    /// Added to the seed: another answer to the same question.
+    pub retries: u64,
+    /// Whether figures follow each answer.
+    pub verbose: bool,
+    /// Whether answers are wrapped between words.
+    pub wordwrap: bool,
+}
+
+impl Settings {
+    /// With one seed for the whole conversation, unless `/set` changes it.
+    pub fn new(mut sampling: SamplingArgs, verbose: bool) -> Settings {
+        sampling.seed.get_or_insert(sampling.resolve().seed);
+        Settings { sampling, retries: 0, verbose, wordwrap: true }
+    }
+
+    /// How the next answer is sampled.
+    pub fn sampling(&self) -> Sampling {
+        let mut sampling = self.sampling.resolve();
+        sampling.seed = sampling.seed.wrapping_add(self.retries);
+        sampling
+    }
+
+    /// Sets a parameter by the name that it has on the command line or in Ollama.
+    ///
+    /// # Errors
+    /// What was expected, if there is no such parameter or the value is outside its range.
+    pub fn set(&mut self, options: &mut ChatOptions, name: &str, value: &str) -> Result<String, String> {
+        let name = name.trim_start_matches('-').replace('_', "-");
+        let name = match name.as_str() {
+            "temperature" => "temp",
+            "num-predict" => "n-predict",
+            other => other,
+        };
+        match name {
+            "n-predict" => match value.parse::<i64>() {
+                Ok(-1) => options.max_tokens = None,
+                Ok(tokens @ 1..) => options.max_tokens = Some(tokens.try_into().unwrap_or(u32::MAX)),
+                _ => return Err(format!("n-predict: expected a number of tokens above 0, or -1, found {value:?}")),
+            },
+            "stop" => options.stop_strings = value.split_whitespace().map(str::to_owned).collect(),
+            "num-ctx" | "ctx" => {
+                return Err("context is chosen when the model is loaded: start again with -c N".to_owned());
+            }
+            name if PARAMETERS.contains(&name) => {
+                self.sampling.set(name, value)?;
+                self.retries = 0;
+            }
+            name => return Err(format!("no parameter is called {name}: expected {}", PARAMETERS.join(", "))),
+        }
+        let shown = self.parameters(options).into_iter().find(|(shown, _)| *shown == name);
+        Ok(shown.map(|(name, value)| format!("{name} is {value}")).unwrap_or_default())
+    }
+
+    /// Names and values of all parameters.
+    pub fn parameters(&self, options: &ChatOptions) -> Vec<(&'static str, String)> {
+        let sampling = self.sampling.resolve();
+        let stop: Vec<String> = options.stop_strings.iter().map(|stop| format!("{stop:?}")).collect();
+        vec![
+            ("temp", sampling.temperature.to_string()),
+            ("top-k", sampling.top_k.to_string()),
+            ("top-p", sampling.top_p.to_string()),
+            ("min-p", sampling.min_p.to_string()),
+            ("repeat-penalty", sampling.repeat_penalty.to_string()),
+            ("repeat-last-n", sampling.repeat_last_n.to_string()),
+            ("seed", sampling.seed.to_string()),
+            ("n-predict", options.max_tokens.map_or("without limit".to_owned(), |tokens| tokens.to_string())),
+            ("stop", if stop.is_empty() { "none".to_owned() } else { stop.join(" ") }),
+        ]
+    }
+}
+
+/// Lets the model reason or not, by the variable that its template reads: `reads` tells which those are. Without a mode, tells the
+/// current one.
+///
+/// # Errors
+/// What the template has instead.
+pub fn think(options: &mut ChatOptions, mode: Option<&str>, reads: impl Fn(&str) -> bool) -> Result<String, String> {
+    let switch = ["enable_thinking", "thinking"].into_iter().find(|name| reads(name));
+    let effort = reads(EFFORT).then_some(EFFORT);
+    if switch.is_none() && effort.is_none() {
+        return Err("chat template of this model has no switch for reasoning".to_owned());
+    }
+    let arguments = &mut options.template_arguments;
+    match (mode, switch, effort) {
+        (None, ..) => {}
+        (Some("on"), Some(name), _) => drop(arguments.insert(name.to_owned(), true.into())),
+        (Some("off"), Some(name), _) => drop(arguments.insert(name.to_owned(), false.into())),
+        // The template's own default.
+        (Some("on"), None, Some(name)) => drop(arguments.remove(name)),
+        (Some(level @ ("low" | "medium" | "high")), _, Some(name)) => {
+            arguments.insert(name.to_owned(), level.into());
+        }
+        (Some(_), None, Some(_)) => {
+            return Err("this model always reasons: expected /think low, medium or high".to_owned());
+        }
+        (Some(_), _, None) => return Err("expected /think on or /think off".to_owned()),
+        (Some(_), _, Some(_)) => return Err("expected /think on, off, low, medium or high".to_owned()),
+    }
+    let value = |name: &str| match arguments.get(name) {
+        None => format!("{name} is left to the template"),
+        Some(serde_json::Value::String(text)) => format!("{name} is {text}"),
+        Some(value) => format!("{name} is {value}"),
+    };
+    Ok(switch.into_iter().chain(effort).map(value).collect::<Vec<_>>().join(", "))
+}
+
+const EFFORT: &str = "reasoning_effort";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_answered_with_its_value() {
+        let mut options = ChatOptions::default();
+        let mut settings = Settings::new(SamplingArgs { seed: Some(7), ..SamplingArgs::default() }, false);
+        let mut set = |name: &str, value: &str| settings.set(&mut options, name, value);
+        assert_eq!(set("temperature", "0.5").unwrap(), "temp is 0.5");
+        assert_eq!(set("top_k", "3").unwrap(), "top-k is 3");
+        assert_eq!(set("--seed", "42").unwrap(), "seed is 42");
+        assert_eq!(set("num_predict", "9").unwrap(), "n-predict is 9");
+        assert_eq!(set("n-predict", "-1").unwrap(), "n-predict is without limit");
+        assert_eq!(set("stop", "</s> User:").unwrap(), r#"stop is "</s>" "User:""#);
+        assert!(set("num_ctx", "4096").unwrap_err().contains("-c N"));
+        assert!(set("n-predict", "0").unwrap_err().contains("found \"0\""));
+        assert!(set("top_p", "7").unwrap_err().contains("expected a number above 0 and at most 1"));
+        assert!(set("colour", "blue").unwrap_err().starts_with("no parameter is called colour: expected temp, top-k"));
+        assert_eq!(options.stop_strings, ["</s>", "User:"]);
+    }
+
+    #[test]
+    fn every_parameter_that_is_listed_can_be_set() {
+        let settings = Settings::new(SamplingArgs::default(), false);
+        let names: Vec<&str> = settings.parameters(&ChatOptions::default()).iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, PARAMETERS);
+    }
+
+    #[test]
+    fn reasoning_is_switched_by_what_the_template_reads() {
+        let mut options = ChatOptions::default();
+        let qwen = |name: &str| name == "enable_thinking";
+        assert_eq!(think(&mut options, None, qwen).unwrap(), "enable_thinking is left to the template");
+        assert_eq!(think(&mut options, Some("off"), qwen).unwrap(), "enable_thinking is false");
+        assert_eq!(options.template_arguments["enable_thinking"], false);
+        assert_eq!(think(&mut options, Some("low"), qwen).unwrap_err(), "expected /think on or /think off");
+
+        let mut options = ChatOptions::default();
+        let gpt_oss = |name: &str| name == "reasoning_effort";
+        assert_eq!(think(&mut options, Some("high"), gpt_oss).unwrap(), "reasoning_effort is high");
+        assert!(think(&mut options, Some("off"), gpt_oss).unwrap_err().contains("always reasons"));
+        assert_eq!(think(&mut options, Some("on"), gpt_oss).unwrap(), "reasoning_effort is left to the template");
+        assert!(think(&mut options, Some("on"), |_| false).unwrap_err().contains("no switch"));
+    }
+}
