@@ -12,8 +12,8 @@
 //!     └───────────────┘
 //! ```
 //!
-//! This crate knows bytes, sections, number formats, plan records and what fits a machine's memory. It does not know what a
-//! tensor means, model families, Vulkan or SPIR-V. `FORMAT.md` says the same byte by byte.
+//! This crate knows bytes, sections, number formats, plan records, what fits a machine's memory, and the structure of SPIR-V. It does
+//! not know what a tensor means, model families, Vulkan or what a kernel computes. `FORMAT.md` says the same byte by byte.
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 
@@ -41,6 +41,7 @@ pub mod plan;
 pub mod printable;
 #[cfg(feature = "write")]
 pub mod rewrite;
+pub mod spirv;
 pub mod step;
 pub mod tokenizer;
 pub mod validate;

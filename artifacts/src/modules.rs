@@ -1,7 +1,7 @@
 //! SPIR-V of one target: compressed, and beside each module what it needs of a device, so that no reader has to look into it.
 //!
 //! ```text
-//! records   │ 0 │ 1 │ 2 │ … │ n │ n+1 │ … │ m │        words and needs, one a module
+//! records   │ 0 │ 1 │ 2 │ … │ n │ n+1 │ … │ m │        words, hash and needs, one a module
 //! frames    │ zstd: modules 0..=n │ zstd: n+1..=m │     the compiler's choices · their alternatives
 //! ```
 //!
@@ -15,6 +15,7 @@ use ruzstd::decoding::StreamingDecoder;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ParseError;
+use crate::header::hex;
 
 /// Largest frame that a reader unpacks, in bytes of SPIR-V.
 pub const MAX_FRAME_BYTES: u64 = 64 << 20;
@@ -22,8 +23,6 @@ pub const MAX_FRAME_BYTES: u64 = 64 << 20;
 pub const MAX_WINDOW_BYTES: u64 = 8 << 20;
 /// Most bytes that zstd decodes at a time.
 const MAX_BLOCK_BYTES: usize = 128 << 10;
-/// SPIR-V's first word.
-const SPIRV_MAGIC: u32 = 0x0723_0203;
 /// Words before the first instruction of a module.
 const SPIRV_HEADER_WORDS: u64 = 5;
 
@@ -41,6 +40,8 @@ pub struct ModuleSet {
 pub struct ModuleRecord {
     /// Length of the SPIR-V, in words of 4 bytes.
     pub words: u32,
+    /// BLAKE3 of the SPIR-V, little-endian.
+    pub hash: [u8; 32],
     /// What it asks of a device.
     pub needs: ModuleNeeds,
 }
@@ -199,8 +200,9 @@ impl ModuleFrame {
             decoder.read_exact(&mut bytes).map_err(|error| broken(error.to_string()))?;
             let words = bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes")));
             let words: Vec<u32> = words.collect();
-            if words.first() != Some(&SPIRV_MAGIC) {
-                return Err(ParseError::invalid("first word of a module", SPIRV_MAGIC, words.first().unwrap_or(&0)));
+            let hash = *blake3::hash(&bytes).as_bytes();
+            if hash != record.hash {
+                return Err(ParseError::invalid("hash of a module", hex(&record.hash), hex(&hash)));
             }
             modules.push(words);
         }
@@ -262,11 +264,13 @@ mod write {
         pub fn pack<'a>(groups: impl IntoIterator<Item = &'a [Module]>) -> io::Result<ModuleSet> {
             let mut set = ModuleSet::default();
             for modules in groups.into_iter().filter(|modules| !modules.is_empty()) {
-                let record =
-                    |module: &Module| ModuleRecord { words: module.words.len() as u32, needs: module.needs.clone() };
-                set.records.extend(modules.iter().map(record));
-                let words = modules.iter().flat_map(|module| &module.words);
-                let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+                let mut bytes = Vec::new();
+                for Module { words, needs } in modules {
+                    let start = bytes.len();
+                    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+                    let hash = *blake3::hash(&bytes[start..]).as_bytes();
+                    set.records.push(ModuleRecord { words: words.len() as u32, hash, needs: needs.clone() });
+                }
                 set.frames.push(ModuleFrame { modules: modules.len() as u32, zstd: compress(&bytes)? });
             }
             Ok(set)
@@ -289,8 +293,8 @@ mod tests {
     use super::*;
 
     fn module(len: usize) -> Module {
-        let words = [SPIRV_MAGIC].into_iter().chain((1..len as u32).map(|word| word.wrapping_mul(2_654_435_761)));
-        Module { words: words.collect(), needs: ModuleNeeds { float16: true, ..ModuleNeeds::default() } }
+        let words = (0..len as u32).map(|word| word.wrapping_mul(2_654_435_761)).collect();
+        Module { words, needs: ModuleNeeds { float16: true, ..ModuleNeeds::default() } }
     }
 
     #[test]
@@ -315,8 +319,10 @@ mod tests {
             set.validate().and_then(|()| set.unpack_all()).expect_err("a broken frame").to_string()
         };
         assert!(with(&|set| set.records[1].words = 9).contains("frame of modules"));
-        assert!(with(&|set| set.records[1].words = 7).contains("more than its modules"));
-        assert!(with(&|set| set.records[0].words = 6).contains("first word of a module"));
+        assert!(with(&|set| set.records[1].hash[7] ^= 1).contains("hash of a module"));
+        let shorter = ModuleSet::pack([&[module(7)][..]]).unwrap().records;
+        assert!(with(&|set| set.records[1] = shorter[0].clone()).contains("more than its modules"));
+        assert!(with(&|set| set.records[0].words = 6).contains("hash of a module"));
         assert!(with(&|set| set.records[0].words = 4).contains("words of a module"));
         assert!(with(&|set| set.records[0].words = u32::MAX).contains("bytes of a frame"));
         assert!(with(&|set| set.frames[0].modules = 3).contains("modules of all frames"));
@@ -332,12 +338,12 @@ mod tests {
         let repeated = [[0b010, 0, 0b1_0000, 0].as_slice(); 100_000].concat();
         let bomb = |window: u8| [&[0x28, 0xb5, 0x2f, 0xfd, 0, window], &repeated[..]].concat();
         let refused = |zstd: Vec<u8>| {
-            let records = vec![ModuleRecord { words: 5, needs: ModuleNeeds::default() }];
+            let records = vec![ModuleRecord { words: 5, ..ModuleRecord::default() }];
             let set = ModuleSet { records, frames: vec![ModuleFrame { modules: 1, zstd }] };
             set.unpack_all().expect_err("more than a module").to_string()
         };
         assert!(refused(bomb(30 << 3)).contains("its window is"));
-        assert!(refused(bomb(13 << 3)).contains("first word"), "it ends with the first module");
+        assert!(refused(bomb(13 << 3)).contains("hash of a module"), "it ends with the first module");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
 use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
+use crate::spirv;
 use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
 use crate::view::ArtifactView;
 
@@ -67,6 +68,8 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
             for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {
                 below("module of a pipeline", module, target.modules.records.len())?;
             }
+            // Alternatives may need more: where a device lacks it, they are left out.
+            spirv::check_needs(&target.modules.records[pipeline.module as usize].needs, &target.matches)?;
             in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
         }
         for program in &target.programs {

@@ -203,7 +203,7 @@ pub enum RunError {
         /// Description of the requested output.
         wanted: &'static str,
     },
-    /// A lazy load failed, so no step can run.
+    /// A lazy load failed, or the file whose pages the device reads was changed, so no step can run.
     Loading {
         /// Its error; all sessions of the model share it.
         source: Arc<LoadError>,

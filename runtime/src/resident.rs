@@ -96,6 +96,9 @@ pub fn make_resident(
     let extents = artifact.extents();
     let paths = UploadPaths::choose(&source, &extents, &allocator, options.residency)?;
     let slices = Slice::allocate_all(&source, &extents, |tier| paths.of(tier), &allocator)?;
+    if slices.iter().any(Slice::is_imported) {
+        artifact.watch()?;
+    }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
     let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request)?;
     buffers.clear(&device, &mut queue)?;

@@ -286,6 +286,42 @@ fn every_way_of_loading_gives_the_same_model() {
     assert_no_validation_messages();
 }
 
+/// The device reads the file's pages, so that what is written to the file is what it computes with.
+#[test]
+fn an_imported_file_that_changes_is_verified_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy(folder.path());
+    let sound = std::fs::read(&path).unwrap();
+    let model = match Model::load(&path, &options().with(|options| options.residency = Some(UploadPath::Import))) {
+        Err(LoadError::Residency { refusals, .. }) if !is_llvmpipe() => {
+            return skip("upload path", refusals.join("; "));
+        }
+        other => other.unwrap(),
+    };
+    let mut session = model.session().unwrap();
+    session.feed(&prompt(50)).unwrap();
+    let changed = {
+        let mut bytes = sound.clone();
+        bytes[4 * FIRST_SLICE_WORDS / 2] ^= 1;
+        bytes
+    };
+    let cases = [(&changed[..], "hash"), (&sound[..sound.len() / 4], "was cut while it was in use")];
+    for (bytes, expected) in cases {
+        // In place, as a careless copy does it.
+        std::fs::write(&path, bytes).unwrap();
+        for _ in 0..2 {
+            let error = session.feed(&[1]).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("toy.unicorn"), "{error}");
+        }
+        assert_eq!(session.len_tokens(), 50);
+    }
+    std::fs::write(&path, &sound).unwrap();
+    let expected = twin(&[prompt(50), vec![1]].concat());
+    let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize]);
+    session.feed_with_logits(&[1], &mut check).unwrap();
+    assert_no_validation_messages();
+}
+
 #[test]
 fn a_cache_of_pipelines_is_never_in_the_way() {
     let folder = tempfile::tempdir().unwrap();

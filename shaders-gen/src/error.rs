@@ -19,4 +19,7 @@ pub enum EmitError {
         /// What the module has.
         found: String,
     },
+    /// The module breaks a rule that the runtime checks.
+    #[error(transparent)]
+    Module(#[from] unicorn_artifact::ParseError),
 }

@@ -20,6 +20,7 @@ pub use error::EmitError;
 pub use target::Target;
 
 use unicorn_artifact::ModuleNeeds;
+use unicorn_artifact::spirv::{self, Limits};
 use unicorn_kernels::KernelSpec;
 
 /// One compiled kernel.
@@ -50,5 +51,9 @@ pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitErro
     }
     let words = check::check_and_strip(&mut module, spec, target)?;
     let needs = needs::needs(&module, target)?;
-    Ok(KernelBinary { words, bindings: spec.bindings().len() as u32, needs })
+    let bindings = spec.bindings().len() as u32;
+    let limits = Limits { needs: &needs, bindings, shared_memory_bytes: target.shared_memory_bytes as u32 };
+    // What the runtime will check before a driver reads it.
+    spirv::check(&words, &limits)?;
+    Ok(KernelBinary { words, bindings, needs })
 }

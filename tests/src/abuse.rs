@@ -1,6 +1,8 @@
-//! What a server must survive: malformed requests, idle and disconnecting clients, kills, and hours of load. The test `abuse` runs a
-//! minute of it, the program `abuse` as much as it is given.
+//! What the programs must survive: broken model files and artifacts, malformed requests, idle and disconnecting clients, kills, and hours
+//! of load. The test `abuse` runs a minute of it, the program `abuse` as much as it is given.
 
+mod artifacts;
+mod compile;
 mod http;
 mod kills;
 mod soak;
@@ -8,6 +10,8 @@ mod soak;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+pub use artifacts::{mutated_modules, mutated_plans};
+pub use compile::{compiler_kills, mutated_ggufs};
 pub use http::{disconnects, idle_connections, malformed_requests};
 pub use kills::kills;
 pub use soak::{Soak, SoakOptions, soak};

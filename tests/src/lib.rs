@@ -11,6 +11,7 @@ pub mod tiny_model;
 
 pub mod compiled;
 pub mod generators;
+pub mod mutated_module;
 pub mod mutated_plan;
 pub mod oracles;
 

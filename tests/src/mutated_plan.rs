@@ -31,8 +31,6 @@ const MUTATION_BYTES: usize = 3;
 /// # Errors
 /// Whatever the runtime refuses. What must not happen is a panic, an endless step, or a message of the validation layer.
 pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("mutated.unicorn");
     let mutate = |meta: &mut Meta, plan: &mut Plan, kernels: &mut Kernels| {
         for mutation in bytes.chunks_exact(MUTATION_BYTES) {
             let mut fields = fields(meta, plan, kernels);
@@ -40,7 +38,17 @@ pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
             fields[index].mutate(mutation[2]);
         }
     };
-    std::fs::write(&path, changed(mutate)).expect("a temporary file");
+    load_and_run_artifact(&changed(mutate))
+}
+
+/// Loads an artifact and runs a prefill and a decode step.
+///
+/// # Errors
+/// Whatever the runtime refuses.
+pub fn load_and_run_artifact(artifact: &[u8]) -> Result<(), Refused> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("mutated.unicorn");
+    std::fs::write(&path, artifact).expect("a temporary file");
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let options = LoadOptions::default().with(|options| {
         options.device = DeviceChoice::Name(device);

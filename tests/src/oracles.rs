@@ -11,6 +11,7 @@ use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
 use unicorn_text::{ChatTemplate, Message, TemplateArguments};
 
 use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
+use crate::mutated_module;
 use crate::mutated_plan::load_and_run;
 
 /// Parsing an artifact returns. What it accepts encodes to the bytes that were read, and nothing in it points outside.
@@ -53,6 +54,11 @@ pub fn artifact(bytes: &[u8]) {
 pub fn plan(bytes: &[u8]) {
     // A few mutations are more likely to get past the checks than many.
     drop(load_and_run(&bytes[..bytes.len().min(12)]));
+}
+
+/// The same with changed words of a SPIR-V module: what a driver sees does not crash it.
+pub fn module(bytes: &[u8]) {
+    drop(mutated_module::load_and_run(&bytes[..bytes.len().min(13)]));
 }
 
 fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_artifact::Binding> {

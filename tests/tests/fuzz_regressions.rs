@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn what_was_found_once_stays_found() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 7] = [
+    let targets: [(&str, Oracle); 9] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),
@@ -15,6 +15,8 @@ fn what_was_found_once_stays_found() {
         ("tokenizer_json", oracles::tokenizer_json),
         ("chat_template", oracles::chat_template),
         ("request", oracles::request),
+        ("plan", oracles::plan),
+        ("module", oracles::module),
     ];
     for (target, oracle) in targets {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target);

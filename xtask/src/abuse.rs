@@ -1,5 +1,5 @@
-//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, where a nightly toolchain is installed, then abuse and load of the server on
-//! the software device.
+//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, where a nightly toolchain is installed, then abuse of the compiler, of loading
+//! and of the server on the software device, and load.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +48,9 @@ pub fn run_all(args: &AbuseArgs) -> Result<()> {
     abuse
         .arg(binaries.runtime_path())
         .arg(&artifact)
-        .args([args.clients, args.minutes].map(|number| number.to_string()));
+        .args([args.clients, args.minutes].map(|number| number.to_string()))
+        .arg(binaries.compiler_path())
+        .arg(&model);
     if std::env::var_os("UNICORN_DEVICE").is_none() {
         abuse.env("UNICORN_DEVICE", "llvmpipe");
     }

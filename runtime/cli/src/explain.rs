@@ -2,6 +2,7 @@
 //! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
 use std::io;
+use std::path::Path;
 
 use unicorn_artifact::account::size;
 use unicorn_artifact::amount::typed;
@@ -9,6 +10,8 @@ use unicorn_compiler::{CompileError, Remedy};
 use unicorn_runtime::crash;
 use unicorn_runtime::machine::address_space_bytes;
 use unicorn_runtime::{LoadError, Replan, RunError};
+
+use crate::report::text::printable;
 
 /// Under a limit, a crash prints a line that names it, and the program ends with status 1.
 pub fn crashes() {
@@ -19,6 +22,15 @@ pub fn crashes() {
             size(limit)
         ));
     }
+}
+
+/// A device that reads the pages of `artifact` where they are prints a line that names it when the file is cut, and the program ends
+/// with status 1.
+pub fn cuts_of(artifact: &Path) {
+    crash::exit_on_cut_file(format!(
+        "error: {}: the file was cut while a device read it; start again when it is whole, or without --residency import\n",
+        printable(&artifact.display().to_string())
+    ));
 }
 
 /// The message of `error`, with the limit where it may be the cause.

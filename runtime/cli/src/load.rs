@@ -9,10 +9,11 @@ use unicorn_artifact::{ArtifactView, MappedFile};
 
 use crate::args::LoadArgs;
 use crate::error::CliError;
+use crate::explain;
 use crate::files::{tuning_file, user_folders};
 use crate::report::text::printable;
 use crate::terminal::output::{note, progress_bar};
-use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery};
+use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery, UploadPath};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -95,6 +96,9 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.target = args.target.clone();
     options.budget = args.budget.clone().unwrap_or_default();
     options.residency = args.residency;
+    if args.residency == Some(UploadPath::Import) {
+        explain::cuts_of(artifact);
+    }
     options.direct_io = args.direct_io;
     options.barriers = args.barriers;
     options.load_alone = args.load_alone;

@@ -1,8 +1,10 @@
 //! The open artifact file.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
@@ -21,6 +23,26 @@ use crate::program::alternatives;
 pub struct ArtifactFile {
     file: Arc<MappedFile>,
     view: ArtifactView<'static>,
+    /// Its state before its weights were last verified, if steps read them in the file.
+    watched: Mutex<Option<FileState>>,
+}
+
+/// What changes when a file is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileState {
+    len_bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl From<Metadata> for FileState {
+    fn from(file: Metadata) -> FileState {
+        FileState {
+            len_bytes: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        }
+    }
 }
 
 impl ArtifactFile {
@@ -31,7 +53,7 @@ impl ArtifactFile {
     pub fn open(path: &Path) -> Result<ArtifactFile, LoadError> {
         let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
         let view = ArtifactView::read(file.file()).map_err(|error| load_error(path, error))?;
-        Ok(ArtifactFile { file: Arc::new(file), view })
+        Ok(ArtifactFile { file: Arc::new(file), view, watched: Mutex::new(None) })
     }
 
     pub fn meta(&self) -> &Meta {
@@ -82,6 +104,41 @@ impl ArtifactFile {
     /// Hash of everything in the file.
     pub fn content_hash(&self) -> &[u8; 32] {
         &self.view.content_hash
+    }
+
+    /// From now on, [`ArtifactFile::check_unchanged`] looks at the file: steps read its pages. Called before the weights are verified.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] when the system does not say its state.
+    pub fn watch(&self) -> Result<(), LoadError> {
+        let state = self.state()?;
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(state);
+        Ok(())
+    }
+
+    /// Verifies the weights again if the file was written since, where steps read its pages.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] for a file that was cut, and those of [`ArtifactFile::verify`].
+    pub fn check_unchanged(&self) -> Result<(), LoadError> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(before) = &mut *watched else { return Ok(()) };
+        let now = self.state()?;
+        if now == *before {
+            return Ok(());
+        }
+        if now.len_bytes < self.file.bytes().len() as u64 {
+            let source = io::ErrorKind::UnexpectedEof.into();
+            return Err(LoadError::File { path: self.file.path().to_owned(), source });
+        }
+        self.verify()?;
+        *before = now;
+        Ok(())
+    }
+
+    fn state(&self) -> Result<FileState, LoadError> {
+        let state = self.file.file().metadata().map(FileState::from);
+        state.map_err(|source| LoadError::File { path: self.file.path().to_owned(), source })
     }
 
     /// Compares the weights in the file with their hashes.

@@ -96,6 +96,11 @@ impl Slice {
         self.len_bytes
     }
 
+    /// Whether its bytes are pages of the file.
+    pub fn is_imported(&self) -> bool {
+        self.path == UploadPath::Import
+    }
+
     /// The resident bytes, where the host can read them.
     pub fn mapped_bytes(&self) -> Option<&[u8]> {
         self.mapping.as_ref().map(Mapping::bytes)

@@ -29,7 +29,7 @@ fn keep<T>(items: &mut Vec<T>, kept: &[bool]) {
 
 /// Whether the device has every feature that a module needs. Sizes (subgroup, workgroup) are the target's and were compared when it
 /// was chosen.
-fn meets(features: &DeviceFeatures, needs: &ModuleNeeds) -> bool {
+pub fn meets(features: &DeviceFeatures, needs: &ModuleNeeds) -> bool {
     let pairs = [
         (needs.float16, features.float16),
         (needs.int8, features.int8),
@@ -93,7 +93,7 @@ mod tests {
             dispatches: vec![dispatch],
         };
         let needs = [ModuleNeeds::default(), on_int8_matrices(16), on_int8_matrices(32)];
-        let records = needs.map(|needs| ModuleRecord { words: 5, needs });
+        let records = needs.map(|needs| ModuleRecord { words: 5, needs, ..ModuleRecord::default() });
         let target = TargetKernels {
             name: "one".into(),
             matches: TargetMatch::default(),

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use unicorn_artifact::TargetKernels;
+use unicorn_artifact::spirv::{self, Limits};
+use unicorn_artifact::{ParseError, Pipeline as Kernel, TargetKernels};
 
 use crate::error::LoadError;
 use crate::parallel;
+use crate::program::alternatives;
 use crate::vk::device::Device;
 use crate::vk::pipeline::{Capture, Pipeline, PipelineRequest, SetLayout};
 use crate::vk::pipeline_cache::PipelineCache;
@@ -16,7 +18,7 @@ use crate::vk::pipeline_cache::PipelineCache;
 /// for compiled pipelines and stores them.
 ///
 /// # Errors
-/// [`LoadError::Pipeline`] names the first kernel that the driver rejects. [`LoadError::Cancelled`] when `is_cancelled` becomes
+/// [`LoadError::Pipeline`] names the first kernel that breaks a rule of SPIR-V, or that the driver rejects. [`LoadError::Cancelled`] when `is_cancelled` becomes
 /// true: no further pipeline is begun.
 pub fn compile_each<T: Send>(
     device: &Arc<Device>,
@@ -39,17 +41,26 @@ pub fn compile_each<T: Send>(
             return Err(LoadError::Cancelled);
         }
         let pipeline = &target.pipelines[index];
-        let request = PipelineRequest {
-            spirv: &modules[pipeline.module as usize],
-            layout: &layouts[&pipeline.bindings],
-            subgroup_size,
-            cache,
-            capture,
-        };
-        Pipeline::create(device, &request)
-            .map_err(LoadError::from)
-            .and_then(&inspect)
-            .map_err(|error| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(error) })
+        let spirv = &modules[pipeline.module as usize];
+        let name = |error| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(error) };
+        check(device, target, pipeline, spirv).map_err(name)?;
+        let request = PipelineRequest { spirv, layout: &layouts[&pipeline.bindings], subgroup_size, cache, capture };
+        Pipeline::create(device, &request).map_err(LoadError::from).and_then(&inspect).map_err(name)
     };
     parallel::map(target.pipelines.len(), one).into_iter().collect()
+}
+
+/// Drivers trust their input, and an artifact may come from anywhere: a module is checked before a driver reads it.
+fn check(device: &Device, target: &TargetKernels, pipeline: &Kernel, words: &[u32]) -> Result<(), LoadError> {
+    let needs = &target.modules.records[pipeline.module as usize].needs;
+    let limits = Limits { needs, bindings: pipeline.bindings, shared_memory_bytes: target.matches.shared_memory_bytes };
+    let checked = match alternatives::meets(&device.facts().features, needs) {
+        true => spirv::check(words, &limits),
+        false => Err(ParseError::Invalid {
+            what: "needs of a module".into(),
+            expected: "features of the device".into(),
+            found: format!("{needs:?}"),
+        }),
+    };
+    checked.map_err(|source| LoadError::Modules { target: target.name.clone(), source })
 }

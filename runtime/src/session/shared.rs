@@ -195,8 +195,9 @@ impl Shared {
     /// The engine, made anew if it was lost, and its generation.
     ///
     /// # Errors
-    /// When the device cannot be made ready again.
+    /// When the device cannot be made ready again, or the file whose pages it reads was changed.
     pub fn ready<'e>(&self, slot: &'e mut EngineSlot) -> Result<(u64, &'e mut Engine), RunError> {
+        self.artifact.check_unchanged().map_err(|error| RunError::Loading { source: Arc::new(error) })?;
         if slot.engine.is_none() {
             let begin = Instant::now();
             let cause = slot.lost_to.clone();

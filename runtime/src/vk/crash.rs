@@ -1,5 +1,5 @@
-//! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe). The process cannot
-//! continue, but its last line can say why.
+//! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe), and software devices
+//! when a file that they read is cut. The process cannot continue, but its last line can say why.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -12,33 +12,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// For binaries, not for libraries: it changes the process's signal handlers.
 pub fn exit_on_crash(line: String) {
-    if LINE.set(line).is_err() {
-        return;
-    }
-    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT] {
-        // SAFETY: all zeros is a sigaction without flags and with an empty mask; the handler has the signature that one
-        // without SA_SIGINFO is called by, does only what a signal handler may, and never returns to what crashed.
-        unsafe {
-            let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-            action.sa_sigaction = on_crash as extern "C" fn(c_int) as libc::sighandler_t;
-            action.sa_flags = libc::SA_ONSTACK;
-            // Fails only for an invalid signal number.
-            libc::sigaction(signal, &action, ptr::null_mut());
-        }
+    if CRASH.set(line).is_ok() {
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT].into_iter().for_each(install);
     }
 }
 
-static LINE: OnceLock<String> = OnceLock::new();
+/// The same for SIGBUS alone, with another `line`: it ends a process that reads pages of a mapped file behind the file's end.
+pub fn exit_on_cut_file(line: String) {
+    if CUT_FILE.set(line).is_ok() {
+        install(libc::SIGBUS);
+    }
+}
+
+static CRASH: OnceLock<String> = OnceLock::new();
+static CUT_FILE: OnceLock<String> = OnceLock::new();
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn on_crash(_signal: c_int) {
+fn install(signal: c_int) {
+    // SAFETY: all zeros is a sigaction without flags and with an empty mask; the handler has the signature that one without
+    // SA_SIGINFO is called by, does only what a signal handler may, and never returns to what crashed.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = on_crash as extern "C" fn(c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_ONSTACK;
+        // Fails only for an invalid signal number.
+        libc::sigaction(signal, &action, ptr::null_mut());
+    }
+}
+
+extern "C" fn on_crash(signal: c_int) {
     // One message: other threads that crash wait for the exit.
     while IS_ENDING.swap(true, Ordering::Relaxed) {
         // SAFETY: no arguments; async-signal-safe.
         unsafe { libc::pause() };
     }
-    let line = LINE.get().map_or("", String::as_str);
-    // SAFETY: `line` is set before the handler is installed and never changes; both calls are async-signal-safe.
+    let of_file = CUT_FILE.get().filter(|_| signal == libc::SIGBUS);
+    let line = of_file.or(CRASH.get()).map_or("", String::as_str);
+    // SAFETY: a line is set before its handler is installed and never changes; both calls are async-signal-safe.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
         libc::_exit(1);

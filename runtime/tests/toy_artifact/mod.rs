@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use naga::back::spv;
 use unicorn_artifact::{
     ActivationPlan, ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta,
-    ModelMeta, Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch,
-    Tier, TokenizerSection, WeightPlan, step,
+    ModelMeta, Module, ModuleNeeds, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels,
+    TargetMatch, Tier, TokenizerSection, WeightPlan, step,
 };
 use unicorn_runtime::{DeviceChoice, LoadOptions, Sampling};
 
@@ -144,7 +145,13 @@ fn spirv(source: &str, constants: &[(&str, u32)]) -> Vec<u32> {
     );
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(&text)));
     let info = naga::valid::Validator::new(Default::default(), Default::default()).validate(&module).unwrap();
-    naga::back::spv::write_vec(&module, &info, &Default::default(), None).unwrap()
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::empty(),
+        force_loop_bounding: false,
+        ..spv::Options::default()
+    };
+    spv::write_vec(&module, &info, &options, None).unwrap()
 }
 
 fn kernels() -> Kernels {
@@ -158,7 +165,10 @@ fn kernels() -> Kernels {
         spirv(LOGITS, &[("ROWS", LOGITS_ROWS)]),
         spirv(SAMPLE, &[("KEPT_SAMPLES", step::KEPT_SAMPLES as u32)]),
     ];
-    let modules: Vec<Module> = modules.into_iter().map(|words| Module { words, ..Module::default() }).collect();
+    let needs =
+        |number| ModuleNeeds { workgroup_invocations: if number == 6 { 1 } else { 64 }, ..ModuleNeeds::default() };
+    let modules: Vec<Module> =
+        modules.into_iter().zip(0..).map(|(words, number)| Module { words, needs: needs(number) }).collect();
     let bindings = [3, 3, 3, 3, 5, 5, 3];
     let pipelines = names
         .iter()
@@ -177,7 +187,7 @@ fn kernels() -> Kernels {
         (LOGITS_ROWS, LogitsRows::All, true),
     ];
     let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
-    let matches = TargetMatch::default();
+    let matches = TargetMatch { workgroup_invocations: 64, ..TargetMatch::default() };
     Kernels {
         targets: vec![TargetKernels {
             name: "toy".into(),

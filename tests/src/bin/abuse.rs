@@ -1,14 +1,18 @@
-//! `abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES]]`: abuses `unicorn-run serve`, prints a table, and ends with 1 if something was found.
-//! Needs nothing but the two files, so that it runs on any machine with a GPU; `UNICORN_DEVICE` names another device.
+//! `abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES [UNICORN_COMPILE MODEL]]]`: abuses `unicorn-run serve`, and the compiler and the
+//! loading of artifacts if it is given, prints a table, and ends with 1 if something was found. Needs nothing but the first two files, so
+//! that it runs on any machine with a GPU; `UNICORN_DEVICE` names another device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use tests::abuse::{SoakOptions, disconnects, idle_connections, kills, malformed_requests, soak};
+use tests::abuse::{
+    SoakOptions, compiler_kills, disconnects, idle_connections, kills, malformed_requests, mutated_ggufs,
+    mutated_modules, mutated_plans, soak,
+};
 use tests::server::Server;
 
-const USAGE: &str = "usage: abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES]]";
+const USAGE: &str = "usage: abuse UNICORN_RUN ARTIFACT [CLIENTS [MINUTES [UNICORN_COMPILE MODEL]]]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -16,6 +20,7 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     };
+    let (numbers, compiler) = numbers.split_at(numbers.len().min(2));
     let numbers: Result<Vec<usize>, _> = numbers.iter().map(|number| number.parse()).collect();
     let Ok([clients, minutes]) =
         numbers.map(|given| [given.first().copied().unwrap_or(32), given.get(1).copied().unwrap_or(10)])
@@ -26,6 +31,11 @@ fn main() -> ExitCode {
     let artifact = PathBuf::from(artifact);
     let command = || Command::new(program);
     let mut rows = Vec::new();
+    if let [compiler, model] = compiler {
+        let (compiler, model) = (Path::new(compiler), Path::new(model));
+        rows.extend([mutated_ggufs(compiler, 1000), compiler_kills(compiler, model, 20)]);
+        rows.extend([mutated_plans(300), mutated_modules(1000)]);
+    }
     let timeout = Duration::from_secs(2);
     let options = ["--parallel", "2", "--ctx", "256", "--timeout", "2", "--max-connections", "200"];
     let server = Server::start(command(), &artifact, &options);

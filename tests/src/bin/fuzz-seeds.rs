@@ -20,6 +20,8 @@ fn main() {
     );
     let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/gemma3-2m-draft/chat_template.jinja");
     write("chat_template", &std::fs::read(&template).unwrap_or_else(|error| panic!("{}: {error}", template.display())));
+    write("plan", &[0; 12]);
+    write("module", &[0; 13]);
     write("request", fullest_request().to_string().as_bytes());
 }
 

@@ -7,6 +7,7 @@ mod refusal;
 mod compile_mistakes;
 mod files;
 mod models;
+mod modules;
 mod outputs;
 
 mod artifact_files;

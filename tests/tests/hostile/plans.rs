@@ -55,6 +55,12 @@ fn lengths_that_are_no_whole_words_are_refused() {
 }
 
 #[test]
+fn a_context_that_no_memory_holds_is_refused() {
+    refused(|meta, _, _| meta.model.max_positions = u32::MAX, "context: expected 1 to 1073741824");
+    refused(|meta, _, _| meta.model.max_positions = 0, "context: expected 1 to");
+}
+
+#[test]
 fn a_binding_of_no_logits_is_refused() {
     let is_logits = |buffer: &BufferRef| matches!(buffer, BufferRef::Logits);
     refused(first_binding(is_logits, |one| (one.offset_bytes, one.len_bytes) = (256, 0)), "1 to 134217728");

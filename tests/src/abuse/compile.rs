@@ -1,0 +1,112 @@
+//! Compilers that read broken files or are killed: no output that is not whole, no crash, no wait without end.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use unicorn_artifact::{ArtifactView, MappedFile};
+
+use super::Row;
+use crate::generators::smallest_gguf;
+
+/// Longer than any compile of the smallest model.
+const MAX_TIME: Duration = Duration::from_secs(60);
+/// Bytes of metadata and tensor list, where a change is read as something else; behind them are numbers.
+const HEAD_BYTES: usize = 2 << 10;
+
+/// Compiles the smallest GGUF file, cut or with some bytes changed, `count` times.
+pub fn mutated_ggufs(compiler: &Path, count: u64) -> Row {
+    Row::of("mutated GGUF files compiled", |row| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (model, artifact) = (folder.path().join("mutated.gguf"), folder.path().join("mutated.unicorn"));
+        let sound = smallest_gguf();
+        for number in 0..count {
+            let mut random = StdRng::seed_from_u64(number);
+            let mut bytes = sound.clone();
+            for _ in 0..random.random_range(1..8) {
+                let at = random.random_range(0..bytes.len().min(HEAD_BYTES));
+                bytes[at] = random.random();
+            }
+            if number.is_multiple_of(8) {
+                bytes.truncate(random.random_range(0..bytes.len()));
+            }
+            std::fs::write(&model, bytes).expect("a temporary file");
+            row.inputs += 1;
+            let finding = match ended(compile(compiler, &model, &artifact)) {
+                None => Some("it did not end".to_owned()),
+                Some((status, text)) if !matches!(status.code(), Some(0 | 1)) || text.contains("panicked") => {
+                    Some(format!("{status}: {text}"))
+                }
+                Some((status, _)) => wrong_output(&artifact, status.success()),
+            };
+            row.findings.extend(finding.map(|finding| format!("mutation {number}: {finding}")));
+            let _ = std::fs::remove_file(&artifact);
+        }
+    })
+}
+
+/// Kills `count` compiles at different moments. What is left is no artifact or a whole one, and the next compile writes it.
+pub fn compiler_kills(compiler: &Path, model: &Path, count: u64) -> Row {
+    Row::of("kills while compiling", |row| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let artifact = folder.path().join("model.unicorn");
+        let begun = Instant::now();
+        if !ended(compile(compiler, model, &artifact)).is_some_and(|(status, _)| status.success()) {
+            return row.findings.push(format!("{} does not compile", model.display()));
+        }
+        let whole_time = begun.elapsed();
+        let expected = std::fs::read(&artifact).expect("the artifact");
+        for number in 0..count {
+            std::fs::remove_file(&artifact).expect("the artifact");
+            let mut killed = compile(compiler, model, &artifact);
+            std::thread::sleep(whole_time * (number as u32 + 1) / (count as u32 + 1));
+            killed.kill().expect("it was started");
+            killed.wait().expect("it was started");
+            row.inputs += 1;
+            row.findings.extend(wrong_output(&artifact, artifact.exists()));
+            let again = ended(compile(compiler, model, &artifact));
+            if !again.is_some_and(|(status, _)| status.success())
+                || std::fs::read(&artifact).ok() != Some(expected.clone())
+            {
+                return row.findings.push(format!("kill {number}: the next compile gives another artifact"));
+            }
+        }
+    })
+}
+
+/// On every target, an existing artifact included.
+fn compile(compiler: &Path, model: &Path, artifact: &Path) -> Child {
+    let mut command = Command::new(compiler);
+    command.arg(model).arg("--output").arg(artifact).args(["--target", "llvmpipe", "--force"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the compiler starts")
+}
+
+/// Status and messages; `None`: it did not end, and was killed.
+fn ended(mut child: Child) -> Option<(ExitStatus, String)> {
+    let begun = Instant::now();
+    while begun.elapsed() < MAX_TIME {
+        if child.try_wait().expect("it was started").is_some() {
+            let output = child.wait_with_output().expect("it has ended");
+            return Some((output.status, String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = (child.kill(), child.wait());
+    None
+}
+
+/// What is wrong with a file that is there, or not there.
+fn wrong_output(artifact: &Path, is_expected: bool) -> Option<String> {
+    match (artifact.exists(), is_expected) {
+        (true, true) => {
+            let file = MappedFile::open(artifact).map_err(|error| error.to_string());
+            let error =
+                file.and_then(|file| ArtifactView::parse(file.bytes()).map(drop).map_err(|error| error.to_string()));
+            error.err()
+        }
+        (false, false) => None,
+        (is_there, _) => Some(format!("an artifact is {}there", if is_there { "" } else { "not " })),
+    }
+}
