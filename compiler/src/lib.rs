@@ -65,6 +65,10 @@ pub mod place;
 
 mod emit;
 
+#[cfg_attr(not(feature = "npu"), path = "npu_disabled.rs")]
+mod npu;
+mod npu_options;
+
 #[doc(hidden)]
 pub mod quantize;
 
@@ -89,6 +93,8 @@ pub use emit::Form;
 pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
 pub use import::TRIAL_THREAD;
+pub use npu::npu_programs;
+pub use npu_options::{NpuOptions, NpuProgram};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_text};
 pub use prediction::Prediction;

@@ -21,6 +21,7 @@ pub mod device;
 pub mod lower;
 pub mod shim;
 
+pub mod emit;
 pub mod gemm;
 pub mod interpret;
 pub mod legal;

@@ -64,7 +64,9 @@ fn every_dependency_has_its_reason() {
 fn unsafe_has_two_rooms() {
     for file in files("rs") {
         let name = shown(&file);
-        if name == "artifacts/src/map.rs" || name.starts_with("runtime/src/vk/") || name == "tests/tests/tidy.rs" {
+        let is_room = name == "artifacts/src/map.rs" || name.starts_with("runtime/src/vk/");
+        // MLIR's engine takes untyped pointers: the test that runs bodies of NPU cores gives it some.
+        if is_room || ["npu-gen/tests/bodies.rs", "tests/tests/tidy.rs"].contains(&&name[..]) {
             continue;
         }
         let text = read(&file);

@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
     pub synthetic: Option<PathBuf>,
     /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_only")]
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_only", "npu"])]
     pub output: Option<PathBuf>,
     /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
@@ -53,6 +53,18 @@ pub struct Args {
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
     pub emit: Vec<String>,
+    /// Write NPU programs of the model's prefill as MLIR, and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
+    #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"], conflicts_with_all = ["plan_only", "export_dequantized"])]
+    pub npu: Option<String>,
+    /// Columns of the NPU that a program takes.
+    #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub npu_columns: u8,
+    /// Tokens of the prefill step that a program computes.
+    #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..))]
+    pub npu_rows: u16,
+    /// Version of mlir-aie's dialects that the MLIR is for.
+    #[arg(long, value_name = "YEAR", value_parser = ["2024", "2026"], default_value = "2026", requires = "npu")]
+    pub npu_dialect: String,
     /// Also write a Hugging Face folder with the weights as the GPU will see them.
     #[arg(long, value_name = "DIR")]
     pub export_dequantized: Option<PathBuf>,
@@ -142,6 +154,13 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
+/// The form that --npu writes.
+pub const MLIR: &str = "mlir";
+
 fn form_names() -> PossibleValuesParser {
-    Form::ALL.map(|form| PossibleValue::new(form.name()).help(form.about())).into()
+    let forms = Form::ALL.into_iter().map(|form| PossibleValue::new(form.name()).help(form.about()));
+    forms
+        .chain([PossibleValue::new(MLIR).help("NPU programs; with --npu, which writes nothing else")])
+        .collect::<Vec<_>>()
+        .into()
 }

@@ -4,6 +4,7 @@ mod args;
 mod explain;
 mod interrupt;
 mod native;
+mod npu;
 mod progress;
 mod threads;
 
@@ -12,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::{Args, Command, NATIVE, ReplanArgs, RetargetArgs};
+use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs};
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
@@ -79,6 +80,13 @@ fn run(args: &Args) -> Result<(), CompileError> {
         (None, Some(config)) => Source::Synthetic(config),
         (None, None) => unreachable!("clap requires one of them"),
     };
+    if args.npu.is_some() {
+        return npu::write_programs(args, source, &options, &mut bars);
+    }
+    if args.emit.iter().any(|name| name == MLIR) {
+        let what = "form mlir is of NPU programs, expected --npu phoenix with it".into();
+        return Err(CompileError::Option { option: "emit", what });
+    }
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);
     };

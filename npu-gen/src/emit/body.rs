@@ -1,0 +1,160 @@
+//! What cores compute, in operations of MLIR's vector dialect.
+//!
+//! Which of them become AIE2 instructions was tried with mlir-aie's conversion by its developers and users: a `vector.contract` of 4×16 INT8 by
+//! 16×8 INT4 does, with sign extensions of its operands in front. The shift, truncation, multiplication and addition of whole vectors are left to
+//! the compiler of the core by that conversion; they are not checked here. The epilogue is an external function.
+
+use unicorn_kernels::Activation;
+use unicorn_kernels::npu::tile::{
+    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CoreTile, Epilogue, REGISTER_COLS, REGISTER_ROWS,
+};
+
+use super::op::{Block, Value};
+
+const BYTES: &str = "vector<64xi8>";
+const LANES: &str = "vector<32xi32>";
+const SHORTS: &str = "vector<32xi16>";
+const SUMS: &str = "vector<4x8xi32>";
+/// Bytes of a vector that copies scales.
+const COPIED_BYTES: usize = 32;
+
+/// Name of the external function that makes an output object.
+pub fn epilogue_name(epilogue: Epilogue) -> &'static str {
+    match epilogue {
+        Epilogue::Scale => "unicorn_scale_bf16",
+        Epilogue::ActMul(Activation::Silu) => "unicorn_silu_mul_bf16",
+        Epilogue::ActMul(Activation::GeluTanh) => "unicorn_gelu_mul_bf16",
+    }
+}
+
+/// Sets `sums` to 0.
+pub fn clear(block: &mut Block, core: &CoreTile, sums: Value) {
+    block.repeat(core.sums() / BLOCK_SUMS, &[], |block, index, _| {
+        let zero = block.constant("dense<0>", LANES);
+        let nothing = block.index(0);
+        let at = block.scaled_sum(index, BLOCK_SUMS, nothing);
+        block.add("vector.store", &[zero, sums, at], Vec::new());
+        Vec::new()
+    });
+}
+
+/// Adds the products of two objects to `sums`.
+pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weights: Value, sums: Value) {
+    let across = core.cols / BLOCK_COLS;
+    let row_bytes = core.depth / BLOCK_DEPTH * BLOCK_BYTES;
+    block.repeat(core.rows / BLOCK_ROWS / REGISTER_ROWS, &[], |block, rows, _| {
+        block.repeat(across / REGISTER_COLS, &[], |block, cols, _| {
+            let nothing = block.index(0);
+            let a_at = block.scaled_sum(rows, REGISTER_ROWS * row_bytes, nothing);
+            let w_at = block.scaled_sum(cols, REGISTER_COLS * row_bytes, nothing);
+            let half = block.constant(&format!("dense<{}>", core.half()), SUMS);
+            let groups = block.repeat(
+                core.depth / BLOCK_DEPTH,
+                &[half; REGISTER_ROWS * REGISTER_COLS],
+                |block, step, groups| {
+                    products_of_step(block, [(activations, a_at), (weights, w_at)], row_bytes, step, groups)
+                },
+            );
+            for (index, group) in groups.into_iter().enumerate() {
+                let (row, col) = (index / REGISTER_COLS, index % REGISTER_COLS);
+                let multipliers_at = block.index(core.multipliers_at() + col * BLOCK_SUMS);
+                let at = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, multipliers_at);
+                let multipliers = block.make("vector.load", &[weights, at], Vec::new(), "vector<32xi8>");
+                let first = block.index((row * across + col) * BLOCK_SUMS);
+                let first = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, first);
+                let at = block.scaled_sum(rows, REGISTER_ROWS * across * BLOCK_SUMS, first);
+                add_group(block, core, group, multipliers, sums, at);
+            }
+            Vec::new()
+        });
+        Vec::new()
+    });
+}
+
+/// One step of 16 values of k for all blocks of sums in registers.
+fn products_of_step(
+    block: &mut Block,
+    [(activations, a_at), (weights, w_at)]: [(Value, Value); 2],
+    row_bytes: usize,
+    step: Value,
+    groups: &[Value],
+) -> Vec<Value> {
+    let a: Vec<Value> = (0..REGISTER_ROWS)
+        .map(|row| {
+            let first = block.index(row * row_bytes);
+            let first = block.make("arith.addi", &[a_at, first], Vec::new(), "index");
+            let at = block.scaled_sum(step, BLOCK_BYTES, first);
+            let bytes = block.make("vector.load", &[activations, at], Vec::new(), BYTES);
+            let values = block.make("vector.shape_cast", &[bytes], Vec::new(), "vector<4x16xi8>");
+            block.make("arith.extsi", &[values], Vec::new(), "vector<4x16xi32>")
+        })
+        .collect();
+    let w: Vec<Value> = (0..REGISTER_COLS)
+        .map(|col| {
+            let first = block.index(col * row_bytes);
+            let first = block.make("arith.addi", &[w_at, first], Vec::new(), "index");
+            let at = block.scaled_sum(step, BLOCK_BYTES, first);
+            let bytes = block.make("vector.load", &[weights, at], Vec::new(), BYTES);
+            let codes = block.make("vector.bitcast", &[bytes], Vec::new(), "vector<128xi4>");
+            let codes = block.make("vector.shape_cast", &[codes], Vec::new(), "vector<16x8xi4>");
+            block.make("arith.extsi", &[codes], Vec::new(), "vector<16x8xi32>")
+        })
+        .collect();
+    let contract = |block: &mut Block, a: Value, w: Value, sum: Value| {
+        let maps = "[affine_map<(d0, d1, d2) -> (d0, d2)>, affine_map<(d0, d1, d2) -> (d2, d1)>, affine_map<(d0, d1, d2) -> (d0, d1)>]";
+        let kinds =
+            "[#vector.iterator_type<parallel>, #vector.iterator_type<parallel>, #vector.iterator_type<reduction>]";
+        let attributes = vec![
+            ("indexing_maps", maps.to_owned()),
+            ("iterator_types", kinds.to_owned()),
+            ("kind", "#vector.kind<add>".to_owned()),
+        ];
+        block.make("vector.contract", &[a, w, sum], attributes, SUMS)
+    };
+    let places = (0..REGISTER_ROWS).flat_map(|row| (0..REGISTER_COLS).map(move |col| (row, col)));
+    places.zip(groups).map(|((row, col), sum)| contract(block, a[row], w[col], *sum)).collect()
+}
+
+/// `sums[at] += multipliers · (group >> shift)`.
+fn add_group(block: &mut Block, core: &CoreTile, group: Value, multipliers: Value, sums: Value, at: Value) {
+    let mut group = block.make("vector.shape_cast", &[group], Vec::new(), LANES);
+    if core.shift() > 0 {
+        let shift = block.constant(&format!("dense<{}>", core.shift()), LANES);
+        group = block.make("arith.shrsi", &[group, shift], Vec::new(), LANES);
+    }
+    let group = block.make("arith.trunci", &[group], Vec::new(), SHORTS);
+    let group = block.make("arith.extsi", &[group], Vec::new(), LANES);
+    let multipliers = block.make("arith.extsi", &[multipliers], Vec::new(), LANES);
+    let product = block.make("arith.muli", &[group, multipliers], Vec::new(), LANES);
+    let before = block.make("vector.load", &[sums, at], Vec::new(), LANES);
+    let after = block.make("arith.addi", &[before, product], Vec::new(), LANES);
+    block.add("vector.store", &[after, sums, at], Vec::new());
+}
+
+/// Copies the scales of both objects to `scales`.
+pub fn keep_scales(block: &mut Block, core: &CoreTile, activations: Value, weights: Value, scales: Value) {
+    let row_bytes = 4 * core.rows;
+    for (from, first, bytes, to) in [
+        (activations, core.row_scales_at(), row_bytes, 0),
+        (weights, core.column_scales_at(), 4 * core.cols, row_bytes),
+    ] {
+        block.repeat(bytes / COPIED_BYTES, &[], |block, index, _| {
+            let [first, to] = [first, to].map(|offset| {
+                let offset = block.index(offset);
+                block.scaled_sum(index, COPIED_BYTES, offset)
+            });
+            let copied = block.make("vector.load", &[from, first], Vec::new(), "vector<32xi8>");
+            block.add("vector.store", &[copied, scales, to], Vec::new());
+            Vec::new()
+        });
+    }
+}
+
+/// Calls the external function that makes output object `piece`.
+pub fn finish(block: &mut Block, core: &CoreTile, sums: Value, scales: Value, piece: Value, output: Value) {
+    let piece = block.make("arith.index_cast", &[piece], Vec::new(), "i32");
+    let rows = block.constant(&core.rows.to_string(), "i32");
+    let cols = block.constant(&core.cols.to_string(), "i32");
+    let callee = format!("@{}", epilogue_name(core.epilogue));
+    block.add("func.call", &[sums, scales, piece, rows, cols, output], vec![("callee", callee)]);
+}

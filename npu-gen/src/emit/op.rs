@@ -1,0 +1,141 @@
+//! Operations of MLIR as plain data, before they have one of its textual forms.
+
+/// Index into [`Module::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value(pub usize);
+
+/// Name and type of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueInfo {
+    /// Unique in the module, without `%`.
+    pub name: String,
+    /// As MLIR writes it.
+    pub ty: String,
+}
+
+/// One operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Op {
+    /// With its dialect.
+    pub name: &'static str,
+    /// Values that it takes.
+    pub operands: Vec<Value>,
+    /// Values that it makes.
+    pub results: Vec<Value>,
+    /// Name and text of each.
+    pub attributes: Vec<(&'static str, String)>,
+    /// Its bodies; each is one block, or none for a declaration.
+    pub regions: Vec<Region>,
+}
+
+/// One block of operations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Values that it is given.
+    pub arguments: Vec<Value>,
+    /// In order.
+    pub ops: Vec<Op>,
+}
+
+impl Op {
+    /// Text of an attribute; empty if it is not there.
+    pub fn attribute(&self, name: &str) -> &str {
+        self.attributes.iter().find(|(found, _)| *found == name).map_or("", |(_, text)| text)
+    }
+}
+
+/// A module that is being built: all of its values, and the operations outside of regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// All values.
+    pub values: Vec<ValueInfo>,
+    /// In order.
+    pub ops: Vec<Op>,
+}
+
+impl Module {
+    /// A new value.
+    pub fn value(&mut self, name: &str, ty: impl Into<String>) -> Value {
+        let taken = |name: &str| self.values.iter().rev().any(|info| info.name == name);
+        let index = self.values.len();
+        let name = if name.is_empty() || taken(name) { format!("{name}{index}") } else { name.to_owned() };
+        self.values.push(ValueInfo { name, ty: ty.into() });
+        Value(index)
+    }
+
+    /// Type of a value.
+    pub fn ty(&self, value: Value) -> &str {
+        &self.values[value.0].ty
+    }
+}
+
+/// Operations of a region in the making.
+pub struct Block<'m> {
+    /// Where values are.
+    pub module: &'m mut Module,
+    /// What it has so far.
+    pub ops: Vec<Op>,
+}
+
+impl Block<'_> {
+    /// Adds an operation without result.
+    pub fn add(&mut self, name: &'static str, operands: &[Value], attributes: Vec<(&'static str, String)>) {
+        self.ops.push(Op { name, operands: operands.to_vec(), attributes, ..Op::default() });
+    }
+
+    /// Adds an operation with one result of type `ty`.
+    pub fn make(
+        &mut self,
+        name: &'static str,
+        operands: &[Value],
+        attributes: Vec<(&'static str, String)>,
+        ty: impl Into<String>,
+    ) -> Value {
+        let result = self.module.value("v", ty);
+        self.ops.push(Op { name, operands: operands.to_vec(), results: vec![result], attributes, ..Op::default() });
+        result
+    }
+
+    /// `arith.constant` of an index.
+    pub fn index(&mut self, value: usize) -> Value {
+        self.make("arith.constant", &[], vec![("value", format!("{value} : index"))], "index")
+    }
+
+    /// `arith.constant` of any type; `text` without the type.
+    pub fn constant(&mut self, text: &str, ty: &str) -> Value {
+        self.make("arith.constant", &[], vec![("value", format!("{text} : {ty}"))], ty)
+    }
+
+    /// `a * factor + b` of indices.
+    pub fn scaled_sum(&mut self, a: Value, factor: usize, b: Value) -> Value {
+        let factor = self.index(factor);
+        let product = self.make("arith.muli", &[a, factor], Vec::new(), "index");
+        self.make("arith.addi", &[product, b], Vec::new(), "index")
+    }
+
+    /// `scf.for` from 0 to `count`, carrying values; `body` gives the next ones.
+    pub fn repeat(
+        &mut self,
+        count: usize,
+        carried: &[Value],
+        body: impl FnOnce(&mut Block, Value, &[Value]) -> Vec<Value>,
+    ) -> Vec<Value> {
+        let bounds = [self.index(0), self.index(count), self.index(1)];
+        let induction = self.module.value("i", "index");
+        let types: Vec<String> = carried.iter().map(|value| self.module.ty(*value).to_owned()).collect();
+        let inner: Vec<Value> = types.iter().map(|ty| self.module.value("carried", ty.clone())).collect();
+        let mut block = Block { module: self.module, ops: Vec::new() };
+        let next = body(&mut block, induction, &inner);
+        block.add("scf.yield", &next, Vec::new());
+        let ops = block.ops;
+        let results: Vec<Value> = types.into_iter().map(|ty| self.module.value("v", ty)).collect();
+        self.ops.push(Op {
+            name: "scf.for",
+            operands: bounds.iter().chain(carried).copied().collect(),
+            results: results.clone(),
+            attributes: Vec::new(),
+            regions: vec![Region { arguments: std::iter::once(induction).chain(inner).collect(), ops }],
+        });
+        results
+    }
+}
