@@ -18,8 +18,17 @@ use crate::target::Target;
 pub fn needs(module: &Module, target: &Target) -> Result<ModuleNeeds, EmitError> {
     let capabilities = check::capabilities(module);
     let has = |capability| capabilities.contains(&capability);
-    // A cooperative matrix is spread over the invocations of a subgroup.
-    let in_subgroups = has(Capability::GroupNonUniform) || has(Capability::CooperativeMatrixKHR);
+    // Those behind the first imply it. A cooperative matrix is spread over the invocations of a subgroup.
+    let in_subgroups = [
+        Capability::GroupNonUniform,
+        Capability::GroupNonUniformVote,
+        Capability::GroupNonUniformArithmetic,
+        Capability::GroupNonUniformBallot,
+        Capability::GroupNonUniformShuffle,
+        Capability::CooperativeMatrixKHR,
+    ]
+    .into_iter()
+    .any(has);
     Ok(ModuleNeeds {
         subgroup_size: if in_subgroups { target.subgroup_size } else { 0 },
         workgroup_invocations: check::workgroup_invocations(module).unwrap_or(0) as u32,
