@@ -138,25 +138,47 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     Ok(model)
 }
 
-/// Why the context is shorter than the model's; `None`: it is not, or the user requested it.
+/// Why the context is shorter than the model's; `None`: it is not, or the user asked for it.
 fn shorter_context(model: &Model, is_given: bool) -> Option<String> {
-    let (found, most) = (model.context_tokens(), model.meta().model.max_positions);
-    if is_given || found >= most {
+    let context = ContextLengths::of(model);
+    if is_given || context.loaded >= context.models {
         return None;
     }
-    let why =
-        if is_software(model) { "the default of software devices" } else { "which leaves part of the memory free" };
-    Some(format!("context {found} of the model's {most} tokens, {why}; {}", longer_context(model)))
+    Some(context.why_shorter(is_software(model)))
 }
 
 /// How to get a longer context, or why there is none.
 pub fn longer_context(model: &Model) -> String {
-    let (found, fitting, most) = (model.context_tokens(), model.max_context_tokens(), model.meta().model.max_positions);
-    match () {
-        () if found >= most => "it is the model's longest".to_owned(),
-        () if found >= fitting => "a longer one does not fit the memory".to_owned(),
-        () if fitting < most => format!("-c {fitting} gives the longest that fits the memory"),
-        () => format!("-c {fitting} gives the model's longest"),
+    ContextLengths::of(model).longer()
+}
+
+/// Contexts in tokens.
+struct ContextLengths {
+    loaded: u32,
+    /// What fits the memory, at most the model's.
+    fitting: u32,
+    models: u32,
+}
+
+impl ContextLengths {
+    fn of(model: &Model) -> ContextLengths {
+        let (loaded, fitting) = (model.context_tokens(), model.max_context_tokens());
+        ContextLengths { loaded, fitting, models: model.meta().model.max_positions }
+    }
+
+    fn why_shorter(&self, is_software: bool) -> String {
+        let why = if is_software { "the default of software devices" } else { "which leaves part of the memory free" };
+        format!("context {} of the model's {} tokens, {why}; {}", self.loaded, self.models, self.longer())
+    }
+
+    fn longer(&self) -> String {
+        let ContextLengths { loaded, fitting, models } = *self;
+        match () {
+            () if loaded >= models => "it is the model's longest".to_owned(),
+            () if loaded >= fitting => "a longer one does not fit the memory".to_owned(),
+            () if fitting < models => format!("-c {fitting} gives the longest that fits the memory"),
+            () => format!("-c {fitting} gives the model's longest"),
+        }
     }
 }
 
@@ -174,4 +196,25 @@ pub fn note_recoveries(model: &Model) {
 /// Whether the model's Vulkan device runs on the CPU.
 pub fn is_software(model: &Model) -> bool {
     model.device().kind == DeviceKind::Cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_context_names_the_option_and_the_most_that_fits() {
+        let lengths = |loaded, fitting| ContextLengths { loaded, fitting, models: 8192 };
+        assert_eq!(
+            lengths(4096, 8192).why_shorter(true),
+            "context 4096 of the model's 8192 tokens, the default of software devices; -c 8192 gives the model's longest"
+        );
+        assert_eq!(
+            lengths(5120, 6400).why_shorter(false),
+            "context 5120 of the model's 8192 tokens, which leaves part of the memory free; \
+             -c 6400 gives the longest that fits the memory"
+        );
+        assert_eq!(lengths(6400, 6400).longer(), "a longer one does not fit the memory");
+        assert_eq!(lengths(8192, 8192).longer(), "it is the model's longest");
+    }
 }

@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use super::Frame;
 
-const CHARACTER_WIDTH: f64 = 8.4;
+/// A little more than of the fonts below, so that the last column is not cut.
+const CHARACTER_WIDTH: f64 = 8.5;
 const LINE_HEIGHT: u32 = 18;
 const MARGIN: u32 = 12;
 
