@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::{
     ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
-    Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, Tier, TokenizerSection,
+    Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier,
+    TokenizerSection,
 };
 use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
@@ -183,6 +184,8 @@ impl Launch {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
         let options = LoadOptions::default().with(|options| {
             options.device = DeviceChoice::Name(device);
+            // By name, it runs also where it is not worth while.
+            options.target = Some(self.target.name.into());
             options.context_tokens = Some(CONTEXT);
             options.slots = 2;
             options.barriers = barriers;
@@ -302,7 +305,7 @@ impl Launch {
         let target = TargetKernels {
             name: self.target.name.into(),
             modules: ModuleSet::pack([&modules[..]]).expect("memory for zstd"),
-            matches: unicorn_artifact::TargetMatch { subgroup_size: self.target.subgroup_size, ..Default::default() },
+            matches: matches_of(&self.target, &modules),
             pipelines,
             programs,
             checksum: Some(number),
@@ -360,5 +363,19 @@ fn meta(vocab_size: usize) -> Meta {
             config: Vec::new(),
         },
         tensors: Vec::new(),
+    }
+}
+
+/// What these modules need, so that they run on any device that has it.
+fn matches_of(target: &Target, modules: &[Module]) -> TargetMatch {
+    let needs = || modules.iter().map(|module| &module.needs);
+    TargetMatch {
+        classes: Vec::new(),
+        shared_memory_bytes: target.shared_memory_bytes.min(device().shared_memory_bytes as usize) as u32,
+        integer_dot_product: needs().any(|needs| needs.integer_dot_product),
+        int64_atomics: needs().any(|needs| needs.int64_atomics),
+        memory_model_chains: needs().any(|needs| needs.memory_model && needs.matrices.is_empty()),
+        matrix_side: if needs().any(|needs| !needs.matrices.is_empty()) { target.matches().matrix_side } else { 0 },
+        ..target.matches()
     }
 }

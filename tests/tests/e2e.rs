@@ -143,7 +143,7 @@ impl Built {
             .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
         // Made for any device with these subgroups, so it must have been taken.
         let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
-        assert!(!is_for_any || model.report().target == self.ask.target);
+        assert!(!is_for_any || model.report().target == self.ask.target, "it runs on {}", model.report().target);
         model
     }
 
@@ -152,8 +152,11 @@ impl Built {
         // However slow the device, decode has several steps in a submission.
         let multistep = Duration::MAX;
         let device = DeviceChoice::Name(device);
+        // By name, it runs also where packed dot products take several instructions.
+        let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
         let options = LoadOptions::default().with(|options| {
             options.device = device;
+            options.target = is_for_any.then(|| self.ask.target.into());
             options.slots = slots;
             options.multistep = multistep;
             options.barriers = barriers;
