@@ -57,6 +57,16 @@ pub enum CompileError {
         /// What is wrong with it, and what was expected.
         what: String,
     },
+    /// A part of an artifact is not what this compiler makes from its metadata, or from the model.
+    #[error("{}: {what}", path.display())]
+    Differs {
+        /// The artifact.
+        path: PathBuf,
+        /// The part, what was expected and what was found.
+        what: String,
+        /// The version of the compiler that made it, where that is another one.
+        other_version: Option<String>,
+    },
     /// What was given as a model is something else.
     #[error("{}: {found}", path.display())]
     NotAModel {

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives the bytes of an artifact other places;
-//! [`retarget`] gives it kernels for more devices; [`export`] writes the weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global
-//! pool, and may be called from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
+//! [`retarget`] gives it kernels for more devices; [`reproduce`] makes its parts again and compares them; [`export`] writes the
+//! weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global pool, and may be called
+//! from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
 //!
 //! Data takes one way, forward only, and each value is made once:
 //!
@@ -38,6 +39,7 @@ mod outputs;
 mod prediction;
 mod replan;
 mod report;
+mod reproduce;
 mod retarget;
 
 // The stages, in order. Public for the project's own tests, which look between them; they may change with every version.
@@ -101,6 +103,7 @@ pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
 pub use report::{MachineFit, PlanReport, Report, TensorFigures};
+pub use reproduce::{Reproduced, reproduce};
 pub use retarget::{Retargeted, retarget};
 pub use weights::{FormatPolicy, WeightsOption};
 

@@ -64,13 +64,9 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
 }
 
 /// What the artifact was compiled with, and `targets` besides.
-fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<CompileOptions, String> {
-    let recorded = &view.meta.provenance.options;
+pub(crate) fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<CompileOptions, String> {
     let value = |name: &str| {
-        let found = recorded.iter().find(|(option, _)| option == name);
-        found
-            .map(|(_, value)| value.as_str())
-            .ok_or(format!("it does not say with which option {name} it was compiled"))
+        recorded(view, name).ok_or_else(|| format!("it does not say with which option {name} it was compiled"))
     };
     let unknown =
         |name: &str, value: &str| format!("it was compiled with {name} {value}, which this version does not know");
@@ -105,6 +101,17 @@ fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<Co
     })
 }
 
+/// The value of an option that the artifact was compiled with.
+pub(crate) fn recorded<'v>(view: &'v ArtifactView, name: &str) -> Option<&'v str> {
+    let found = view.meta.provenance.options.iter().find(|(option, _)| option == name);
+    found.map(|(_, value)| value.as_str())
+}
+
+/// The machine that the artifact was compiled for, where this version knows it.
+pub(crate) fn compiled_for(view: &ArtifactView) -> Option<MachinePlan> {
+    Machine::named(recorded(view, "machine")?).ok()?.plan(&Budget::default()).ok()
+}
+
 /// The model planned with new targets such that its weights lie where they lie in the artifact; `None`: they would not.
 ///
 /// Which weights share a slice depends on the machine that the artifact was compiled for. `replan` may have moved the slices to
@@ -116,10 +123,7 @@ fn same_weights(
     stages: &mut Stages,
 ) -> Result<Option<(Design, Plan)>> {
     let now = options.machine.clone();
-    let compiled_for = view.meta.provenance.options.iter().find(|(name, _)| name == "machine");
-    let compiled_for: Option<MachinePlan> =
-        compiled_for.and_then(|(_, name)| Machine::named(name).ok()?.plan(&Budget::default()).ok());
-    for machine in [Some(now.clone()), compiled_for].into_iter().flatten() {
+    for machine in [Some(now.clone()), compiled_for(view)].into_iter().flatten() {
         options.machine = machine;
         let Ok(design) = design(config, &options, stages) else { continue };
         let plan = &design.placement.plan;

@@ -44,6 +44,19 @@ pub(super) enum SourcePart {
 }
 
 impl Checkpoint {
+    /// A model without its weights.
+    pub(crate) fn without_weights(config: ModelConfig, tokenizer: TokenizerSection) -> Checkpoint {
+        Checkpoint {
+            config,
+            tensors: BTreeMap::new(),
+            tokenizer,
+            skipped: Skipped::default(),
+            config_json: serde_json::Value::Null,
+            source: SourceBytes::Whole(SourcePart::Read(Vec::new())),
+            source_bytes: 0,
+        }
+    }
+
     /// BLAKE3 over config, weights and tokenizer files in a fixed order of names. Reads all of them.
     pub fn source_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();

@@ -39,7 +39,7 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
     pub architecture: String,

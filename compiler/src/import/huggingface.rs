@@ -37,15 +37,8 @@ pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     let config_json = parse_json(path, &bytes)?;
     let config = config_json::model_config(path, &config_json)?;
     let config_json = config_json::text_config(path, &config_json, &config)?;
-    Ok(Checkpoint {
-        config,
-        tensors: BTreeMap::new(),
-        tokenizer: TokenizerSection::default(),
-        skipped: Skipped::default(),
-        config_json,
-        source: SourceBytes::Whole(SourcePart::Read(bytes)),
-        source_bytes: 0,
-    })
+    let source = SourceBytes::Whole(SourcePart::Read(bytes));
+    Ok(Checkpoint { config_json, source, ..Checkpoint::without_weights(config, TokenizerSection::default()) })
 }
 
 fn bytes_of(tensor: &Tensor) -> u64 {

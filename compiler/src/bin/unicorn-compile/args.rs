@@ -88,6 +88,8 @@ pub enum Command {
     Replan(ReplanArgs),
     /// Add kernels for more targets to an artifact, without the model that it was compiled from
     Retarget(RetargetArgs),
+    /// Make the kernels of an artifact again and compare them; with its model, the weights, too
+    Verify(VerifyArgs),
     /// Print a shell's completions, as in: source <(unicorn-compile completions bash)
     Completions {
         /// Shell to print completions for
@@ -138,6 +140,21 @@ pub struct RetargetArgs {
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the targets as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct VerifyArgs {
+    /// Artifact to verify
+    pub artifact: PathBuf,
+    /// Hugging Face folder or .gguf file that it was compiled from: weights and tokenizer are compared, too
+    #[arg(long, value_name = "MODEL")]
+    pub from: Option<PathBuf>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print what was compared as one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -39,6 +39,10 @@ fn next(error: &CompileError) -> Option<String> {
             let name = path.file_name().unwrap_or_default();
             Some(format!("; write to another disk: -o {}", quoted(&Path::new("/DISK").join(name))))
         }
+        CompileError::Differs { other_version: Some(version), .. } => {
+            let this = env!("CARGO_PKG_VERSION");
+            Some(format!("; it was made by version {version}, this is {this}: verify it with that version"))
+        }
         CompileError::Unwritable { path, source } if source.kind() == io::ErrorKind::NotFound => {
             path.parent().map(|folder| format!("; make its folder: mkdir -p {}", quoted(folder)))
         }

@@ -13,14 +13,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs};
+use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, VerifyArgs};
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::{
     CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source, Target,
-    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, retarget,
-    targets, write_text,
+    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, reproduce,
+    retarget, targets, write_text,
 };
 
 fn main() -> ExitCode {
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Some(Command::Replan(args)) => run_replan(args),
         Some(Command::Retarget(args)) => run_retarget(args),
+        Some(Command::Verify(args)) => run_verify(args),
         Some(Command::Completions { shell }) => print_completions(*shell),
         Some(Command::Man { folder }) => write_man_pages(folder),
         None => run(&args),
@@ -170,6 +171,13 @@ fn targets_named(names: &[String]) -> Result<Vec<Target>, CompileError> {
     let native = if names.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
     let is_named = |target: &Target| names.iter().any(|name| name == target.name) || native.contains(&target.name);
     Ok(targets().into_iter().filter(is_named).collect())
+}
+
+fn run_verify(args: &VerifyArgs) -> Result<(), CompileError> {
+    let mut bars = Bars::new(args.quiet || args.json);
+    let reproduced = reproduce(&args.artifact, args.from.as_deref(), &mut bars)?;
+    bars.finish();
+    print(args.json, args.quiet, &reproduced)
 }
 
 fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<(), CompileError> {
