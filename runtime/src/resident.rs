@@ -101,7 +101,6 @@ pub fn make_resident(
     }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
     let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request)?;
-    buffers.clear(&device, &mut queue)?;
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -120,8 +119,9 @@ pub fn make_resident(
     };
     let is_cancelled = AtomicBool::new(false);
     let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref(), &is_cancelled));
+    // Beside compiling: llvmpipe clears a KV cache of 90 MiB in 0.09 s, on one core.
     let mut fill = |upload: &mut WeightUpload| {
-        let times = fill(upload, progress);
+        let times = buffers.clear(&device, &mut queue).and_then(|()| fill(upload, progress));
         is_cancelled.store(times.is_err(), Ordering::Relaxed);
         times
     };
@@ -131,6 +131,7 @@ pub fn make_resident(
         Some(kernel) => VerifyMethod::OnDevice(pipelines[kernel as usize].clone()),
     };
     let (loading, report, compiled, seconds_pipelines) = if lazy {
+        buffers.clear(&device, &mut queue)?;
         let loading = StreamingLoad::start(upload, target)?;
         let (compiled, seconds) = compile();
         let compiled = compiled?;

@@ -75,12 +75,20 @@ impl Chat {
     /// When the artifact has no tokenizer or chat template, or one that does not parse; when all sessions of the model are taken; and
     /// for a sampling parameter out of its range.
     pub fn new(model: &Model, options: ChatOptions) -> Result<Chat, TextError> {
+        Chat::with_tokenizer(model, Tokenizer::new(model.tokenizer_section())?, options)
+    }
+
+    /// As [`Chat::new`], with the model's tokenizer, which may have been parsed while the model was loaded.
+    ///
+    /// # Errors
+    /// As [`Chat::new`].
+    pub fn with_tokenizer(model: &Model, tokenizer: Tokenizer, options: ChatOptions) -> Result<Chat, TextError> {
         options.sampling.check()?;
         let section = model.tokenizer_section();
         Ok(Chat {
             session: model.session()?,
             context_tokens: model.context_tokens(),
-            tokenizer: Tokenizer::new(section)?,
+            tokenizer,
             template: ChatTemplate::new(section, model.context_tokens())?,
             stop_tokens: section.stop_ids.clone(),
             options,

@@ -1,14 +1,17 @@
 //! `unicorn-run MODEL`: one answer to one prompt, or a chat when there is a terminal and no prompt.
 
+mod early_tokenizer;
+mod prompt;
+
 mod answer;
 mod chat;
-mod prompt;
 mod report;
 
 use unicorn_runtime::{Model, Sampling};
 use unicorn_text::{Continuation, EndReason, StopConditions, TextError, Tokenizer};
 
 use self::answer::{Generated, Runner};
+use self::early_tokenizer::EarlyTokenizer;
 use self::report::{RunReport, why_empty};
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -29,20 +32,22 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     }
 
     let artifact = models::artifact(model, &args.load)?;
+    let tokenizer = EarlyTokenizer::begin(&artifact);
     let model = load_to_generate(&artifact, &args.load, args.ctx, args.lazy)?;
+    let tokenizer = tokenizer.of(&model)?;
     let mut runner = Runner::new(&model);
     interrupt::catch()?;
     match prompt {
-        None => chat::run(runner, args),
-        Some(text) => answer(&mut runner, args, text),
+        None => chat::run(runner, tokenizer, args),
+        Some(text) => answer(&mut runner, &tokenizer, args, text),
     }
 }
 
 /// Prints the answer to one prompt on stdout, and its figures on stderr.
-fn answer(runner: &mut Runner<'_>, args: &RunArgs, text: String) -> Result<(), CliError> {
+fn answer(runner: &mut Runner<'_>, tokenizer: &Tokenizer, args: &RunArgs, text: String) -> Result<(), CliError> {
     let model = runner.model;
     let sampling = args.sampling.resolve();
-    let generated = generate(runner, args, text, &sampling)?;
+    let generated = generate(runner, tokenizer, args, text, &sampling)?;
     let (end_reason, empty) = (generated.end_reason, why_empty(&generated.text, generated.end_reason, args.raw));
     // With --lazy, the text may come from weights that turn out to be wrong.
     if end_reason != EndReason::Cancelled {
@@ -67,17 +72,22 @@ fn report(model: &Model, sampling: &Sampling, generated: Generated) -> RunReport
 }
 
 /// Generates the answer; with `--json`, nothing is printed meanwhile.
-fn generate(runner: &mut Runner<'_>, args: &RunArgs, text: String, sampling: &Sampling) -> Result<Generated, CliError> {
+fn generate(
+    runner: &mut Runner<'_>,
+    tokenizer: &Tokenizer,
+    args: &RunArgs,
+    text: String,
+    sampling: &Sampling,
+) -> Result<Generated, CliError> {
     let model: &Model = runner.model;
     let section = model.tokenizer_section();
-    let tokenizer = Tokenizer::new(section)?;
-    let prompt = prompt::tokens(args, text, model, &tokenizer)?;
+    let prompt = prompt::tokens(args, text, model, tokenizer)?;
     let mut conditions = StopConditions::default();
     (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, section.stop_ids.clone());
     let mut session = model.session().map_err(TextError::from)?;
     session.set_cancel(interrupt::token());
     session.set_feed_progress(Some(runner.prefill_progress()));
-    let start = || Continuation::new(&mut session, &tokenizer, &prompt, sampling, conditions);
+    let start = || Continuation::new(&mut session, tokenizer, &prompt, sampling, conditions);
     if args.json {
         return runner.run(start, &mut |_| Ok(()));
     }

@@ -14,7 +14,7 @@ mod show;
 
 use std::path::Path;
 
-use unicorn_text::{Chat, ChatOptions};
+use unicorn_text::{Chat, ChatOptions, Tokenizer};
 
 use self::input::{Input, Typed};
 use self::line::{Line, Setting};
@@ -28,9 +28,9 @@ use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
 use crate::terminal::{editor, interrupt};
 
 /// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
-pub fn run(runner: Runner<'_>, args: &RunArgs) -> Result<(), CliError> {
+pub fn run(runner: Runner<'_>, tokenizer: Tokenizer, args: &RunArgs) -> Result<(), CliError> {
     let mut input = Input::new()?;
-    let mut conversation = Conversation::new(runner, args)?;
+    let mut conversation = Conversation::new(runner, tokenizer, args)?;
     let name = printable(&conversation.runner.model.meta().model.name);
     note(format_args!("{name} · seed {} · /? lists the commands", conversation.settings.sampling().seed));
     // What stands in the next line already.
@@ -82,11 +82,11 @@ struct Conversation<'m> {
 }
 
 impl<'m> Conversation<'m> {
-    fn new(runner: Runner<'m>, args: &RunArgs) -> Result<Conversation<'m>, CliError> {
+    fn new(runner: Runner<'m>, tokenizer: Tokenizer, args: &RunArgs) -> Result<Conversation<'m>, CliError> {
         let mut options = ChatOptions::default();
         (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
         options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
-        let mut chat = Chat::new(runner.model, options)?;
+        let mut chat = Chat::with_tokenizer(runner.model, tokenizer, options)?;
         chat.set_cancel(interrupt::token());
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings::new(args.sampling.clone(), verbosity() == Verbosity::Verbose);
