@@ -30,6 +30,7 @@ pub struct AvailableMemory<'a> {
 const GPU_TIERS: [Tier; 3] = [Tier::Vram, Tier::Gtt, Tier::Host];
 /// Memory of a tier without a known limit: more than any machine has.
 const UNLIMITED_BYTES: u64 = 1 << 50;
+const MIB: u64 = 1 << 20;
 
 impl AvailableMemory<'_> {
     /// What the plan needs and what is available, by every source that reports it.
@@ -115,6 +116,9 @@ impl AvailableMemory<'_> {
             all.iter().map(TierBytes::total).fold(largest.saturating_add(buffers), u64::saturating_add)
         };
         let context_tokens = largest_that_fits(context_tokens, |tokens| needed(tokens) <= total);
+        // A tier without a known limit gets what it can be asked to hold.
+        let most = needed(context_tokens).div_ceil(MIB) * MIB;
+        tier_bytes.iter_mut().filter(|(_, bytes)| *bytes == UNLIMITED_BYTES).for_each(|(_, bytes)| *bytes = most);
         (has_choice && context_tokens > 0).then_some(Replan { tier_bytes, context_tokens })
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use unicorn_artifact::view::is_artifact;
+use unicorn_compiler::NotAModel;
 
 use crate::args::Args;
 use crate::error::CliError;
@@ -28,8 +29,7 @@ pub fn check_is_model(path: &Path) -> Result<(), CliError> {
             )))
         }
         Kind::PyTorch => Err(CliError::new(format!(
-            "{} is a PyTorch checkpoint, expected an artifact, a GGUF file or a folder with safetensors; convert it with \
-             transformers: model.save_pretrained(FOLDER, safe_serialization=True), then: unicorn-run FOLDER",
+            "{} is a PyTorch checkpoint, expected an artifact, a GGUF file or a folder with safetensors; {TO_SAFETENSORS}",
             path.display()
         ))),
         Kind::Other(start) => Err(CliError::new(format!(
@@ -39,6 +39,28 @@ pub fn check_is_model(path: &Path) -> Result<(), CliError> {
         ))),
     }
 }
+
+/// What leads to a model from `path`, which the compiler found to be something else.
+pub fn way_out(path: &Path, found: &NotAModel) -> Option<String> {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    Some(match found {
+        NotAModel::Adapter { .. } => {
+            let merged = format!("{name}-merged");
+            format!(
+                "merge it into its model with peft: AutoPeftModelForCausalLM.from_pretrained({:?}).merge_and_unload().save_pretrained({merged:?}), \
+                 then: unicorn-run {}",
+                path.to_string_lossy(),
+                quoted(&merged)
+            )
+        }
+        NotAModel::PyTorch => TO_SAFETENSORS.into(),
+        NotAModel::SeveralGguf { files } => format!("such as: unicorn-run {}", typed(&path.join(files.first()?))),
+        _ => return None,
+    })
+}
+
+const TO_SAFETENSORS: &str =
+    "convert it with transformers: model.save_pretrained(FOLDER, safe_serialization=True), then: unicorn-run FOLDER";
 
 /// Checks that `path` is an artifact, for a command that does not compile.
 ///
