@@ -1,8 +1,12 @@
 //! What a person types in the first minutes: one command to an answer, what it prints, and the mistakes that people make.
 
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,6 +15,7 @@ use tests::compiled::{Compiled, options};
 use tests::models::models;
 use tests::programs::{Watched, program, send_signal};
 use tests::skip;
+use tests::terminal::Terminal;
 
 /// A small model with a chat template.
 static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
@@ -153,6 +158,124 @@ fn a_summary_is_two_lines_and_all_figures_are_asked_for() {
     assert!(quick["read_bandwidth_gb_per_s"].is_null() && quick["prefill_tokens"].as_u64() > Some(0), "{quick}");
 }
 
+/// A prompt that takes seconds: llvmpipe has one thread.
+fn ask_at_length(folder: &Path) -> Command {
+    let (text, artifact) = (folder.join("long.txt"), artifact());
+    std::fs::write(&text, "Once upon a time a ship lay at anchor off an island. ".repeat(100)).unwrap();
+    let mut command = run(&[artifact.to_str().unwrap(), "-f", text.to_str().unwrap(), "-n", "4", "--temp", "0"]);
+    command.env("LP_NUM_THREADS", "1").env_remove("NO_COLOR");
+    command
+}
+
+const COLUMNS: NonZeroU16 = NonZeroU16::new(100).unwrap();
+
+#[test]
+fn a_long_prefill_shows_its_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(&ask_at_length(folder.path()), COLUMNS);
+    let shown = terminal.wait_until("a bar", |screen| {
+        screen.lines().any(|line| line.starts_with("prefill ") && line.contains(" tokens, ") && line.contains('█'))
+    });
+    let bar = shown.lines().find(|line| line.starts_with("prefill ")).unwrap();
+    let words: Vec<&str> = bar.split_whitespace().collect();
+    // prefill ████░░░░ 512 of 1504 tokens, 1s
+    let of = words.iter().position(|word| *word == "of").unwrap();
+    let number = |word: &str| word.parse::<u32>().unwrap_or_else(|_| panic!("{bar}"));
+    let (done, all) = (number(words[of - 1]), number(words[of + 1]));
+    assert!(0 < done && done < all && all > 1000, "{bar}");
+
+    assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen());
+    let screen = terminal.screen();
+    assert!(!screen.contains('█') && screen.contains(&format!("prefill  {all} tokens, ")), "cleared: {screen}");
+}
+
+#[test]
+fn no_color_is_plain_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |command: &Command| {
+        let mut terminal = Terminal::start(command, COLUMNS);
+        assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen());
+        terminal.written()
+    };
+    let plain = written(ask_at_length(folder.path()).env("NO_COLOR", "1"));
+    assert!(!plain.contains('\x1b') && plain.contains("\nprefill  "), "{plain:?}");
+    let quiet = written(ask_at_length(folder.path()).arg("--quiet"));
+    assert!(!quiet.contains('\x1b') && !quiet.contains("prefill"), "{quiet:?}");
+}
+
+/// What is typed with `--quiet`, in a folder with an artifact and a text, and whether the command prints a result.
+const COMMANDS: &[(&str, &str, bool)] = &[
+    ("unicorn-run", "m.unicorn Hello -n 2", true),
+    ("unicorn-run", "devices m.unicorn", true),
+    ("unicorn-run", "doctor m.unicorn", true),
+    ("unicorn-run", "top --json --count 1", true),
+    ("unicorn-run", "inspect m.unicorn", true),
+    ("unicorn-run", "replan m.unicorn --context 512", false),
+    ("unicorn-run", "bench m.unicorn -p 8 -n 2 -r 1", true),
+    ("unicorn-run", "profile m.unicorn -p 8 -n 2", true),
+    ("unicorn-run", "tune m.unicorn --quick -r 1 -n 1 --depth 8 --only combine", true),
+    ("unicorn-run", "perplexity m.unicorn -f text.txt -c 32 --chunks 1", true),
+    ("unicorn-run", "logits m.unicorn --tokens tokens.safetensors -o logits.safetensors", false),
+    ("unicorn-run", "completions bash", true),
+    ("unicorn-compile", "model -o other.unicorn --target generic", false),
+    ("unicorn-compile", "retarget other.unicorn --target llvmpipe", false),
+    ("unicorn-compile", "replan other.unicorn --context 512", false),
+    ("unicorn-compile", "verify m.unicorn", false),
+];
+
+#[test]
+fn quiet_is_quiet_on_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::copy(artifact(), path("m.unicorn")).unwrap();
+    std::os::unix::fs::symlink(models().join("gemma3-2m-draft"), path("model")).unwrap();
+    std::fs::write(path("text.txt"), "Once upon a time there was an island. ".repeat(20)).unwrap();
+    let header = r#"{"tokens":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}}"#;
+    let tokens = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[5, 0, 0, 0, 7, 0, 0, 0]].concat();
+    std::fs::write(path("tokens.safetensors"), tokens).unwrap();
+
+    let mut wrong = Vec::new();
+    for (name, typed, has_result) in COMMANDS {
+        let mut command = program(name);
+        command.args(typed.split(' ')).arg("--quiet").current_dir(folder.path()).env("UNICORN_DEVICE", device());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        if !output.status.success() || !output.stderr.is_empty() || output.stdout.is_empty() == *has_result {
+            wrong.push(format!("{name} {typed}: {:?} {output:?}", output.status));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn servers_can_be_quiet() {
+    let (folder, artifact) = (tempfile::tempdir().unwrap(), artifact());
+    let lines = [
+        &["serve", artifact.to_str().unwrap(), "--parallel", "1", "-c", "64", "--port"][..],
+        &["top", "--root", folder.path().to_str().unwrap(), "--metrics"],
+    ];
+    for line in lines {
+        // Free a moment ago.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let place = if line[0] == "serve" { address.port().to_string() } else { address.to_string() };
+        let mut server = Watched::start(run(line).args([&place, "--quiet"]));
+        while TcpStream::connect(address).is_err() {
+            assert_eq!(server.child.try_wait().unwrap(), None, "{line:?}: {}", server.stderr_line());
+            thread::sleep(Duration::from_millis(20));
+        }
+        send_signal(&server.child, Signal::INT);
+        server.child.wait().unwrap();
+        assert_eq!((server.stdout_line(), server.stderr_line()), Default::default(), "{line:?}");
+    }
+}
+
+#[test]
+fn a_program_without_arguments_shows_what_can_be_typed() {
+    let help = stderr(&run(&[]).env_remove("UNICORN_DEVICE").output().unwrap());
+    assert!(help.contains("unicorn-run [OPTIONS] <MODEL> [PROMPT]...") && help.contains("\nCommon:\n"), "{help}");
+    let help = stderr(&program("unicorn-compile").output().unwrap());
+    assert!(help.contains("unicorn-compile [OPTIONS] --output <FILE> <MODEL>") && help.contains("retarget"), "{help}");
+}
+
 #[test]
 fn ctrl_c_ends_an_answer_with_130() {
     let artifact = artifact();
@@ -217,7 +340,13 @@ impl Place {
         file("model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
         file("pytorch_model.bin", b"PK\x03\x04 and more");
         file("broken.gguf", b"GGUF\x03\0\0\0");
-        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        for name in ["empty", "lora", "two"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        file("lora/adapter_config.json", br#"{"peft_type": "LORA", "base_model_name_or_path": "org/base"}"#);
+        file("lora/adapter_model.safetensors", b"");
+        file("two/one.gguf", b"GGUF\x03\0\0\0");
+        file("two/other.gguf", b"GGUF\x03\0\0\0");
         std::fs::copy(artifact(), folder.path().join("m.unicorn")).unwrap();
         Place { folder }
     }
@@ -243,6 +372,19 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("pytorch_model.bin Hello", &["PyTorch checkpoint", "safe_serialization=True"]),
     ("broken.gguf Hello", &["broken.gguf"]),
     ("empty Hello", &["empty", "config.json"]),
+    (
+        "lora Hello",
+        &["LoRA adapter of org/base", "merge_and_unload().save_pretrained(\"lora-merged\")", "unicorn-run lora-merged"],
+    ),
+    ("two Hello", &["2 models", "such as: unicorn-run two/one.gguf"]),
+    (
+        "m.unicorn Hello --budget vram=1MiB",
+        &[
+            "available 1.00 MiB by the caller's budget",
+            "unicorn-run replan m.unicorn --budget vram=1MiB,gtt=",
+            "MiB --context ",
+        ],
+    ),
     (
         "inspect broken.gguf",
         &["broken.gguf is a GGUF file, expected an artifact", "unicorn-compile broken.gguf -o broken.unicorn"],

@@ -8,7 +8,13 @@ use unicorn_compiler::{Budget, Form, Machine, WeightsOption, targets};
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
-#[command(name = "unicorn-compile", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    name = "unicorn-compile",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    arg_required_else_help = true
+)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,

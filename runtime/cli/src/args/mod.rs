@@ -60,6 +60,7 @@ const EXPERT: &str = "Expert";
     // Of an option that is given twice, the last counts, as in llama.cpp: an alias may hold the first.
     args_override_self = true,
     subcommand_negates_reqs = true,
+    arg_required_else_help = true,
     disable_help_flag = true,
     disable_version_flag = true
 )]

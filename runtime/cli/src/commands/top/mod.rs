@@ -20,7 +20,7 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
     let mut monitor = SystemMonitor::new(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
     let endpoint = args.metrics.as_deref().map(Endpoint::open).transpose()?;
     if let Some(endpoint) = &endpoint {
-        eprintln!("serving metrics at http://{}/metrics", endpoint.address());
+        note(format_args!("serving metrics at http://{}/metrics", endpoint.address()));
     }
     let if_none = monitor.location().to_string();
     // The terminal and the metrics show the same sample.
