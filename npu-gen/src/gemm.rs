@@ -198,7 +198,7 @@ impl Builder<'_> {
             argument: OUTPUTS,
             offset: row_tile * shape.tile_rows() * width + start,
             sizes: [tiles, shape.tile_rows() / BLOCK_ROWS, BLOCK_ROWS, outputs],
-            strides: [shape.columns * outputs, BLOCK_ROWS * width, width, 1],
+            strides: [if tiles > 1 { shape.columns * outputs } else { 0 }, BLOCK_ROWS * width, width, 1],
             descriptor: id,
         })
     }

@@ -26,6 +26,7 @@ pub mod gemm;
 pub mod interpret;
 pub mod legal;
 pub mod solve;
+pub mod stream;
 
 pub use design::Design;
 pub use solve::{Problem, Solution, solve};

@@ -12,7 +12,7 @@ pub struct ShimTask {
     pub offset_bytes: usize,
     /// Words of one run.
     pub words: usize,
-    /// Counts of the inner two dimensions; none: words in a line.
+    /// Counts of the inner two dimensions; none: the words of a run lie in a line.
     pub wraps: Option<[usize; 2]>,
     /// Strides of the three dimensions, in words.
     pub strides: [usize; 3],
@@ -28,7 +28,7 @@ impl ShimTask {
         let words = |elements: usize| elements * element.bytes() / WORD_BYTES;
         let [runs, outer, middle, inner] = transfer.sizes;
         let [iteration_stride, outer_stride, middle_stride, _] = transfer.strides;
-        let is_line = is_line(transfer);
+        let is_line = outer == 1 && middle == 1;
         ShimTask {
             argument: transfer.argument,
             offset_bytes: transfer.offset * element.bytes(),
@@ -36,7 +36,8 @@ impl ShimTask {
             wraps: (!is_line).then_some([words(inner), middle]),
             // Of a dimension that is passed once, the stride is never used; the encoding has no 0.
             strides: if is_line { [1; 3] } else { [1, words(middle_stride).max(1), words(outer_stride).max(1)] },
-            iteration_stride: words(iteration_stride),
+            // Of a task that runs once, it is never used.
+            iteration_stride: if runs > 1 { words(iteration_stride) } else { 0 },
             runs,
         }
     }

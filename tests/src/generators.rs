@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use unicorn_artifact::header::{
     ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
 };
+use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
 
 /// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
 pub const STRUCTURED_SECTIONS: [SectionKind; 4] =
@@ -56,6 +57,22 @@ pub fn assemble(parts: &[(SectionKind, &[u8])]) -> Vec<u8> {
         artifact.extend_from_slice(part);
     }
     artifact
+}
+
+/// The smallest product that the NPU's kernel computes: one tile of one column.
+pub fn smallest_gemm() -> GemmShape {
+    let core = CoreTile { rows: 16, cols: 16, depth: 32, epilogue: Epilogue::Scale };
+    GemmShape::padded(64, 16, 64, 1, core)
+}
+
+/// `bytes` behind the header of an NPU's instruction stream; the first of them is how many instructions it has.
+pub fn with_stream_header(bytes: &[u8]) -> Vec<u8> {
+    let (&count, body) = bytes.split_first().unwrap_or((&0, &[]));
+    let mut stream = unicorn_npu::stream::encode_instructions(&[]);
+    stream[8..12].copy_from_slice(&u32::from(count).to_le_bytes());
+    stream[12..16].copy_from_slice(&(16 + body.len() as u32).to_le_bytes());
+    stream.extend(body);
+    stream
 }
 
 /// `bytes` with magic, version, file length and the table's hash as a reader expects them; the table's entries stay.

@@ -1,16 +1,21 @@
 //! What must hold for any bytes from outside. Fuzz targets call these, and so do tests that replay what a fuzzer found.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec, fit};
 use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
 use unicorn_compiler::{Machine, TRIAL_THREAD};
+use unicorn_npu::lower::{Lowered, lower};
+use unicorn_npu::{gemm, stream};
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
 use unicorn_text::{ChatTemplate, Message, TemplateArguments};
 
-use crate::generators::{artifact_of_parts, smallest_config, smallest_safetensors, with_valid_preamble};
+use crate::generators::{
+    artifact_of_parts, smallest_config, smallest_gemm, smallest_safetensors, with_stream_header, with_valid_preamble,
+};
 use crate::mutated_module;
 use crate::mutated_plan::load_and_run;
 
@@ -59,6 +64,16 @@ pub fn plan(bytes: &[u8]) {
 /// The same with changed words of a SPIR-V module: what a driver sees does not crash it.
 pub fn module(bytes: &[u8]) {
     drop(mutated_module::load_and_run(&bytes[..bytes.len().min(13)]));
+}
+
+/// An instruction stream of the NPU: what is read encodes to the bytes that were there, and a design takes or refuses it.
+pub fn npu_stream(bytes: &[u8]) {
+    static DESIGN: LazyLock<Lowered> = LazyLock::new(|| lower(&gemm::design(&smallest_gemm())));
+    for bytes in [bytes, &with_stream_header(bytes)] {
+        let Ok(instructions) = stream::decode(bytes) else { continue };
+        assert!(stream::encode_instructions(&instructions) == bytes, "what was read encodes to what was there");
+        drop(stream::commands(&instructions, &DESIGN));
+    }
 }
 
 fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_artifact::Binding> {

@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn what_was_found_once_stays_found() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 9] = [
+    let targets: [(&str, Oracle); 10] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),
@@ -17,6 +17,7 @@ fn what_was_found_once_stays_found() {
         ("request", oracles::request),
         ("plan", oracles::plan),
         ("module", oracles::module),
+        ("npu_stream", oracles::npu_stream),
     ];
     for (target, oracle) in targets {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target);

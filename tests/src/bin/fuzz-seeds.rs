@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use tests::generators::{fullest_request, parts_of_artifact, smallest_config, smallest_gguf, smallest_safetensors};
+use tests::generators::{
+    fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_safetensors,
+};
 use unicorn_artifact::header::VERSION_MAJOR;
 
 fn main() {
@@ -22,6 +24,8 @@ fn main() {
     write("chat_template", &std::fs::read(&template).unwrap_or_else(|error| panic!("{}: {error}", template.display())));
     write("plan", &[0; 12]);
     write("module", &[0; 13]);
+    let design = unicorn_npu::gemm::design(&smallest_gemm());
+    write("npu_stream", &unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)));
     write("request", fullest_request().to_string().as_bytes());
 }
 
