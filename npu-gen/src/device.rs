@@ -88,6 +88,8 @@ pub const FIRST_CORE_ROW: u32 = 2;
 pub const WORD_BYTES: usize = 4;
 /// Bytes of a core's stack, which lies in its data memory (mlir-aie's default).
 pub const STACK_BYTES: usize = 1024;
+/// Bytes of the tables by which an activation computes its exponential: those of mlir-aie for AIE2 are four of 512 values of 16 bits.
+pub const TABLE_BYTES: usize = 4 << 10;
 /// Bytes of a core's program memory.
 pub const PROGRAM_BYTES: usize = 16 << 10;
 /// Largest value of a lock: semaphores of 6 bits.

@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
+use unicorn_kernels::npu::tile::{CoreTile, Epilogue};
+
 use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
 use crate::device::{
-    ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, Tile, TileKind, WORD_BYTES, descriptors_of_parity, limits,
+    ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, TABLE_BYTES, Tile, TileKind, WORD_BYTES,
+    descriptors_of_parity, limits,
 };
 use crate::lower::{Direction, Lowered};
 use crate::shim;
@@ -14,7 +17,7 @@ use crate::shim;
 /// What one kind of tile uses at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
-    /// Bytes of data memory, in a core with its stack.
+    /// Bytes of data memory, in a core with its stack and the tables of its epilogue.
     pub memory_bytes: usize,
     /// DMA channels in and out.
     pub channels: [u32; 2],
@@ -48,6 +51,15 @@ impl Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.what)
     }
+}
+
+/// Bytes of a core's memory that hold neither objects nor buffers: the stack, and tables of the external epilogue.
+pub fn reserved_bytes(core: &CoreTile) -> usize {
+    STACK_BYTES
+        + match core.epilogue {
+            Epilogue::Scale => 0,
+            Epilogue::ActMul(_) => TABLE_BYTES,
+        }
 }
 
 /// Checks `design` with its lowering.
@@ -152,7 +164,7 @@ impl Checker<'_> {
             tiles.entry(buffer.tile).or_default().memory_bytes += buffer.len * buffer.element.bytes();
         }
         for core in &self.design.cores {
-            tiles.entry(core.tile).or_default().memory_bytes += STACK_BYTES;
+            tiles.entry(core.tile).or_default().memory_bytes += reserved_bytes(&self.design.core_tile);
         }
         for lock in &self.lowered.locks {
             tiles.entry(lock.tile).or_default().locks += 1;

@@ -211,10 +211,10 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
     None
 }
 
-/// Memory of a core: two objects of each stream, sums, scales, stack.
+/// Memory of a core: two objects of each stream, sums, scales, stack and tables.
 fn core_bytes(core: &CoreTile) -> usize {
     let streams = core.activation_bytes() + core.weight_bytes() + 2 * core.output_values();
-    2 * streams + 4 * core.sums() + core.scales_bytes() + crate::device::STACK_BYTES
+    2 * streams + 4 * core.sums() + core.scales_bytes() + legal::reserved_bytes(core)
 }
 
 impl Display for Solution {

@@ -76,6 +76,16 @@ pub fn finish(core: &CoreTile, sums: &[i32], scales: &[u8], piece: usize, output
 
 /// The whole product from its definition: (rows, outputs) of the padded shape, rounded to bf16.
 pub fn product(shape: &GemmShape, activations: &Activations, weights: &Weights) -> Vec<bf16> {
+    product_of_rows(shape, activations, weights, 0..shape.rows)
+}
+
+/// Some rows of the product: (rows, outputs).
+pub fn product_of_rows(
+    shape: &GemmShape,
+    activations: &Activations,
+    weights: &Weights,
+    rows: impl IntoIterator<Item = usize>,
+) -> Vec<bf16> {
     let core = &shape.core;
     let sum = |row: usize, col: usize| {
         let a = &activations.codes[row * shape.depth..][..shape.depth];
@@ -96,8 +106,8 @@ pub fn product(shape: &GemmShape, activations: &Activations, weights: &Weights) 
             activation.apply(scaled(row, gate)) * scaled(row, gate + BLOCK_COLS)
         }
     };
-    let n_outputs = shape.outputs();
-    (0..shape.rows * n_outputs).map(|index| bf16::from_f32(value(index / n_outputs, index % n_outputs))).collect()
+    let row = |row: usize| (0..shape.outputs()).map(move |out| (row, out));
+    rows.into_iter().flat_map(row).map(|(row, out)| bf16::from_f32(value(row, out))).collect()
 }
 
 #[cfg(test)]

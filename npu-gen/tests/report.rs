@@ -1,0 +1,149 @@
+//! The report on every product of the models, against the committed one: `cargo xtask npu-report --bless` writes it anew.
+//!
+//! One tile of each product is run by the interpreter, over the whole of k: all that another tile would add is more of the same.
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use support::models::{MODELS, Model, ROWS};
+use support::mutants::Mutations;
+use support::{Case, small};
+use unicorn_kernels::npu::tile::{Epilogue, GemmShape};
+use unicorn_npu::device::{TileKind, limits};
+use unicorn_npu::emit::{Dialect, module, readable};
+use unicorn_npu::lower::lower;
+use unicorn_npu::{Problem, Solution, gemm, legal, solve, stream};
+
+/// Share of mutations that must be caught.
+const CAUGHT: f64 = 0.95;
+/// Share of the matrix units' slots that the products of the large models keep busy.
+const BUSY: f64 = 0.75;
+/// Rows from one that is compared to the next: 4 rows a block, 4 cores in turn and this number have no common divisor, so that rows of all
+/// cores and blocks are among them.
+const ROW_STEP: usize = 13;
+/// A model with at least this many values of a token is large.
+const LARGE: usize = 4096;
+const COLUMNS: usize = 4;
+
+const HEAD: &str = "\
+W4A8 GEMMs of prefill for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
+
+Emitted, checked against the device's limits, and functionally simulated on the host; never compiled to AIE2 machine code and never run on
+hardware here. Times and shares are of the static model in npu-gen/src/solve.rs, which knows neither DRAM nor what a compiler makes of a loop.
+
+  tile        rows × columns of a core's sums, and values of k at a time
+  L1, L2      bytes of the fullest core's data memory and of the fullest memory tile, in per cent
+  BDs         DMA descriptors of the fullest core, memory tile and shim tile, of 16, 48 and 16
+  ms          estimate at 1.6 GHz and at 0.8 GHz
+  busy        share of the matrix units' slots that do a product of the problem
+  stream      KiB of instructions
+  error       largest difference to the product from its definition: one tile of each core over all of k, run from the encoded instructions,
+              every 13th row compared
+";
+
+#[test]
+fn the_report_is_the_committed_one() {
+    let mut report = HEAD.to_owned();
+    writeln!(report, "\n{ROWS} rows, {COLUMNS} columns × 4 cores\n").unwrap();
+    writeln!(
+        report,
+        "{:<13} {:<8} {:>13}   {:<14} {:>5} {:>5}  {:<8}  {:<13}  {:>4}  {:>6}  {:>5}",
+        "model", "product", "columns × k", "tile", "L1 %", "L2 %", "BDs", "ms", "busy", "stream", "error"
+    )
+    .unwrap();
+    let lines = std::thread::scope(|scope| {
+        // The largest first: they take longest.
+        let threads: Vec<_> = MODELS.iter().map(|model| scope.spawn(|| lines_of(model))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("every product of the model passes")).collect::<String>()
+    });
+    report += &lines;
+    report += &mutations();
+    compare(&report);
+}
+
+fn lines_of(model: &Model) -> String {
+    let mut lines = String::new();
+    for (what, problem) in model.products(COLUMNS) {
+        let solution = solve(&problem).unwrap_or_else(|| panic!("{} {what}: no size fits", model.name));
+        lines += &line(model.name, what, &solution);
+        let busy = solution.estimate.busy;
+        assert!(model.hidden < LARGE || busy >= BUSY, "{} {what}: {busy} of the slots busy", model.name);
+        for dialect in Dialect::ALL {
+            let text = readable(&module(&solution.design, dialect));
+            assert_eq!(text.matches("aie.core(").count(), 4 * COLUMNS, "{} {what}", model.name);
+        }
+    }
+    lines
+}
+
+fn line(model: &str, what: &str, solution: &Solution) -> String {
+    let (estimate, core) = (&solution.estimate, &solution.estimate.shape.core);
+    let Problem { cols, depth, .. } = solution.problem;
+    let used = |kind| solution.usage.of(kind);
+    let share = |kind| 100.0 * used(kind).memory_bytes as f64 / limits(kind).memory_bytes as f64;
+    let [fast, slow] = estimate.seconds().map(|seconds| 1e3 * seconds);
+    let descriptors = [TileKind::Core, TileKind::Memory, TileKind::Shim].map(|kind| used(kind).descriptors.to_string());
+    let bytes = stream::encode(&solution.design, &solution.lowered).len();
+    format!(
+        "{model:<13} {what:<8} {:>13}   {:<14} {:>5.1} {:>5.1}  {:<8}  {:<13}  {:>4.1}  {:>6.1}  {:>5}\n",
+        format!("{cols} × {depth}"),
+        format!("{} × {}, {}", core.rows, core.cols, core.depth),
+        share(TileKind::Core),
+        share(TileKind::Memory),
+        descriptors.join(" "),
+        format!("{fast:.2} {slow:.2}"),
+        100.0 * estimate.busy,
+        bytes as f64 / 1024.0,
+        error(&estimate.shape)
+    )
+}
+
+/// Largest difference of one tile's outputs to the product, when the interpreter runs the design from its encoded instructions.
+fn error(shape: &GemmShape) -> f32 {
+    let one_tile = GemmShape { rows: shape.tile_rows(), cols: shape.tile_cols(), ..*shape };
+    let case = Case::of_every(ROW_STEP, one_tile);
+    let design = gemm::design(&one_tile);
+    let lowered = lower(&design);
+    legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{one_tile:?}: {faults:?}"));
+    let instructions = stream::decode(&stream::encode(&design, &lowered)).unwrap();
+    let commands = stream::commands(&instructions, &lowered).unwrap();
+    case.difference(&design, &lowered, &commands).unwrap_or_else(|error| panic!("{one_tile:?}: {error}"))
+}
+
+/// Single mistakes in a small design of each epilogue.
+fn mutations() -> String {
+    let mut text = "\nsingle mistakes put into a design of two columns, caught by the checker or by a run\n".to_owned();
+    for (name, epilogue) in
+        [("scaled outputs", Epilogue::Scale), ("gate·up", Epilogue::ActMul(unicorn_kernels::Activation::Silu))]
+    {
+        let mutations = Mutations::of(&Case::of(small(2, 32, epilogue)));
+        let (reasons, others) = mutations.explained();
+        assert!(others.is_empty(), "survivors without a reason: {others:#?}");
+        assert!(mutations.caught() >= CAUGHT, "{} of the mistakes are caught", mutations.caught());
+        let (tried, survived) = (mutations.tried, mutations.survivors.len());
+        writeln!(text, "  {name:<15} {} of {tried}, {:.1} %", tried - survived, 100.0 * mutations.caught()).unwrap();
+        for (reason, count) in reasons {
+            writeln!(text, "    {count:>3} survive: {reason}").unwrap();
+        }
+        for survivor in &mutations.survivors {
+            writeln!(text, "        {survivor}").unwrap();
+        }
+    }
+    text
+}
+
+fn compare(report: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/npu-report.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, report).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    let differing = report.lines().zip(golden.lines()).find(|(found, expected)| found != expected);
+    assert!(
+        report == golden,
+        "the report differs from {}, first in {differing:?}; if that is meant: cargo xtask npu-report --bless, and read the change\n{report}",
+        path.display()
+    );
+}

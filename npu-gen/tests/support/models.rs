@@ -1,0 +1,48 @@
+//! The products of real models.
+
+use unicorn_kernels::Activation;
+use unicorn_kernels::npu::tile::Epilogue;
+use unicorn_npu::Problem;
+
+/// Tokens of a prefill step.
+pub const ROWS: usize = 512;
+
+/// A model's sizes, as config.json has them.
+pub struct Model {
+    pub name: &'static str,
+    pub hidden: usize,
+    /// Outputs of q, k and v together.
+    pub qkv: usize,
+    /// Outputs of the attention's heads.
+    pub heads: usize,
+    /// Outputs of gate, as many as of up.
+    pub ffn: usize,
+    pub activation: Activation,
+}
+
+const fn model(name: &'static str, [hidden, qkv, heads, ffn]: [usize; 4], activation: Activation) -> Model {
+    Model { name, hidden, qkv, heads, ffn, activation }
+}
+
+pub const MODELS: [Model; 6] = [
+    model("Llama-3-8B", [4096, 6144, 4096, 14336], Activation::Silu),
+    model("Qwen3-8B", [4096, 6144, 4096, 12288], Activation::Silu),
+    model("Gemma-3-27B", [5376, 8192, 4096, 21504], Activation::GeluTanh),
+    model("Gemma-3-4B", [2560, 4096, 2048, 10240], Activation::GeluTanh),
+    model("Gemma-3-1B", [1152, 1536, 1024, 6912], Activation::GeluTanh),
+    model("SmolLM2-135M", [576, 960, 576, 1536], Activation::Silu),
+];
+
+impl Model {
+    /// The four products of a layer, with their names.
+    pub fn products(&self, columns: usize) -> [(&'static str, Problem); 4] {
+        let problem = |cols, depth, epilogue| Problem { rows: ROWS, cols, depth, epilogue, columns };
+        let gated = Epilogue::ActMul(self.activation);
+        [
+            ("q·k·v", problem(self.qkv, self.hidden, Epilogue::Scale)),
+            ("output", problem(self.hidden, self.heads, Epilogue::Scale)),
+            ("gate·up", problem(2 * self.ffn, self.hidden, gated)),
+            ("down", problem(self.hidden, self.ffn, Epilogue::Scale)),
+        ]
+    }
+}
