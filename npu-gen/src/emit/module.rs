@@ -8,7 +8,7 @@ use super::Dialect;
 use super::body;
 use super::op::{Block, Module, Op, Region, Value};
 use crate::design::{Body, BufferId, Core, CoreOp, Design, Element, FifoId, HostOp, Link, Port, Transfer};
-use crate::device::{STACK_BYTES, Tile};
+use crate::device::{STACK_BYTES, Tile, TileKind};
 
 /// Object file of the external functions.
 pub const EPILOGUES: &str = "unicorn_epilogues.o";
@@ -85,8 +85,12 @@ impl Emitter<'_> {
             for tile in std::iter::once(&fifo.producer).chain(&fifo.consumers) {
                 if !self.tiles.contains_key(tile) {
                     let value = block.module.value(&format!("tile_{}_{}", tile.col, tile.row), "index");
-                    let attributes =
+                    let mut attributes =
                         vec![("col", format!("{} : i32", tile.col)), ("row", format!("{} : i32", tile.row))];
+                    // Sums lie in more than one bank of a core's memory. In 2024, an option of the pass says so.
+                    if self.dialect == Dialect::Y2026 && tile.kind() == TileKind::Core {
+                        attributes.push(("allocation_scheme", "\"basic-sequential\"".to_owned()));
+                    }
                     block.ops.push(Op { name: "aie.tile", results: vec![value], attributes, ..Op::default() });
                     self.tiles.insert(*tile, value);
                 }

@@ -69,7 +69,13 @@ impl Writer<'_> {
                 let (_, ops) = op.regions[0].ops.split_last().expect("a device ends with its terminator");
                 self.region(&head, &Region { arguments: Vec::new(), ops: ops.to_vec() }, "");
             }
-            "aie.tile" => self.line(&format!("{assigned}aie.tile({}, {})", number("col"), number("row"))),
+            "aie.tile" => {
+                let scheme = match op.attribute("allocation_scheme") {
+                    "" => String::new(),
+                    scheme => format!(" {{allocation_scheme = {scheme}}}"),
+                };
+                self.line(&format!("{assigned}aie.tile({}, {}){scheme}", number("col"), number("row")));
+            }
             "aie.buffer" => {
                 let name = op.attribute("sym_name");
                 self.line(&format!("{assigned}aie.buffer({operands}) {{sym_name = {name}}} : {result}"));
