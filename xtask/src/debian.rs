@@ -1,6 +1,7 @@
 //! Packages of Debian that are not installed but unpacked into a folder of ours: the system stays as it is.
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +17,81 @@ pub fn release() -> Option<String> {
     let os = std::fs::read_to_string("/etc/os-release").ok()?;
     let value = |name: &str| os.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     value("ID").filter(|id| *id == "debian").and_then(|_| value("VERSION_CODENAME")).map(str::to_owned)
+}
+
+/// Packages with all their libraries, unpacked as they would lie below `/`. Their programs run under the dynamic loader that lies among them,
+/// because it has to be as new as they are.
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// Fetches `packages` of the last of `suites`, if they are not there yet.
+    ///
+    /// # Errors
+    /// As [`unpack`].
+    pub fn unpacked(root: &Path, suites: &[&str], packages: &[&str]) -> Result<Tree> {
+        if !root.exists() {
+            let newest = suites.last().copied().unwrap_or_default();
+            let install =
+                ["install", "--download-only", "--yes", "--no-install-recommends", "--target-release", newest];
+            unpack(root, suites, install.iter().chain(packages).map(|argument| (*argument).to_owned()))?;
+        }
+        Ok(Tree { root: root.to_owned() })
+    }
+
+    /// A path of the tree.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// `ld-linux` of the tree's own C library.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub fn loader(&self) -> Result<PathBuf> {
+        let is_loader =
+            |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"));
+        self.find(&["usr/lib64", "usr/lib"], is_loader).context("dynamic loader is missing")
+    }
+
+    /// The folder that `library` lies in.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub fn libraries(&self, library: &str) -> Result<PathBuf> {
+        self.find(&["usr/lib"], |path| path.join(library).exists()).with_context(|| format!("{library} is missing"))
+    }
+
+    fn find(&self, folders: &[&str], wanted: impl Fn(&Path) -> bool) -> Result<PathBuf> {
+        let entries = folders.iter().filter_map(|folder| std::fs::read_dir(self.root.join(folder)).ok()).flatten();
+        let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+        paths.find(|path| wanted(path)).with_context(|| {
+            format!("{} is not what it should be; remove that folder and try again", self.root.display())
+        })
+    }
+
+    /// Writes a script that runs a program of the tree with these libraries.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn program(&self, name: &str, libraries: &Path) -> Result<PathBuf> {
+        let script = format!(
+            "#!/bin/sh\nexec '{}' --library-path '{}' '{}' \"$@\"\n",
+            self.loader()?.display(),
+            libraries.display(),
+            self.path("usr/bin").join(name).display()
+        );
+        let folder = self.root.join("programs");
+        let path = folder.join(name);
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(&path, script)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
 }
 
 /// Lets apt-get load packages of `suites` with these `arguments` and unpacks them; `folder` gets its name when it is

@@ -6,6 +6,7 @@
 //! fresh           a bare Debian → demo and test in it                                           before an issue is resolved
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
+//! npu-report      shapes of six models → NPU designs, checked, run and compared with a report  when NPU programs change
 //! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
 //! loading         one artifact → bytes a second of each upload path and its medium             when loading changes
 //! manuals         programs → man pages and completions of both                                for a package
@@ -29,6 +30,7 @@ mod fresh;
 mod loading;
 mod manuals;
 mod matrices;
+mod npu;
 mod phoenix_report;
 mod test;
 
@@ -72,6 +74,8 @@ enum Command {
     Manuals,
     /// Run kernels that use cooperative matrices on a software device that has them
     Matrices,
+    /// Solve, check and simulate the NPU programs of six models, and compare what came out
+    NpuReport(npu::NpuReportArgs),
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
     /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Command::Loading(args) => loading::run_all(&args),
         Command::Manuals => manuals::run_all(),
         Command::Matrices => matrices::run_tests(|_| (), &mut Vec::new()),
+        Command::NpuReport(args) => npu::run_report(&args),
         Command::PhoenixReport(args) => phoenix_report::run_report(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };

@@ -49,7 +49,17 @@ impl Built {
 /// # Errors
 /// When it does not build.
 pub fn build(arguments: &[&str]) -> Result<Vec<Built>> {
-    programs(&read(cargo().args(arguments).arg("--message-format=json-render-diagnostics"))?)
+    build_with(arguments, |_| ())
+}
+
+/// As [`build`], by a cargo that is prepared by `prepare`.
+///
+/// # Errors
+/// When it does not build.
+pub fn build_with(arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Result<Vec<Built>> {
+    let mut command = cargo();
+    prepare(&mut command);
+    programs(&read(command.args(arguments).arg("--message-format=json-render-diagnostics"))?)
 }
 
 /// Runs the tests among `programs`, each prepared by `prepare`, and adds each one's time to `times`.

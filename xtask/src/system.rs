@@ -11,6 +11,19 @@ use crate::run::{cargo, run, succeeds};
 pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
 /// What the tests look at Vulkan and SPIR-V with.
 pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
+/// LLVM and MLIR 19 as static libraries, what generates their bindings, and the libraries that they link.
+pub const MLIR: [&str; 10] = [
+    "libmlir-19-dev",
+    "mlir-19-tools",
+    "llvm-19-dev",
+    "clang-19",
+    "libclang-19-dev",
+    "libpolly-19-dev",
+    "libzstd-dev",
+    "zlib1g-dev",
+    "libxml2-dev",
+    "libz3-dev",
+];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
 ///

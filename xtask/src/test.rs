@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::binaries::{build_with_tests, target_folder};
 use crate::run::{cargo, run};
-use crate::{deny, matrices, phoenix_report, skip, suites, system};
+use crate::{deny, matrices, npu, phoenix_report, skip, suites, system};
 
 #[derive(clap::Args)]
 pub struct TestArgs {
@@ -64,6 +64,8 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
         suites::run_each(&programs, prepare, times)
     })?;
+    steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
+    steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;
     steps.time("phoenix report", |_| phoenix_report::run_where_possible(skipped))
 }
 

@@ -1,0 +1,98 @@
+//! NPU programs with MLIR: what the other builds leave out, because it needs LLVM and MLIR 19 of the system.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::binaries::target_folder;
+use crate::debian::{self, Tree};
+use crate::run::{cargo, run, succeeds};
+use crate::test::Skipped;
+use crate::{suites, system};
+
+/// Where Debian's packages put LLVM 19.
+const PREFIX: &str = "/usr/lib/llvm-19";
+/// Where the crates that bind LLVM 19 look for it.
+const PREFIX_VARIABLES: [&str; 2] = ["MLIR_SYS_190_PREFIX", "TABLEGEN_190_PREFIX"];
+/// The tests that need MLIR; all others run without. They bring a `unicorn-compile` with NPU programs, which the next build replaces.
+const TESTS: [&str; 10] = [
+    "test",
+    "--no-run",
+    // Of all packages, so that what they share is not built again with other features.
+    "--workspace",
+    "--features=unicorn-npu/mlir,unicorn-compiler/npu",
+    "--test",
+    "bodies",
+    "--test",
+    "mlir",
+    "--test",
+    "npu_programs",
+];
+
+#[derive(clap::Args)]
+pub struct NpuReportArgs {
+    /// Rewrite the golden report
+    #[arg(long)]
+    bless: bool,
+}
+
+/// Runs the test that makes the report, which needs no MLIR.
+///
+/// # Errors
+/// When a design is not legal or computes something else, or the report differs from the golden one.
+pub fn run_report(args: &NpuReportArgs) -> Result<()> {
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--test", "report"]);
+    if args.bless {
+        test.env("BLESS", "1");
+    }
+    run(&mut test)?;
+    println!("the report is tests/golden/npu-report.txt");
+    Ok(())
+}
+
+/// Where AMD's assembler of instruction streams is packaged for Debian, and in what. It runs on every Linux with the libraries of that release.
+const AIEBU_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+const AIEBU_PACKAGES: [&str; 1] = ["libxrt-utils-npu"];
+
+/// Lets AMD's disassembler read instruction streams: skipped on a system that gets no packages from Debian.
+///
+/// # Errors
+/// When the packages cannot be had, or the disassembler reads something else.
+pub fn disassemble_where_possible(skipped: &Skipped) -> Result<()> {
+    if debian::release().is_none() {
+        return skipped.skip("Debian packages", "NPU instruction streams were not disassembled: this is no Debian");
+    }
+    let tree = Tree::unpacked(&target_folder()?.join("aiebu"), &AIEBU_SUITES, &AIEBU_PACKAGES)
+        .context("aiebu-asm cannot be had from Debian")?;
+    let libraries = tree.libraries("libc.so.6")?;
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--test", "aiebu"]);
+    test.env("AIEBU_ASM", tree.program("aiebu-asm", &libraries)?);
+    test.env("AIEBU_DUMP", tree.program("aiebu-dump", &libraries)?);
+    // Here nothing is skipped.
+    run(test.env("UNICORN_STRICT", "all"))
+}
+
+/// Builds with the feature `npu` and runs the tests that need it: skipped where no package has LLVM 19, as on other systems than Debian.
+///
+/// # Errors
+/// When it does not build, or a test fails.
+pub fn run_where_possible(skipped: &Skipped, times: &mut Vec<(String, Duration)>) -> Result<()> {
+    if let Err(error) = system::install(&system::MLIR) {
+        return skipped.skip("MLIR", &format!("{error:#}"));
+    }
+    if !succeeds(Command::new(format!("{PREFIX}/bin/llvm-config")).arg("--version")) {
+        return skipped.skip("MLIR", &format!("there is no LLVM 19 in {PREFIX}"));
+    }
+    let programs = suites::build_with(&TESTS, |command| {
+        for variable in PREFIX_VARIABLES {
+            command.env(variable, PREFIX);
+        }
+    })?;
+    let prepare = |command: &mut Command| {
+        skipped.reported_by(command);
+    };
+    suites::run_each(&programs, prepare, times)
+}
