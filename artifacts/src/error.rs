@@ -3,6 +3,7 @@
 /// Every way in which bytes can fail to be an artifact that this reader understands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "fields are the nouns of the messages")]
+#[non_exhaustive]
 pub enum ParseError {
     /// The first bytes are others.
     #[error("file is not a Unicorn artifact: expected the magic bytes \"UNICORN\\0\" at offset 0, found {found:02x?}")]

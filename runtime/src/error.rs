@@ -15,6 +15,7 @@ use crate::memory::tier_bytes::TierBytes;
 
 /// Why a model could not be loaded.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LoadError {
     /// The artifact could not be opened, mapped or read.
     File {
@@ -167,6 +168,7 @@ pub enum LoadError {
 
 /// Why a step could not run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum RunError {
     /// The sequence would become longer than the context. Nothing was appended.
     ContextFull {

@@ -2,6 +2,7 @@
 
 /// Why a kernel could not be compiled.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EmitError {
     /// naga rejected the WGSL.
     #[error("WGSL is not valid: {message}")]

@@ -73,8 +73,7 @@ impl Access {
         };
         if !self.is_own(authority.host()) {
             let message = format!(
-                "host: expected localhost or the server's address, found {:?}; --allowed-host {} permits it",
-                authority.host(),
+                "host: expected localhost or the server's address, found {:?}, which may be added to the server's allowed hosts",
                 authority.host()
             );
             return Some(ApiError::forbidden(message));
@@ -85,7 +84,8 @@ impl Access {
         // A page that this host serves, itself or behind a proxy with TLS.
         let is_own =
             ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(authority.as_str()));
-        let message = || format!("origin: page of {origin:?} has no access; --cors {origin} permits it");
+        let message =
+            || format!("origin: page of {origin:?} has no access; it may be added to the server's CORS origins");
         (!is_named && !is_own).then(|| ApiError::forbidden(message()))
     }
 

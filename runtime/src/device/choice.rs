@@ -22,6 +22,14 @@ pub enum DeviceChoice {
     Name(String),
 }
 
+impl From<&str> for DeviceChoice {
+    /// As it parses, which never fails.
+    fn from(text: &str) -> DeviceChoice {
+        let Ok(choice) = text.parse();
+        choice
+    }
+}
+
 /// The device that `choice` selects.
 ///
 /// # Errors

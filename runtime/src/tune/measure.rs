@@ -69,6 +69,7 @@ pub struct TimedCandidate {
 
 /// Why nothing was measured.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum TuneError {
     /// A candidate could not be compiled or recorded.
     Load(LoadError),

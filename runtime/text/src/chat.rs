@@ -69,28 +69,36 @@ impl Default for ChatOptions {
 }
 
 impl Chat {
-    /// An empty conversation in a new session of `model`. Blocks for as long as its tokenizer takes to parse.
+    /// An empty conversation in a new session of `model`. Blocks for as long as its tokenizer takes to parse; where there are many
+    /// chats, use [`Chat::with_parsed`].
     ///
     /// # Errors
     /// When the artifact has no tokenizer or chat template, or one that does not parse; when all sessions of the model are taken; and
     /// for a sampling parameter out of its range.
     pub fn new(model: &Model, options: ChatOptions) -> Result<Chat, TextError> {
-        Chat::with_tokenizer(model, Tokenizer::new(model.tokenizer_section())?, options)
+        let section = model.tokenizer_section();
+        let template = ChatTemplate::new(section, model.context_tokens())?;
+        Chat::with_parsed(model, Tokenizer::new(section)?, template, options)
     }
 
-    /// As [`Chat::new`], with the model's tokenizer, which may have been parsed while the model was loaded.
+    /// As [`Chat::new`], with the model's tokenizer and template, parsed before. A server parses them once and passes each chat a
+    /// clone. Waits for no step.
     ///
     /// # Errors
-    /// As [`Chat::new`].
-    pub fn with_tokenizer(model: &Model, tokenizer: Tokenizer, options: ChatOptions) -> Result<Chat, TextError> {
+    /// When all sessions of the model are taken, and for a sampling parameter out of its range.
+    pub fn with_parsed(
+        model: &Model,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        options: ChatOptions,
+    ) -> Result<Chat, TextError> {
         options.sampling.check()?;
-        let section = model.tokenizer_section();
         Ok(Chat {
             session: model.session()?,
             context_tokens: model.context_tokens(),
             tokenizer,
-            template: ChatTemplate::new(section, model.context_tokens())?,
-            stop_tokens: section.stop_ids.clone(),
+            template,
+            stop_tokens: model.tokenizer_section().stop_ids.clone(),
             options,
             history: Vec::new(),
             first: 0,

@@ -18,8 +18,7 @@ use crate::tokenizer::Tokenizer;
 /// let section = model.tokenizer_section();
 /// let tokenizer = Tokenizer::new(section)?;
 /// let mut session = model.session()?;
-/// let mut conditions = StopConditions::default();
-/// conditions.stop_tokens = section.stop_ids.clone();
+/// let mut conditions = StopConditions::of(section);
 /// conditions.max_tokens = Some(100);
 /// let prompt = tokenizer.encode_prompt("Once upon a time")?;
 /// for piece in Continuation::new(&mut session, &tokenizer, &prompt, &default_sampling(), conditions)? {

@@ -1,5 +1,7 @@
 //! From sampled tokens to text, and where the text ends.
 
+use unicorn_artifact::TokenizerSection;
+
 use crate::detokenizer::Detokenizer;
 use crate::error::TextError;
 use crate::stop_strings::StopStrings;
@@ -16,6 +18,13 @@ pub struct StopConditions {
     pub stop_tokens: Vec<u32>,
     /// Strings that end the text and are not part of it; see [`StopStrings`].
     pub stop_strings: Vec<String>,
+}
+
+impl StopConditions {
+    /// The stop tokens of a model and nothing else. `Default` has not even those.
+    pub fn of(section: &TokenizerSection) -> StopConditions {
+        StopConditions { stop_tokens: section.stop_ids.clone(), ..StopConditions::default() }
+    }
 }
 
 /// Why generated text ended.

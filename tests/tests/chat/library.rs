@@ -1,24 +1,35 @@
 //! unicorn-text: a `Chat` and a `Continuation`.
 
 use unicorn_runtime::{CancelToken, LoadOptions, Model};
-use unicorn_text::{Chat, ChatOptions, Continuation, EndReason, Message, StopConditions, TextError, Tokenizer};
+use unicorn_text::{
+    Chat, ChatOptions, ChatTemplate, Continuation, EndReason, Message, StopConditions, TextError, Tokenizer,
+};
 
 use crate::{MODEL, device};
 
 fn load() -> Model {
+    load_for(1)
+}
+
+fn load_for(slots: u32) -> Model {
     let Ok(device) = device().parse();
     let options = LoadOptions::default().with(|options| {
         options.device = device;
         options.context_tokens = Some(512);
+        options.slots = slots;
     });
     Model::load(&MODEL.artifact_path(), &options).unwrap()
 }
 
 /// Greedy answers of at most `max_tokens`.
 fn chat(model: &Model, max_tokens: u32) -> Chat {
+    Chat::new(model, greedy(max_tokens)).unwrap()
+}
+
+fn greedy(max_tokens: u32) -> ChatOptions {
     let mut options = ChatOptions::default();
     (options.sampling.temperature, options.max_tokens) = (0.0, Some(max_tokens));
-    Chat::new(model, options).unwrap()
+    options
 }
 
 #[test]
@@ -51,6 +62,28 @@ fn a_chat_yields_pieces_and_continues_from_its_cache() {
     chat.clear();
     let again: String = chat.ask("Who lives on the island?").unwrap().map(Result::unwrap).collect();
     assert_eq!(again, first);
+}
+
+/// As in a server: tokenizer and template are parsed once, and each thread has a chat of its own.
+#[test]
+fn chats_on_several_threads_share_a_parsed_tokenizer_and_template() {
+    const QUESTIONS: [&str; 3] = ["Who lives on the island?", "Tell me of the sea.", "Where is the ship?"];
+    let ask = |chat: &mut Chat, question| chat.ask(question).unwrap().map(Result::unwrap).collect::<String>();
+    let model = load_for(QUESTIONS.len() as u32);
+    let section = model.tokenizer_section();
+    let tokenizer = Tokenizer::new(section).unwrap();
+    let template = ChatTemplate::new(section, model.context_tokens()).unwrap();
+    let alone = QUESTIONS.map(|question| ask(&mut chat(&model, 12), question));
+    let together = std::thread::scope(|scope| {
+        let answers = QUESTIONS.map(|question| {
+            let (tokenizer, template) = (tokenizer.clone(), template.clone());
+            let mut chat = Chat::with_parsed(&model, tokenizer, template, greedy(12)).unwrap();
+            scope.spawn(move || ask(&mut chat, question))
+        });
+        answers.map(|answer| answer.join().unwrap())
+    });
+    assert_eq!(together, alone);
+    assert!(StopConditions::of(section).stop_tokens == section.stop_ids && !section.stop_ids.is_empty());
 }
 
 #[test]

@@ -36,7 +36,8 @@ pub struct Message {
 /// reason read `enable_thinking` (a boolean) or `reasoning_effort` (a text).
 pub type TemplateArguments = serde_json::Map<String, serde_json::Value>;
 
-/// A model's chat template, parsed. May be used by several threads at once.
+/// A model's chat template, parsed. Cloning is cheap: clones share the parsed template. May be used by several threads at once.
+#[derive(Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,

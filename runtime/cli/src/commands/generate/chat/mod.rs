@@ -14,7 +14,7 @@ mod show;
 
 use std::path::Path;
 
-use unicorn_text::{Chat, ChatOptions, Tokenizer};
+use unicorn_text::{Chat, ChatOptions, ChatTemplate, Tokenizer};
 
 use self::input::{Input, Typed};
 use self::line::{Line, Setting};
@@ -86,7 +86,8 @@ impl<'m> Conversation<'m> {
         let mut options = ChatOptions::default();
         (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
         options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
-        let mut chat = Chat::with_tokenizer(runner.model, tokenizer, options)?;
+        let template = ChatTemplate::new(runner.model.tokenizer_section(), runner.model.context_tokens())?;
+        let mut chat = Chat::with_parsed(runner.model, tokenizer, template, options)?;
         chat.set_cancel(interrupt::token());
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings::new(args.sampling.clone(), verbosity() == Verbosity::Verbose);
