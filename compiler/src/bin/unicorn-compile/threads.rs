@@ -2,7 +2,6 @@
 //! cores, and while one thread can do the work that is no reason to stop.
 
 use std::env;
-use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,13 +10,14 @@ use std::sync::mpsc;
 use std::thread;
 
 use rayon_core::{ThreadBuilder, ThreadPoolBuilder};
+use unicorn_runtime::machine::address_space_bytes;
 
 /// Under a limit on address space, runs this program anew in its place, with one heap for all of its threads: glibc reserves 64 MiB
 /// of address space for each heap. Returns if there is no limit, or if the program cannot be run anew.
 pub fn keep_to_one_heap() {
     /// Read by glibc when a program begins.
     const HEAPS: &str = "MALLOC_ARENA_MAX";
-    if !is_address_space_limited() || env::var_os(HEAPS).is_some() {
+    if address_space_bytes().is_none() || env::var_os(HEAPS).is_some() {
         return;
     }
     let Ok(program) = env::current_exe() else { return };
@@ -29,19 +29,13 @@ pub fn keep_to_one_heap() {
     let _ = again.args(arguments).env(HEAPS, "1").exec();
 }
 
-fn is_address_space_limited() -> bool {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max address space")?.split_whitespace().next());
-    soft.is_some_and(|soft| soft != "unlimited")
-}
-
 /// Threads of the pool that rayon works on, which the first call starts; 0: there can be none, and rayon must not be called.
 fn pool_threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(start_pool)
 }
 
-/// Sees to it that rayon has a pool. Where the system gives no thread this one does all the work, so that no other may call
+/// Ensures that rayon has a pool. Where the system gives no thread this one does all the work, so that no other may call
 /// rayon.
 ///
 /// # Panics
@@ -65,7 +59,7 @@ fn start_pool() -> usize {
         let thread = waiting.pop().expect("there is one for each");
         thread.send(worker).map_err(|_| io::ErrorKind::BrokenPipe.into())
     };
-    // Whoever uses us as a library may have started the pool before.
+    // The pool may have been started before.
     let _ = ThreadPoolBuilder::new().num_threads(threads).spawn_handler(hand_over).build_global();
     rayon_core::current_num_threads()
 }
