@@ -13,7 +13,7 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 /// Largest amount that is accepted: 2⁵⁰ bytes.
-const MOST_BYTES: f64 = (1u64 << 50) as f64;
+const MAX_BYTES: f64 = (1u64 << 50) as f64;
 
 /// Bytes of `text`: a positive number and a unit, with or without a space between.
 ///
@@ -26,7 +26,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(expected)?;
     let amount = number.parse::<f64>().map_err(|_| expected())? * *scale as f64;
     // At least a byte: a size of zero is a tier that is not there.
-    (1.0..=MOST_BYTES).contains(&amount).then_some(amount.round() as u64).ok_or_else(expected)
+    (1.0..=MAX_BYTES).contains(&amount).then_some(amount.round() as u64).ok_or_else(expected)
 }
 
 /// An amount that is at least `bytes` and that [`bytes`] reads: MiB below one GiB, else tenths of GiB.

@@ -1,6 +1,6 @@
 //! What is wrong with an artifact: what, expected, found, at which offset.
 
-/// Every way in which bytes can fail to be an artifact that this reader understands.
+/// Every reason why bytes are not an artifact of a version that this reader supports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "fields are the nouns of the messages")]
 #[non_exhaustive]

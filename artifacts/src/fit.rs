@@ -101,7 +101,7 @@ impl Choice {
 pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
     choose(machine, items, 0).ok_or_else(|| {
         // More room never makes a fit worse by much, so the least that is enough is searched by halves.
-        // A plan from outside may ask for more than a number holds.
+        // A plan from outside may require more than a number holds.
         let (mut short, mut enough) = (0, items.iter().fold(0u64, |sum, item| sum.saturating_add(item.bytes)));
         while enough - short > 1 {
             let middle = short + (enough - short) / 2;

@@ -48,14 +48,14 @@ pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
     subtrees_at(0, section)
 }
 
-/// Values of the subtrees in `piece`, which begins `offset_bytes` into a section of more than one subtree: pieces can be hashed on
+/// Values of the subtrees in `chunk`, which begins `offset_bytes` into a section of more than one subtree: chunks can be hashed on
 /// several threads.
 ///
 /// # Panics
 /// If `offset_bytes` is no multiple of [`SUBTREE_BYTES`].
-pub fn subtrees_at(offset_bytes: u64, piece: &[u8]) -> Vec<ChainingValue> {
-    assert!(offset_bytes.is_multiple_of(SUBTREE_BYTES), "a piece of whole subtrees begins at {offset_bytes}");
-    let parts = piece.chunks(SUBTREE_BYTES as usize).zip((offset_bytes..).step_by(SUBTREE_BYTES as usize));
+pub fn subtrees_at(offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
+    assert!(offset_bytes.is_multiple_of(SUBTREE_BYTES), "a chunk of whole subtrees begins at {offset_bytes}");
+    let parts = chunk.chunks(SUBTREE_BYTES as usize).zip((offset_bytes..).step_by(SUBTREE_BYTES as usize));
     let value = |(part, offset_bytes): (&[u8], u64)| {
         let mut hasher = blake3::Hasher::new();
         hasher.set_input_offset(offset_bytes);
@@ -109,10 +109,10 @@ mod tests {
         let bytes: Vec<u8> = (0..700_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for len in [1, 64 << 10, (64 << 10) + 1, 128 << 10, 200_000, 5 * (64 << 10), 700_001] {
             assert_eq!(join(subtrees(&bytes[..len])), hash(&bytes[..len]), "{len} bytes");
-            let piece_bytes = 2 * SUBTREE_BYTES as usize;
-            let pieces = bytes[..len].chunks(piece_bytes).zip((0..).step_by(piece_bytes));
-            let values: Vec<ChainingValue> = pieces.flat_map(|(piece, at)| subtrees_at(at, piece)).collect();
-            assert!(len as u64 <= SUBTREE_BYTES || join(values) == hash(&bytes[..len]), "{len} bytes in pieces");
+            let chunk_bytes = 2 * SUBTREE_BYTES as usize;
+            let chunks = bytes[..len].chunks(chunk_bytes).zip((0..).step_by(chunk_bytes));
+            let values: Vec<ChainingValue> = chunks.flat_map(|(chunk, at)| subtrees_at(at, chunk)).collect();
+            assert!(len as u64 <= SUBTREE_BYTES || join(values) == hash(&bytes[..len]), "{len} bytes in chunks");
         }
     }
 

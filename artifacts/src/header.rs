@@ -27,7 +27,7 @@ pub const MAX_SECTIONS: u32 = 1 << 16;
 /// Header and section table take no more than this.
 pub const MAX_HEAD_BYTES: usize = HEADER_BYTES + MAX_SECTIONS as usize * ENTRY_BYTES;
 
-/// What a section holds. Kinds that a reader does not know are skipped.
+/// What a section holds. Kinds that a reader does not support are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum SectionKind {

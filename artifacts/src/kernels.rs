@@ -43,7 +43,7 @@ pub struct TargetKernels {
 /// takes the first target in the file that fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetMatch {
-    /// The device must belong to one of these; empty: any. A target that was asked for by name also runs on devices of other
+    /// The device must belong to one of these; empty: any. A target that was requested by name also runs on devices of other
     /// classes that meet its requirements.
     pub classes: Vec<DeviceClass>,
     /// Subgroup size that the kernels were made for; 0: they use none.
@@ -73,7 +73,7 @@ pub struct Pipeline {
     pub module: u32,
     /// Storage buffers 0..bindings of descriptor set 0.
     pub bindings: u32,
-    /// Other ways to the same result, from which `unicorn-run tune` picks the fastest on a device.
+    /// Other kernels with the same result, from which `unicorn-run tune` picks the fastest on a device.
     pub alternatives: Vec<Alternative>,
 }
 
@@ -141,8 +141,8 @@ pub enum Order {
     Free,
     /// A barrier comes before it.
     Barrier,
-    /// Counter synchronisation: its workgroups wait until the counter says that all those of the dispatch before have ended.
-    Counted,
+    /// Counter synchronisation: its workgroups wait until the counter shows that all those of the dispatch before have ended.
+    CounterSync,
 }
 
 /// A range of one of the runtime's buffers.

@@ -12,8 +12,8 @@
 //!     └───────────────┘
 //! ```
 //!
-//! This crate knows bytes, sections, number formats, plan records, what fits a machine's memory, and the structure of SPIR-V. It does
-//! not know what a tensor means, model families, Vulkan or what a kernel computes. `FORMAT.md` says the same byte by byte.
+//! This crate covers bytes, sections, number formats, plan records, what fits a machine's memory, and the structure of SPIR-V. It does
+//! not depend on what a tensor means, on model families, on Vulkan or on what a kernel computes. `FORMAT.md` gives the same byte by byte.
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 

@@ -33,7 +33,7 @@ pub struct MachineTier {
     pub kept_free_bytes: u64,
     /// `None`: unknown.
     pub bytes_per_s: Option<u64>,
-    /// Who reads it.
+    /// The processors that read it.
     pub readers: Vec<Reader>,
     /// Rows of a table may lie here although a faster tier has room.
     pub sparse_rows: bool,
@@ -60,7 +60,7 @@ pub enum MachineError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file is not as `artifacts/machines/README.md` says.
+    /// The file is not as `artifacts/machines/README.md` requires.
     #[error("{}: {what}", path.display())]
     Malformed {
         /// The file.
@@ -95,7 +95,7 @@ impl Machine {
     /// The preset called `name`, or the machine that the file of this path describes.
     ///
     /// # Errors
-    /// When there is neither, and when the file is not as `artifacts/machines/README.md` says.
+    /// When there is neither, and when the file is not as `artifacts/machines/README.md` requires.
     pub fn named(name: &str) -> Result<Machine, MachineError> {
         if let Some((name, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
             return file::parse(Path::new(name), text.as_bytes());
@@ -145,7 +145,7 @@ pub fn with_budget(budget: &Budget, mut machine: MachinePlan) -> Result<MachineP
         let found = machine.tiers.iter_mut().find(|one| one.tier == tier);
         let Some(one) = found else { return Err(MachineError::NoTier { machine: machine.name, tier }) };
         one.budget_bytes = Some(bytes);
-        one.source = format!("size: --budget; {}", one.source);
+        one.source = format!("size: given as a budget; {}", one.source);
     }
     Ok(machine)
 }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn phoenix_is_what_its_readme_says() {
+    fn phoenix_has_the_figures_of_its_readme() {
         let vram = |name: String| Machine::named(&name).unwrap().tiers[1].size_bytes.unwrap() >> 20;
         assert_eq!(
             ["16gb", "32gb", "64gb", "96gb"].map(|ram| vram(format!("phoenix-{ram}"))),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_replaces_what_the_file_says() {
+    fn a_budget_replaces_the_files_value() {
         let budget: Budget = "vram=8GiB".parse().unwrap();
         let plan = Machine::named("phoenix-32gb").unwrap().plan(&budget).unwrap();
         let of = |tier| plan.tiers.iter().find(|one| one.tier == tier).unwrap().budget_bytes;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_machine_is_answered_with_the_known_ones() {
+    fn an_unknown_machine_is_an_error_with_the_known_ones() {
         let message = Machine::named("pheonix").unwrap_err().to_string();
         assert!(message.starts_with("machine pheonix is unknown, expected a file or one of generic, phoenix-16gb"));
     }

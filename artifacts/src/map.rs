@@ -61,7 +61,7 @@ impl MappedFile {
         let Range { start, end } = range;
         assert!(start <= end && end <= self.map.len(), "{range:?} of a map of {} bytes", self.map.len());
         match self.map.advise_range(memmap2::Advice::PopulateRead, start, end - start) {
-            // Linux before 5.14 does not know the advice.
+            // Linux before 5.14 does not support the advice.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 for byte in self.map[start..end].iter().step_by(PAGE_BYTES) {
                     std::hint::black_box(*byte);

@@ -14,7 +14,7 @@ pub struct Meta {
     pub tensors: Vec<TensorReport>,
 }
 
-/// What execution must know of the model, in tokens and elements.
+/// What execution needs of the model, in tokens and elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelMeta {
     /// For people: the source folder's name.

@@ -42,7 +42,7 @@ pub struct ModuleRecord {
     pub words: u32,
     /// BLAKE3 of the SPIR-V, little-endian.
     pub hash: [u8; 32],
-    /// What it asks of a device.
+    /// What it needs of a device.
     pub needs: ModuleNeeds,
 }
 
@@ -123,7 +123,7 @@ impl ModuleSet {
     /// hold them ([`MAX_FRAME_BYTES`] each) and a window of [`MAX_WINDOW_BYTES`].
     ///
     /// # Errors
-    /// [`ParseError`] when a frame is not what its records say.
+    /// [`ParseError`] when a frame differs from its records.
     pub fn unpack(&self, wanted: impl IntoIterator<Item = u32>) -> Result<Vec<Vec<u32>>, ParseError> {
         let wanted: BTreeSet<usize> = wanted.into_iter().map(|module| module as usize).collect();
         let mut modules = vec![Vec::new(); self.records.len()];
@@ -151,9 +151,9 @@ impl ModuleSet {
 
     /// Checks that frames hold as many modules as there are records, of a size that [`ModuleSet::unpack`] accepts.
     pub(crate) fn validate(&self) -> Result<(), ParseError> {
-        let held: u64 = self.frames.iter().map(|frame| u64::from(frame.modules)).sum();
-        if held != self.records.len() as u64 {
-            return Err(ParseError::invalid("modules of all frames", self.records.len(), held));
+        let in_frames: u64 = self.frames.iter().map(|frame| u64::from(frame.modules)).sum();
+        if in_frames != self.records.len() as u64 {
+            return Err(ParseError::invalid("modules of all frames", self.records.len(), in_frames));
         }
         if let Some(short) = self.records.iter().find(|record| u64::from(record.words) < SPIRV_HEADER_WORDS) {
             return Err(ParseError::invalid(
@@ -249,7 +249,7 @@ mod write {
     pub struct Module {
         /// SPIR-V, entry point `main`.
         pub words: Vec<u32>,
-        /// What it asks of a device.
+        /// What it needs of a device.
         pub needs: ModuleNeeds,
     }
 
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_come_back_and_frames_nobody_wants_stay_packed() {
+    fn modules_survive_a_round_trip_and_other_frames_stay_packed() {
         let modules = [module(7), module(100_000), module(9)];
         let set = ModuleSet::pack([&modules[..2], &[], &modules[2..]]).unwrap();
         assert_eq!(set.validate(), Ok(()));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_says_too_little_or_too_much_is_refused() {
+    fn a_frame_of_the_wrong_length_is_refused() {
         let modules = [module(7), module(8)];
         let whole = ModuleSet::pack([&modules[..]]).unwrap();
         let with = |change: &dyn Fn(&mut ModuleSet)| {
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Blocks that repeat one byte: a few bytes say gigabytes.
+    /// Blocks that repeat one byte: a few bytes stand for gigabytes.
     #[test]
     fn a_frame_that_unpacks_to_far_more_is_not_unpacked() {
         let repeated = [[0b010, 0, 0b1_0000, 0].as_slice(); 100_000].concat();

@@ -25,7 +25,7 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".unicorn-").suffix(".partial");
     let unnamed = || builder.make_in(folder, |_| unnamed_in(folder));
-    // Some file systems make files without a name and then cannot give them one: an empty one tells before the work begins.
+    // Some file systems make files without a name and then cannot give them one: an empty one shows that before the work begins.
     match unnamed().and_then(|trial| give_name(&trial)) {
         Ok(()) => unnamed(),
         Err(_) => builder.tempfile_in(folder),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_a_name_before_it_is_whole() {
+    fn a_file_has_no_name_before_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole");
         std::fs::write(&path, "earlier").unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_leaves_nothing() {
+    fn an_abandoned_file_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         drop(beside(&folder.path().join("never")).unwrap());
         assert!(names(folder.path()).is_empty());

@@ -89,7 +89,7 @@ pub struct TierPlan {
     pub budget_bytes: Option<u64>,
     /// Of reads; `None`: unknown, nothing is estimated.
     pub bytes_per_s: Option<u64>,
-    /// Who reads it in place.
+    /// The processors that read it in place.
     pub readers: Vec<Reader>,
     /// Whether tables of which a token reads a few rows may lie here.
     pub sparse_rows: bool,
@@ -97,7 +97,7 @@ pub struct TierPlan {
     pub source: String,
 }
 
-/// Who reads a memory in place.
+/// A processor that reads a memory in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reader {

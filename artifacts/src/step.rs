@@ -15,7 +15,7 @@
 //!
 //! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its samples: the same
 //! program can then run again before the host has seen the token. The host reads the tokens of some steps while those behind
-//! them are under way, up to `KEPT_SAMPLES` in all.
+//! them are in flight, up to `KEPT_SAMPLES` in all.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ pub const KEPT_SAMPLES: usize = 8;
 /// Outputs of as many steps.
 pub const MAX_OUTPUTS: usize = KEPT_SAMPLES * MAX_SAMPLERS;
 
-// Where the number of samples overflows, the ring goes on as always.
+// Where the number of samples overflows, the ring continues as always.
 const _: () = assert!(KEPT_SAMPLES.is_power_of_two());
 
 /// Declares a struct of 32-bit words together with the WGSL text that declares the same.

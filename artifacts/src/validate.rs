@@ -170,7 +170,7 @@ fn validate_depths(programs: &[Program]) -> Result<(), ParseError> {
 
 fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> Result<(), ParseError> {
     in_range("rows of a program", u64::from(program.rows), 1, MAX_ROWS as u64)?;
-    if program.dispatches.first().is_some_and(|first| first.order == Order::Counted) {
+    if program.dispatches.first().is_some_and(|first| first.order == Order::CounterSync) {
         return Err(ParseError::invalid("order of a program's first dispatch", "free or barrier", "counted"));
     }
     for dispatch in &program.dispatches {

@@ -59,14 +59,14 @@ pub enum ReadError {
 }
 
 /// What is read and hashed at a time: whole subtrees.
-const PIECE_BYTES: u64 = 8 << 20;
+const CHUNK_BYTES: u64 = 8 << 20;
 
 impl<'a> ArtifactView<'a> {
     /// Checks header, table, the structured sections' hashes and contents, and the plan against the sections. Weight
     /// bytes are not touched: see [`WeightSection::verify`].
     ///
     /// # Errors
-    /// For any bytes that are not an artifact of this version, [`ParseError`] says what is wrong and where.
+    /// For any bytes that are not an artifact of this version, [`ParseError`] names what is wrong and where.
     pub fn parse(bytes: &'a [u8]) -> Result<ArtifactView<'a>, ParseError> {
         let sections = header::decode_header(bytes)?;
         let between =
@@ -77,7 +77,7 @@ impl<'a> ArtifactView<'a> {
     }
 
     /// The same from a file of which nothing is mapped: all but the weights is read into memory of this process. A map of a
-    /// file that is cut meanwhile ends whoever looks at it; this gives an error.
+    /// file that is cut meanwhile ends the process that reads it; this gives an error.
     ///
     /// # Errors
     /// As [`ArtifactView::parse`], and when the file cannot be read.
@@ -143,34 +143,34 @@ impl<'a> WeightSection<'a> {
     /// # Errors
     /// As [`WeightSection::verify`], and when the file cannot be read.
     pub fn verify_in(&self, file: &File) -> Result<(), ReadError> {
-        let pieces = (0..self.pieces()).map(|piece| self.hash_piece(file, piece));
-        let values = pieces.collect::<io::Result<Vec<_>>>()?.concat();
+        let chunks = (0..self.chunks()).map(|chunk| self.hash_chunk(file, chunk));
+        let values = chunks.collect::<io::Result<Vec<_>>>()?.concat();
         Ok(self.compare(join(values))?)
     }
 
-    /// Pieces in which the section is read and hashed, see [`WeightSection::hash_piece`].
-    pub fn pieces(&self) -> usize {
-        self.len_bytes.div_ceil(PIECE_BYTES) as usize
+    /// Chunks in which the section is read and hashed, see [`WeightSection::hash_chunk`].
+    pub fn chunks(&self) -> usize {
+        self.len_bytes.div_ceil(CHUNK_BYTES) as usize
     }
 
-    /// Reads a piece from `file` and returns the values of its subtrees. Pieces can be hashed on several threads; [`join`] makes the
+    /// Reads a chunk from `file` and returns the values of its subtrees. Chunks can be hashed on several threads; [`join`] makes the
     /// section's hash of all values in order, for [`WeightSection::compare`].
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn hash_piece(&self, file: &File, piece: usize) -> io::Result<Vec<[u8; 32]>> {
-        let at = piece as u64 * PIECE_BYTES;
-        let bytes = read_at(file, self.offset_bytes + at, PIECE_BYTES.min(self.len_bytes - at))?;
+    pub fn hash_chunk(&self, file: &File, chunk: usize) -> io::Result<Vec<[u8; 32]>> {
+        let at = chunk as u64 * CHUNK_BYTES;
+        let bytes = read_at(file, self.offset_bytes + at, CHUNK_BYTES.min(self.len_bytes - at))?;
         Ok(self.hash_bytes(at, &bytes))
     }
 
-    /// The same for a piece of a copy of the section in memory.
+    /// The same for a chunk of a copy of the section in memory.
     ///
     /// # Panics
     /// If the copy is shorter than the section.
-    pub fn hash_piece_of(&self, copy: &[u8], piece: usize) -> Vec<[u8; 32]> {
-        let at = piece as u64 * PIECE_BYTES;
-        self.hash_bytes(at, &copy[at as usize..self.len_bytes.min(at + PIECE_BYTES) as usize])
+    pub fn hash_chunk_of(&self, copy: &[u8], chunk: usize) -> Vec<[u8; 32]> {
+        let at = chunk as u64 * CHUNK_BYTES;
+        self.hash_bytes(at, &copy[at as usize..self.len_bytes.min(at + CHUNK_BYTES) as usize])
     }
 
     fn hash_bytes(&self, at: u64, bytes: &[u8]) -> Vec<[u8; 32]> {
@@ -254,7 +254,7 @@ fn weight_sections<'a>(
     Ok(weights)
 }
 
-/// Bytes of a file, into memory whose size the file says: that there is none left for it is an error like any other.
+/// Bytes of a file, into memory whose size the file declares: that there is none left for it is an error like any other.
 fn read_at(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len_bytes as usize)?;

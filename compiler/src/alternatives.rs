@@ -2,7 +2,7 @@
 //! were not measured (`Target::is_measured`), so of kernels that such targets have.
 //!
 //! ```text
-//! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads under way
+//! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads in flight
 //!             ├─ matrices    tiles of gemm and flash
 //!             ├─ attention   splits, heads and rows a workgroup; combine's lanes
 //!             └─ norm        lanes
@@ -45,7 +45,7 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
 
 /// Every program of a target for a model of so many positions, and behind the compiler's choice of one, if alternatives are
 /// wanted, the same by another list of kernels: of the step that decodes, norms that are folded into matmuls come by themselves,
-/// and the other way round.
+/// and the reverse.
 pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     for kind in PROGRAMS {
@@ -64,7 +64,7 @@ pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Ve
     programs
 }
 
-/// The pipeline's name and what is particular to this way.
+/// The pipeline's name and what is particular to this alternative.
 pub fn alternative_name(spec: &KernelSpec) -> String {
     let name = pipeline_name(spec);
     let particular = match spec {

@@ -148,7 +148,7 @@ fn order_mark(order: Order) -> char {
     match order {
         Order::Free => ' ',
         Order::Barrier => '|',
-        Order::Counted => '>',
+        Order::CounterSync => '>',
     }
 }
 

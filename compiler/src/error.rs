@@ -9,7 +9,7 @@ use unicorn_kernels::KvFormat;
 
 use crate::weights::FormatPolicy;
 
-/// Every way a compile can fail. Messages lead with the noun that went wrong and end without a full stop; none names an option
+/// Every reason why a compile can fail. Messages lead with the noun that went wrong and end without a full stop; none names an option
 /// of a command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +49,7 @@ pub enum CompileError {
         /// Less than `needed_bytes`.
         free_bytes: u64,
     },
-    /// A file is not what its name says: cut, lying header, bad JSON.
+    /// A file does not contain what its name promises: cut, wrong header, bad JSON.
     #[error("{}: {what}", path.display())]
     Malformed {
         /// The file.
@@ -111,7 +111,7 @@ pub enum CompileError {
         /// Where it was looked for.
         hint: String,
     },
-    /// A tensor is not as large as the config says.
+    /// A tensor has another size than the config requires.
     #[error("tensor {name} has shape {found:?}, expected {expected:?}")]
     TensorShape {
         /// Canonical name, name in the source, and file.
@@ -132,9 +132,9 @@ pub enum CompileError {
     /// The model does not fit the memory that it was planned for.
     #[error("{what}")]
     DoesNotFit {
-        /// What it needs, what there is, and each way out with what it saves.
+        /// What it needs, what there is, and each remedy with what it saves.
         what: String,
-        /// Those ways that are enough, by themselves.
+        /// Those remedies that are enough by themselves.
         remedies: Vec<Remedy>,
     },
     /// A kernel is more than a target can do.

@@ -213,7 +213,7 @@ impl<'a> Fuser<'a> {
         {
             return false;
         }
-        // Biases would have to alternate as well; no family we know has them here without q, k, v biases.
+        // Biases would have to alternate as well; no supported family has them here without q, k, v biases.
         if gate_tail.bias.is_some() || up_tail.bias.is_some() {
             return false;
         }
@@ -392,7 +392,7 @@ impl<'a> Fuser<'a> {
         let fused = match op.clone() {
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(vec![table], false, layer);
-                // Outside the layers, but read by rows; a tied head will find it and say so.
+                // Outside the layers, but read by rows; a tied head reports it.
                 self.out.matrices[table.0].is_table = true;
                 self.out.matrices[table.0].is_head = false;
                 FusedOp::Embed { table, scale, out }

@@ -1,4 +1,4 @@
-//! [`ModelGraph`]: the model as plain operations, one thing each. What fusion starts from, and the oracle it is held to.
+//! [`ModelGraph`]: the model as plain operations, one thing each. What fusion starts from, and the oracle that it is compared with.
 //!
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.

@@ -63,7 +63,7 @@ impl Importance {
     }
 }
 
-/// Added to a token's id in Zipf's law: the most frequent tokens are less frequent than it says.
+/// Added to a token's id in Zipf's law: the most frequent tokens are less frequent than in that law.
 const ZIPF_OFFSET: f64 = 50.0;
 /// Tokens that attention takes its mean over, in effect.
 const ATTENDED_TOKENS: f64 = 4.0;
@@ -71,7 +71,7 @@ const ATTENDED_TOKENS: f64 = 4.0;
 const MIN_SHARE: f64 = 1e-3;
 /// Power that estimates are taken to, between 0 (all columns alike) and 1 (as if they were measured).
 const TRUST: f64 = 0.75;
-/// Rows that one task reads, and tasks between which pages are let go of.
+/// Rows that one task reads, and tasks between which pages are released.
 const BLOCK_ROWS: usize = 256;
 const BLOCKS_AT_A_TIME: usize = 16;
 

@@ -16,7 +16,7 @@
 //! weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global pool, and may be called
 //! from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
 //!
-//! Data takes one way, forward only, and each value is made once:
+//! Data goes forward only, and each value is made once:
 //!
 //! ```text
 //! Checkpoint ─ import ─► ModelGraph ─ fuse ─► FusedGraph ─ verify ─► VerifiedGraph ─┬─► PackedWeights

@@ -1,4 +1,4 @@
-//! What is asked for when NPU programs are made, and what comes out.
+//! What is requested when NPU programs are made, and what comes out.
 
 /// Which NPU programs to make.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a compile may write to, asked before it begins: minutes of work should not end at a folder that is not there, and
+//! What a compile may write to, checked before it begins: minutes of work should not end at a folder that is not there, and
 //! no output may take the place of the model that it is made from.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::error::{CompileError, Result};
 /// Checks that an artifact can be written to `output`, without leaving anything there.
 ///
 /// # Errors
-/// When no file can be made in its folder, when something else than a file has its name, and what [`check_replaced`] says.
+/// When no file can be made in its folder, when something else than a file has its name, and the errors of [`check_replaced`].
 pub fn check_artifact(source: Source, output: &Path) -> Result<()> {
     check_replaced(source, output)?;
     ArtifactWriter::check(output).map_err(|source| CompileError::Unwritable { path: output.into(), source })
@@ -66,13 +66,13 @@ pub fn check_export(model: &Path, folder: &Path) -> Result<()> {
     }
 }
 
-/// Writes `text` to `path`, where nothing new is if that fails half-way.
+/// Writes `text` to `path`, where nothing is left if that fails.
 ///
 /// # Errors
 /// As of the file system.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let named = match std::fs::metadata(path) {
-        // A device or a pipe is written to; there is no other way.
+        // A device or a pipe can only be written to.
         Ok(found) if !found.is_file() => std::fs::write(path, text),
         _ => unicorn_artifact::write::write_whole(path, text.as_bytes()),
     };

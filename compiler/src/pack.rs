@@ -1,4 +1,4 @@
-//! Weights from the checkpoint's rows to the bytes that kernels read, a bounded piece at a time on all cores.
+//! Weights from the checkpoint's rows to the bytes that kernels read, a bounded chunk at a time on all cores.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight, product_factor};
 
 /// Packed bytes that are in memory at a time.
-pub const PIECE_BYTES: usize = 16 << 20;
+pub const CHUNK_BYTES: usize = 16 << 20;
 
 /// Error of each source tensor, summed over the rows packed so far.
 pub type Errors = BTreeMap<String, ErrorSum>;
@@ -104,13 +104,13 @@ fn pack_matrix(
         padded.resize(layout.padded_cols(), 1.0);
         padded
     });
-    let tiles_per_piece = (PIECE_BYTES / layout.tile_bytes()).max(1);
-    let mut buffer = vec![0u8; tiles_per_piece.min(layout.tiles()) * layout.tile_bytes()];
-    for first_tile in (0..layout.tiles()).step_by(tiles_per_piece) {
-        let n_tiles = tiles_per_piece.min(layout.tiles() - first_tile);
-        let piece = &mut buffer[..n_tiles * layout.tile_bytes()];
-        piece.fill(0);
-        let sums: Vec<Result<Vec<(String, ErrorSum)>>> = piece
+    let tiles_per_chunk = (CHUNK_BYTES / layout.tile_bytes()).max(1);
+    let mut buffer = vec![0u8; tiles_per_chunk.min(layout.tiles()) * layout.tile_bytes()];
+    for first_tile in (0..layout.tiles()).step_by(tiles_per_chunk) {
+        let n_tiles = tiles_per_chunk.min(layout.tiles() - first_tile);
+        let chunk = &mut buffer[..n_tiles * layout.tile_bytes()];
+        chunk.fill(0);
+        let sums: Vec<Result<Vec<(String, ErrorSum)>>> = chunk
             .par_chunks_mut(layout.tile_bytes())
             .enumerate()
             .map(|(index, tile)| {
@@ -135,7 +135,7 @@ fn pack_matrix(
             }
         }
         matrix.parts.iter().for_each(|part| checkpoint.tensors[&part.tensor].release());
-        sink(piece)?;
+        sink(chunk)?;
     }
     Ok(())
 }

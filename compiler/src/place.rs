@@ -57,10 +57,10 @@ pub struct Placement {
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
 pub struct WeightPlacement {
     pub slices: Vec<SlicePlan>,
-    /// One a packed weight, by slice and offset; `ids` says which.
+    /// One a packed weight, by slice and offset; `ids` has its name.
     pub weights: Vec<WeightPlan>,
     pub ids: Vec<PackedId>,
-    /// The other way round: index into `weights` by packed weight.
+    /// The inverse: index into `weights` by packed weight.
     index_of: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ const STAGING_BYTES: u64 = 64 << 20;
 /// Gives everything a tier and an offset.
 ///
 /// # Errors
-/// [`crate::CompileError::DoesNotFit`] when the machine has no room for it, with the sums, what is missing and ways out.
+/// [`crate::CompileError::DoesNotFit`] when the machine has no room for it, with the sums, what is missing and remedies.
 pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
@@ -286,7 +286,7 @@ impl Hazards {
     fn order(&mut self, bindings: &[Binding], dispatch: &KernelDispatch) -> Order {
         if dispatch.is_counted {
             self.counted(bindings);
-            return Order::Counted;
+            return Order::CounterSync;
         }
         if self.barrier_before(bindings, dispatch.is_next_part) { Order::Barrier } else { Order::Free }
     }
@@ -345,14 +345,14 @@ mod tests {
         let mut hazards = Hazards::default();
         assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], false));
         assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], true));
-        // Whoever reads the result waits once, and so does a part that reads what was written.
+        // A reader of the result waits once, and so does a part that reads what was written.
         assert!(hazards.barrier_before(&[arena(256, false), arena(512, true)], false));
         assert!(hazards.barrier_before(&[arena(512, false), arena(768, true)], true));
         assert!(hazards.barrier_before(&[arena(768, true)], false));
     }
 
     #[test]
-    fn whoever_follows_a_counted_dispatch_counts_it_or_has_a_barrier() {
+    fn a_dispatch_after_one_with_counter_sync_has_it_too_or_a_barrier() {
         let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
         let mut hazards = Hazards::default();
         hazards.counted(&[arena(0, true)]);

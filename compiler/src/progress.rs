@@ -63,7 +63,7 @@ pub trait Progress {
         ControlFlow::Continue(())
     }
 
-    /// The plan is made, and the artifact will be as `prediction` says; called once, before any weight is read.
+    /// The plan is made, and the artifact will be as in `prediction`; called once, before any weight is read.
     fn planned(&mut self, prediction: &Prediction) -> ControlFlow<()> {
         let _ = prediction;
         ControlFlow::Continue(())

@@ -1,5 +1,5 @@
 //! [`reproduce`]: makes the parts of an artifact again and compares them with what it holds, so that nothing in it has to be
-//! believed. Hashes cannot do that: whoever changes a kernel can make its hash right again.
+//! believed. Hashes cannot do that: a changed kernel can be given a new hash.
 //!
 //! ```text
 //! config, options of the metadata ──► plan ──► kernels     compared with the sections: needs no weights
@@ -96,7 +96,7 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
     })
 }
 
-/// Targets that it was compiled for and that this compiler knows; it may hold the kernels of fewer.
+/// Targets that it was compiled for and that this compiler has; it may hold the kernels of fewer.
 fn recorded_targets(view: &ArtifactView) -> Vec<Target> {
     recorded(view, "targets").unwrap_or_default().split(',').filter_map(target::by_name).collect()
 }
@@ -191,7 +191,7 @@ impl Artifact<'_> {
         })
     }
 
-    /// The plan has been compared: it says where each weight lies.
+    /// The plan has been compared: it has the place of each weight.
     fn compare_weights(
         &self,
         planned: &Planned,
@@ -242,7 +242,7 @@ impl Artifact<'_> {
         expected.model.name.clone_from(&found.model.name);
         expected.model.synthetic = found.model.synthetic;
         expected.provenance.compiler_version.clone_from(&found.provenance.compiler_version);
-        // The plan says for which machine and context it is now; these say for which it was at first.
+        // The plan names the machine and the context of now; these are those of the compile.
         for (option, value) in &mut expected.provenance.options {
             if let Some(found) =
                 recorded(self.view, option).filter(|_| ["machine", "context"].contains(&option.as_str()))
@@ -315,7 +315,7 @@ impl Display for Reproduced {
         writeln!(f, "  plan      as this compiler makes it")?;
         match self.weights_bytes {
             Some(bytes) => writeln!(f, "  weights   {bytes} bytes: as this compiler makes them")?,
-            None => writeln!(f, "  weights   as their hashes say; not compared with a model")?,
+            None => writeln!(f, "  weights   match their hashes; not compared with a model")?,
         }
         let tokenizer = if self.tokenizer { "as in the model" } else { "not compared with a model" };
         write!(f, "  tokenizer {tokenizer}")

@@ -66,10 +66,10 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
 /// What the artifact was compiled with, and `targets` besides.
 pub(crate) fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<CompileOptions, String> {
     let value = |name: &str| {
-        recorded(view, name).ok_or_else(|| format!("it does not say with which option {name} it was compiled"))
+        recorded(view, name).ok_or_else(|| format!("it does not record with which option {name} it was compiled"))
     };
     let unknown =
-        |name: &str, value: &str| format!("it was compiled with {name} {value}, which this version does not know");
+        |name: &str, value: &str| format!("it was compiled with {name} {value}, which this version does not have");
     let flag = |name: &str| value(name).and_then(|text| text.parse::<bool>().map_err(|_| unknown(name, text)));
     let weights = value("weights")?;
     let group = value("group")?;
@@ -107,7 +107,7 @@ pub(crate) fn recorded<'v>(view: &'v ArtifactView, name: &str) -> Option<&'v str
     found.map(|(_, value)| value.as_str())
 }
 
-/// The machine that the artifact was compiled for, where this version knows it.
+/// The machine that the artifact was compiled for, where this version has it.
 pub(crate) fn compiled_for(view: &ArtifactView) -> Option<MachinePlan> {
     Machine::named(recorded(view, "machine")?).ok()?.plan(&Budget::default()).ok()
 }

@@ -384,7 +384,7 @@ impl Selector<'_> {
         });
     }
 
-    /// Says of the newest step which part of its matrix it works on.
+    /// Sets which part of its matrix the newest dispatch works on.
     fn mark_part(&mut self, part: usize) {
         self.dispatches.last_mut().expect("a part was pushed").is_next_part = part > 0;
     }

@@ -9,7 +9,7 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::Result;
 use crate::import::ModelConfig;
-use crate::pack::{PIECE_BYTES, packed_rope};
+use crate::pack::{CHUNK_BYTES, packed_rope};
 use crate::weights::{PackedSource, PackedWeight, product_factor};
 
 /// Standard deviation of a weight times sqrt(cols): activations keep about their size from layer to layer.
@@ -35,16 +35,16 @@ pub fn synthesize(
         PackedSource::Vector(_) => sink(bytemuck::cast_slice(&vec![1f32; weight.len_bytes as usize / 4])),
         PackedSource::Matrix { layout, first_row, .. } => {
             let seed = weight.name.bytes().fold(*first_row as u64, |seed, byte| mixed(seed ^ u64::from(byte)));
-            let tiles_per_piece = (PIECE_BYTES / layout.tile_bytes()).max(1);
-            let mut buffer = vec![0u8; tiles_per_piece.min(layout.tiles()) * layout.tile_bytes()];
-            for first_tile in (0..layout.tiles()).step_by(tiles_per_piece) {
-                let n_tiles = tiles_per_piece.min(layout.tiles() - first_tile);
-                let piece = &mut buffer[..n_tiles * layout.tile_bytes()];
-                piece
+            let tiles_per_chunk = (CHUNK_BYTES / layout.tile_bytes()).max(1);
+            let mut buffer = vec![0u8; tiles_per_chunk.min(layout.tiles()) * layout.tile_bytes()];
+            for first_tile in (0..layout.tiles()).step_by(tiles_per_chunk) {
+                let n_tiles = tiles_per_chunk.min(layout.tiles() - first_tile);
+                let chunk = &mut buffer[..n_tiles * layout.tile_bytes()];
+                chunk
                     .par_chunks_mut(layout.tile_bytes())
                     .enumerate()
                     .for_each(|(index, tile)| fill_tile(layout, seed ^ ((first_tile + index) as u64) << 32, tile));
-                sink(piece)?;
+                sink(chunk)?;
             }
             Ok(())
         }

@@ -13,7 +13,7 @@ use crate::import::ModelConfig;
 /// A checked graph; the only input of `select`.
 pub struct VerifiedGraph {
     graph: FusedGraph,
-    links: Links,
+    edges: Edges,
 }
 
 impl VerifiedGraph {
@@ -24,37 +24,37 @@ impl VerifiedGraph {
 
     /// The node that makes a value.
     pub fn producer(&self, value: ValueId) -> Option<&FusedNode> {
-        self.links.producer[value.0].map(|node| &self.graph.nodes[node])
+        self.edges.producer[value.0].map(|node| &self.graph.nodes[node])
     }
 
     /// Indices of the nodes that read a value, in order, each once.
     pub fn readers(&self, value: ValueId) -> &[usize] {
-        &self.links.readers[value.0]
+        &self.edges.readers[value.0]
     }
 }
 
-/// Who makes and who reads each value.
-struct Links {
+/// The producer and the readers of each value.
+struct Edges {
     producer: Vec<Option<usize>>,
     readers: Vec<Vec<usize>>,
 }
 
-impl Links {
-    fn of(graph: &FusedGraph) -> Links {
+impl Edges {
+    fn of(graph: &FusedGraph) -> Edges {
         let n_values = graph.values.len();
-        let mut links = Links { producer: vec![None; n_values], readers: vec![Vec::new(); n_values] };
+        let mut edges = Edges { producer: vec![None; n_values], readers: vec![Vec::new(); n_values] };
         for (index, node) in graph.nodes.iter().enumerate() {
             for input in node.op.inputs() {
-                let readers = &mut links.readers[input.0];
+                let readers = &mut edges.readers[input.0];
                 if readers.last() != Some(&index) {
                     readers.push(index);
                 }
             }
             for out in node.op.outputs() {
-                links.producer[out.0] = Some(index);
+                edges.producer[out.0] = Some(index);
             }
         }
-        links
+        edges
     }
 }
 
@@ -64,17 +64,17 @@ impl FusedGraph {
     /// # Panics
     /// When an operation fails, naming it.
     pub fn verify(self, config: &ModelConfig) -> VerifiedGraph {
-        let links = Links::of(&self);
+        let edges = Edges::of(&self);
         let mut made = vec![false; self.values.len()];
         for node in &self.nodes {
-            if let Err(what) = self.check(node, &mut made, &links, config) {
+            if let Err(what) = self.check(node, &mut made, &edges, config) {
                 let layer = node.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
                 panic!("{}{layer}: {what}", self.describe(&node.op));
             }
         }
         assert!(made[self.logits.0], "no operation makes the logits");
         self.check_rotations(config);
-        VerifiedGraph { graph: self, links }
+        VerifiedGraph { graph: self, edges }
     }
 
     /// All heads of query and key of a layer with a rotary embedding are rotated once, and those of other layers are not.
@@ -91,7 +91,7 @@ impl FusedGraph {
         }
     }
 
-    fn check(&self, node: &FusedNode, made: &mut [bool], links: &Links, config: &ModelConfig) -> Result<(), String> {
+    fn check(&self, node: &FusedNode, made: &mut [bool], edges: &Edges, config: &ModelConfig) -> Result<(), String> {
         for input in node.op.inputs() {
             ensure(made[input.0], || format!("value {} is read before it is made", self.values[input.0].name))?;
         }
@@ -121,7 +121,7 @@ impl FusedGraph {
             FusedOp::Attention { query, scale, out } => {
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;
                 self.check_width("heads", config.n_heads * config.head_dim, *out)?;
-                self.check_scale(*query, *scale, links, config)
+                self.check_scale(*query, *scale, edges, config)
             }
             FusedOp::Elementwise { input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
@@ -158,10 +158,10 @@ impl FusedGraph {
     }
 
     /// The scale is the config's, and the heads steps that make the query multiply by it, together.
-    fn check_scale(&self, query: ValueId, scale: f32, links: &Links, config: &ModelConfig) -> Result<(), String> {
+    fn check_scale(&self, query: ValueId, scale: f32, edges: &Edges, config: &ModelConfig) -> Result<(), String> {
         let expected = config.query_scale;
         ensure(scale == expected, || format!("scale is {scale}, expected {expected}, the config's"))?;
-        let heads_step = |value: ValueId| match &self.nodes[links.producer[value.0]?].op {
+        let heads_step = |value: ValueId| match &self.nodes[edges.producer[value.0]?].op {
             FusedOp::Heads(step) => Some(step),
             _ => None,
         };

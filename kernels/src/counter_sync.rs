@@ -16,7 +16,7 @@
 //!
 //! This requires a device that starts the workgroups of dispatches in the order of the dispatches: then the workgroups that are
 //! waited for are always resident or done. Vulkan does not guarantee that order, so every wait is bounded: a workgroup that has
-//! read the counter [`MOST_LOOKS`] times records it in its slot and continues, and the sampler at the program's end reports it to
+//! read the counter [`MAX_POLLS`] times records it in its slot and continues, and the sampler at the program's end reports it to
 //! the host (`Output::stalled`).
 
 use unicorn_artifact::step::CounterWait;
@@ -28,10 +28,10 @@ pub const SLOT_WORDS: usize = 64;
 /// Number of slots: the maximum number of dispatches of a program with counter synchronisation.
 pub const SLOTS: usize = 1024;
 /// Maximum number of times that a workgroup reads a counter before it gives up: some tenths of a second.
-pub const MOST_LOOKS: usize = 500_000;
+pub const MAX_POLLS: usize = 500_000;
 
 /// Values for pieces that include `counter_sync`.
 pub(crate) fn values(counter_sync: bool, values: Values) -> Values {
-    let values = values.size("SLOT_WORDS", SLOT_WORDS).size("MOST_LOOKS", MOST_LOOKS);
+    let values = values.size("SLOT_WORDS", SLOT_WORDS).size("MAX_POLLS", MAX_POLLS);
     values.flag("COUNTER_SYNC", counter_sync).text("COUNTER_WAIT", CounterWait::wgsl())
 }

@@ -137,16 +137,16 @@ pub(crate) fn declarations(bindings: &[BindingSpec]) -> String {
     declare(bindings, |_| false, &[])
 }
 
-/// The same for a kernel that may have `counter_sync`, and that loads from the buffers of `held` before it waits.
+/// The same for a kernel that may have `counter_sync`, and that loads from the buffers of `guarded` before it waits.
 ///
 /// Buffers that dispatches synchronised by counters write for each other are `@coherent`: there is no barrier between them that
-/// would make the writes visible. Buffers of `held` are declared as if the kernel wrote them: NVIDIA's compiler moves loads of
+/// would make the writes visible. Buffers of `guarded` are declared as if the kernel wrote them: NVIDIA's compiler moves loads of
 /// data that no invocation writes to where they are used, behind the wait, and there they take the time of a read of memory.
-pub(crate) fn declarations_with_sync(bindings: &[BindingSpec], counter_sync: bool, held: &[Role]) -> String {
-    declare(bindings, |role| counter_sync && role.is_of_the_step(), if counter_sync { held } else { &[] })
+pub(crate) fn declarations_with_sync(bindings: &[BindingSpec], counter_sync: bool, guarded: &[Role]) -> String {
+    declare(bindings, |role| counter_sync && role.is_of_the_step(), if counter_sync { guarded } else { &[] })
 }
 
-fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Role]) -> String {
+fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[Role]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
             Role::Step | Role::StepState => ("step", "Step"),
@@ -183,7 +183,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, held: &[Rol
             Role::Hashes => ("hashes", "array<vec4<u32>>"),
             Role::Folded => ("folded", "array<u32>"),
         };
-        let access = if binding.writes || held.contains(&binding.role) { "read_write" } else { "read" };
+        let access = if binding.writes || guarded.contains(&binding.role) { "read_write" } else { "read" };
         let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
         let coherent = if is_exchanged || is_told(binding.role) { " @coherent" } else { "" };
         format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")

@@ -7,7 +7,7 @@
 //! //#endif
 //! //#for i in A..B           lines for each whole number from A up to, not including, B
 //! //#end
-//! //#for i in A..B join +    the same, with ` +` between one turn's lines and the next's: a sum over turns
+//! //#for i in A..B join +    the same, with ` +` between the lines of two iterations: a sum over iterations
 //! //#let NAME = EXPRESSION   a name for the rest of the loop, macro or piece
 //! //#macro NAME(a, b)        lines that are expanded by name; they see their parameters and the piece's values
 //! //#end
@@ -163,15 +163,15 @@ impl<'a> Renderer<'a> {
                     let number = |text| self.evaluate(text)?.number();
                     let range = number(begin).map_err(here)?..number(end).map_err(here)?;
                     if range.is_empty() && join.is_some() {
-                        return Err(here(format!("a joined loop needs a turn, found {range:?}")));
+                        return Err(here(format!("a joined loop needs an iteration, found {range:?}")));
                     }
                     let last = range.end - 1;
-                    for turn in range {
+                    for iteration in range {
                         let locals = self.locals.len();
-                        self.locals.push((name, Value::Number(turn)));
+                        self.locals.push((name, Value::Number(iteration)));
                         self.block(block)?;
                         self.locals.truncate(locals);
-                        if let Some(join) = join.filter(|_| turn != last) {
+                        if let Some(join) = join.filter(|_| iteration != last) {
                             self.out.truncate(self.out.trim_end().len());
                             self.out += &format!(" {join}\n");
                         }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_turns_make_one_expression() {
+    fn joined_iterations_make_one_expression() {
         let text = "let sum =\n//#for i in 0..3 join +\n    x_${\"xyz\"[i]}\n//#end\n;";
         assert_eq!(lines(text, Values::default()), ["let sum =", "    x_x +", "    x_y +", "    x_z", ";"]);
         assert!(expand("//#for i in 0..0 join +\nx\n//#end", Values::default()).is_err());

@@ -305,7 +305,7 @@ impl fmt::Display for LoadError {
             LoadError::Option { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             LoadError::Cancelled => write!(f, "loading was cancelled"),
             LoadError::Context { detail } => write!(f, "{detail}"),
-            LoadError::InsufficientMemory(no_room) => no_room.fmt(f),
+            LoadError::InsufficientMemory(memory) => memory.fmt(f),
             LoadError::BindingTooLarge { what, bytes, limit_bytes } => {
                 write!(f, "{what} takes {}, the device binds at most {}", size(*bytes), size(*limit_bytes))
             }
@@ -373,7 +373,7 @@ impl fmt::Display for RunError {
             RunError::Sampling { what, expected, found } => write!(f, "{what} must be {expected}, found {found}"),
             RunError::DeviceLost { detail } => write!(f, "device was lost: {detail}"),
             RunError::NotRecovered { cause, source } => {
-                write!(f, "device was lost ({cause}) and cannot be had back: {source}")
+                write!(f, "device was lost ({cause}) and cannot be made ready again: {source}")
             }
             RunError::OutOfMemory { what } => write!(f, "memory ran out: {what}"),
             RunError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),

@@ -156,7 +156,7 @@ impl Model {
         Scheduler::new(&self.shared)
     }
 
-    /// What the artifact says of the model and of its making.
+    /// What the artifact records of the model and of its making.
     pub fn meta(&self) -> &Meta {
         self.shared.artifact.meta()
     }
@@ -171,7 +171,7 @@ impl Model {
         self.shared.artifact.tokenizer()
     }
 
-    /// As it was before loading: heaps say what was free then.
+    /// As it was before loading: heaps have what was free then.
     pub fn device(&self) -> &DeviceFacts {
         &self.shared.facts
     }
@@ -203,7 +203,7 @@ impl Model {
         (pages_in_use.count(), pages.sum())
     }
 
-    /// As far as it is known: a lazy load may still be under way. Waits for no step.
+    /// As far as it is known: a lazy load may still be running. Waits for no step.
     pub fn report(&self) -> LoadReport {
         let upload = self.shared.streaming.outcome().and_then(Result::ok);
         LoadReport { upload, ..LoadReport::clone(&self.report) }
@@ -212,11 +212,11 @@ impl Model {
     /// Waits until all weights are resident and were checked.
     ///
     /// # Errors
-    /// Why a lazy load did not end well.
+    /// Why a lazy load failed.
     pub fn wait_for_weights(&self) -> Result<(), RunError> {
         match self.shared.streaming.wait() {
             Some(Err(source)) => Err(RunError::Loading { source }),
-            // Broken off with a device that was lost, and not needed since.
+            // It was ended by the loss of its device, and no step has needed weights since.
             Some(Ok(_)) | None => Ok(()),
         }
     }
@@ -249,8 +249,8 @@ impl Model {
         let mut slot = self.shared.lock_engine();
         let engine = self.shared.ready(&mut slot).ok()?.1;
         engine.settle(None).ok()?;
-        let device = engine.lane.device().clone();
-        bandwidth::measure(&device, &mut engine.lane, engine.reads.as_ref()?).ok()
+        let device = engine.queue.device().clone();
+        bandwidth::measure(&device, &mut engine.queue, engine.reads.as_ref()?).ok()
     }
 
     /// Shapes of steps that [`Model::time_kernels`] can measure at this depth, with the number of versions of their program: those

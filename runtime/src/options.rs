@@ -47,7 +47,7 @@ pub struct LoadOptions {
     /// Longest estimated time of one submission. `None`: 100 ms, and on a software device, which no driver resets, nothing is
     /// measured for it.
     pub submission: Option<Duration>,
-    /// Longest time of several decode steps in one submission, whose tokens arrive together; zero: one step a submission.
+    /// Longest time of several decode steps in one submission, whose tokens come together; zero: one step a submission.
     pub multistep: Duration,
     /// Folder of the pipeline cache; `None`: no cache.
     pub cache_folder: Option<PathBuf>,

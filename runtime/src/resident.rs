@@ -40,11 +40,11 @@ pub struct Decided {
     pub target: usize,
     pub request: ContextRequest,
     pub context_tokens: u32,
-    /// Longest context that memory would have held.
+    /// Longest context for which there was memory.
     pub max_context_tokens: u32,
     pub pages_in_use: PagesInUse,
     pub options: LoadOptions,
-    /// Use barriers instead of counter synchronisation: the options say so, or a dispatch stopped waiting for a counter.
+    /// Use barriers instead of counter synchronisation: the options require it, or a dispatch stopped waiting for a counter.
     pub barriers: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
 /// weights are resident, and the engine's `loading` continues.
 ///
 /// # Errors
-/// [`LoadError`] names the file, the device or its memory as the cause, or says that `progress` cancelled the load. Everything
+/// [`LoadError`] names the file, the device or its memory as the cause, or that `progress` cancelled the load. Everything
 /// allocated on the device is freed then.
 pub fn make_resident(
     artifact: &Arc<ArtifactFile>,
@@ -166,7 +166,7 @@ pub fn make_resident(
     let bound = options.submission_seconds();
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
     let mut engine = Engine {
-        lane: queue,
+        queue,
         loading,
         in_flight: None,
         clear_arena: buffers.record_clear_arena(&device)?,

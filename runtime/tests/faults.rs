@@ -1,5 +1,5 @@
 //! Every Vulkan call of a short run is failed twice, because the device is lost and because there is no memory: loading then
-//! ends with a clear error and works the next time; running goes on with the same tokens.
+//! ends with a clear error and works the next time; a running generation continues with the same tokens.
 //!
 //! `cargo test --workspace --features fault-injection --test faults`
 
@@ -21,24 +21,24 @@ use unicorn_runtime::{inject, injected, limit_reads};
 mod toy_artifact;
 
 /// Faults are counted for the whole process: one test at a time.
-static TURN: Mutex<()> = Mutex::new(());
+static ONE_TEST: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn one_test() -> MutexGuard<'static, ()> {
+    ONE_TEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A test's turn, with the toy's artifact at the path, in a folder of its own.
+/// The lock of a test, with the toy's artifact at the path, in a folder of its own.
 fn toy() -> (MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf) {
-    let turn = turn();
+    let lock = one_test();
     let options = options();
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
-    (turn, options, folder, path)
+    (lock, options, folder, path)
 }
 
 /// Everything that a run gives to its caller.
 #[derive(Debug, PartialEq)]
-struct Stream {
+struct Output {
     logits: Vec<f32>,
     samples: Vec<Sampled>,
     /// Of two sequences side by side.
@@ -47,7 +47,7 @@ struct Stream {
 }
 
 /// Prefill with and without logits, a sequence that is cut back, decoding ahead, and a batch.
-fn run(model: &Model) -> Result<Stream, RunError> {
+fn run(model: &Model) -> Result<Output, RunError> {
     let sampling = repeat_penalty();
     let mut session = model.session()?;
     session.feed(&prompt(90))?;
@@ -56,7 +56,7 @@ fn run(model: &Model) -> Result<Stream, RunError> {
     session.truncate(100)?;
     let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
     let mut samples = vec![first];
-    // If steps go together, the break is in the middle of four, with four more under way.
+    // With multi-step submissions, the end is in the middle of four steps, with four more in flight.
     for sampled in session.generate(first.token, &sampling, 14).take(9) {
         samples.push(sampled?);
     }
@@ -67,22 +67,22 @@ fn run(model: &Model) -> Result<Stream, RunError> {
         let rows = [&mut session, &mut other].map(|session| BatchRow { session, token, sampling: &sampling });
         batch.push(model.decode_batch(rows)?);
     }
-    Ok(Stream { logits, samples, batch, tokens: session.tokens().to_vec() })
+    Ok(Output { logits, samples, batch, tokens: session.tokens().to_vec() })
 }
 
 #[test]
-fn whatever_call_fails_there_is_a_clear_error_or_the_same_stream() {
-    let _turn = turn();
+fn every_failed_call_gives_a_clear_error_or_the_same_tokens() {
+    let _lock = one_test();
     let options = options();
     // Short submissions are measured at load, on a software device as well. With the shortest, every load makes the same calls,
-    // however fast the device is just then: whatever can be cut is cut.
+    // however fast the device is: every dispatch that can be divided is divided.
     fail_every_call(options.with(|options| options.submission = Some(Duration::from_nanos(1))));
 }
 
-/// The same where steps of decode are submitted together, always.
+/// The same where every submission of decode has several steps.
 #[test]
-fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
-    let (_turn, options, _folder, path) = toy();
+fn every_failed_call_with_multistep_submissions_gives_the_same_tokens() {
+    let (_lock, options, _folder, path) = toy();
     let calls_of_run = |limit: Duration| {
         let options = multistep(options.clone()).with(|options| {
             options.slots = 2;
@@ -94,15 +94,18 @@ fn whatever_call_fails_steps_that_go_together_give_the_same_stream() {
         injected().0
     };
     // Five submissions or ten, each with a fence to be waited for and reset.
-    let [together, alone] = [Duration::MAX, Duration::ZERO].map(calls_of_run);
-    assert!(together + 5 * 3 <= alone, "{together} calls, {alone} with a submission a step");
+    let [calls_multistep, calls_single] = [Duration::MAX, Duration::ZERO].map(calls_of_run);
+    assert!(
+        calls_multistep + 5 * 3 <= calls_single,
+        "{calls_multistep} calls, {calls_single} with a submission a step"
+    );
     fail_every_call(multistep(options));
 }
 
-/// A device that is lost again before there is a token may be lost to dispatches that wait for each other.
+/// If a device is lost again before there is a token, the cause may be dispatches that wait for each other.
 #[test]
-fn a_device_that_is_lost_twice_comes_back_with_barriers() {
-    let (_turn, options, _folder, path) = toy();
+fn a_device_that_is_lost_twice_continues_with_barriers() {
+    let (_lock, options, _folder, path) = toy();
     let options = options.with(|options| {
         options.slots = 2;
         options.submission = Some(Duration::from_secs(3600));
@@ -152,7 +155,7 @@ fn fail_every_call(options: LoadOptions) {
     let mut refused = 0;
     let mut recovered = 0;
     for call in 0..calls {
-        // Whose memory it is makes no difference to us (`Failure::is_out_of_memory`): calls have one or the other in turn.
+        // Both kinds are handled alike (`Failure::is_out_of_memory`), so that calls have them alternately.
         for kind in [FaultKind::DeviceLost, memories[call as usize % 2]] {
             let fault = Fault { call, kind };
             inject(Some(fault));
@@ -174,22 +177,22 @@ fn fail_every_call(options: LoadOptions) {
                     let found = run(&model).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
                     assert_eq!(found, expected, "{fault:?}");
                     recovered += model.take_recoveries().len();
-                    // Nothing of the fault is left behind.
+                    // The fault has no later effect.
                     assert_eq!(run(&model).unwrap(), expected, "{fault:?}, once more");
                 }
             }
         }
     }
-    // What was refused can be had now.
+    // Loads that were refused succeed now.
     inject(None);
     assert_eq!(run(&load().unwrap()).unwrap(), expected);
-    assert!(refused > 100 && recovered > 100, "{refused} loads refused, {recovered} devices had back");
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert!(refused > 100 && recovered > 100, "{refused} loads refused, {recovered} devices recovered");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }
 
 #[test]
-fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
-    let (_turn, options, _folder, path) = toy();
+fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_the_session_stays() {
+    let (_lock, options, _folder, path) = toy();
     let sound = std::fs::read(&path).unwrap();
     inject(None);
     let model = Model::load(&path, &options).unwrap();
@@ -220,8 +223,8 @@ fn a_file_that_is_cut_or_changed_while_in_use_is_named_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_device_that_is_gone_is_an_error_until_it_is_back() {
-    let (_turn, options, _folder, path) = toy();
+fn a_removed_device_is_an_error_until_it_returns() {
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     let model = Model::load(&path, &options).unwrap();
     let mut session = model.session().unwrap();
@@ -239,22 +242,22 @@ fn a_device_that_is_gone_is_an_error_until_it_is_back() {
     assert_eq!(model.batch_rows(), LOGITS_ROWS);
 }
 
-/// No step of the toy reads its first slice, so that a lazy load moves it last: whole texts are done before it is there.
+/// No step of the toy reads its first slice, so that a lazy load uploads it last, after whole generations.
 #[test]
 fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
-    let _turn = turn();
+    let _lock = one_test();
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let tokens = prompt(20);
     let expected = twin(&tokens);
-    for way in UploadPath::ALL {
+    for upload_path in UploadPath::ALL {
         let options = options();
         inject(None);
         limit_reads(Some(1));
         let loaded = Model::load(
             &path,
             &options.with(|options| {
-                options.residency = Some(way);
+                options.residency = Some(upload_path);
                 options.lazy = true;
             }),
         );
@@ -263,34 +266,35 @@ fn a_lazy_load_runs_steps_before_the_last_weights_are_there() {
                 skip("upload path", refusals.join("; "));
                 continue;
             }
-            other => other.unwrap_or_else(|error| panic!("{way}: {error}")),
+            other => other.unwrap_or_else(|error| panic!("{upload_path}: {error}")),
         };
         let mut session = model.session().unwrap();
-        let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way}");
+        let mut check =
+            |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{upload_path}");
         session.feed_with_logits(&tokens, &mut check).unwrap();
-        assert_eq!(model.report().upload, None, "{way}: two pieces are still held back");
+        assert_eq!(model.report().upload, None, "{upload_path}: reads of two chunks are still suspended");
         limit_reads(None);
         model.wait_for_weights().unwrap();
         let upload = model.report().upload.expect("it has ended");
-        assert!(upload.seconds_resident >= model.report().seconds_total, "{way}: {upload:?}");
+        assert!(upload.seconds_resident >= model.report().seconds_total, "{upload_path}: {upload:?}");
         // From now on the ordinary programs run, on the same cache.
         session.truncate(18).unwrap();
         session.feed_with_logits(&tokens[18..], &mut check).unwrap();
     }
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }
 
-/// With no weights at all, a step gets as far as its first dispatch that reads some.
+/// Without weights, a step runs up to its first dispatch that reads some.
 #[test]
-fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
-    let (_turn, options, _folder, path) = toy();
+fn a_lazy_steps_first_submission_waits_only_for_the_weights_that_it_reads() {
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
     let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
     let (before, _) = injected();
     std::thread::scope(|scope| {
         let step = scope.spawn(|| model.session().unwrap().feed_and_sample(&prompt(5), &Sampling::default()).unwrap());
-        // The loader is held back before it calls Vulkan, so this is the step's submission.
+        // The loader is suspended before it calls Vulkan, so this is the step's submission.
         while injected().0 == before {
             std::thread::yield_now();
         }
@@ -302,10 +306,10 @@ fn a_lazy_steps_first_submission_waits_for_nothing_that_it_does_not_read() {
     });
 }
 
-/// A step holds the device for as long as its weights are not there. Nothing but a step waits for it.
+/// A step keeps the device until its weights are resident. Only other steps wait for it.
 #[test]
-fn nothing_waits_for_a_step_that_runs() {
-    let (_turn, options, _folder, path) = toy();
+fn only_steps_wait_for_a_running_step() {
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
     let model = Model::load(
@@ -338,10 +342,10 @@ fn nothing_waits_for_a_step_that_runs() {
     assert_eq!(model.kv_pages().0, 0);
 }
 
-/// Cancelled while its first submission waits for weights, a step submits no more, although it would have gone on.
+/// Cancelled while its first submission waits for weights, a step submits no more, although it could have continued.
 #[test]
 fn a_step_is_cancelled_between_its_submissions() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(0));
     let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
@@ -367,8 +371,8 @@ fn a_step_is_cancelled_between_its_submissions() {
 }
 
 #[test]
-fn a_lazy_load_that_is_given_up_ends() {
-    let (_turn, options, _folder, path) = toy();
+fn dropping_the_model_ends_a_lazy_load() {
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     limit_reads(Some(1));
     let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
@@ -381,17 +385,17 @@ fn a_lazy_load_that_is_given_up_ends() {
     });
 }
 
-/// The file is cut after the first piece was read.
+/// The file is cut after the first chunk was read.
 #[test]
-fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
-    let _turn = turn();
+fn a_failed_lazy_load_gives_the_message_of_an_eager_one() {
+    let _lock = one_test();
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let sound = std::fs::read(&path).unwrap();
     let expected = format!("cannot read {}: the file ends too early, it was cut while it was in use", path.display());
-    for way in UploadPath::ALL {
+    for upload_path in UploadPath::ALL {
         let options = options();
-        let options = options.with(|options| options.residency = Some(way));
+        let options = options.with(|options| options.residency = Some(upload_path));
         let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         inject(None);
         let mut cut_at_once = |done, _| {
@@ -404,7 +408,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
         std::fs::write(&path, &sound).unwrap();
         match eager {
             Err(LoadError::Residency { .. }) => continue,
-            loaded => assert_eq!(loaded.err().unwrap().to_string(), expected, "{way}"),
+            loaded => assert_eq!(loaded.err().unwrap().to_string(), expected, "{upload_path}"),
         }
         limit_reads(Some(1));
         let model = Model::load(&path, &options.with(|options| options.lazy = true)).unwrap();
@@ -413,7 +417,7 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
         cut();
         limit_reads(None);
         let error = model.wait_for_weights().unwrap_err();
-        assert!(matches!(error, RunError::Loading { .. }) && error.to_string() == expected, "{way}: {error}");
+        assert!(matches!(error, RunError::Loading { .. }) && error.to_string() == expected, "{upload_path}: {error}");
         for _ in 0..2 {
             assert_eq!(session.feed_and_sample(&[1], &Sampling::default()).unwrap_err().to_string(), expected);
         }
@@ -422,11 +426,11 @@ fn a_lazy_load_that_fails_ends_the_text_with_the_message_of_an_eager_one() {
     }
 }
 
-/// Loader and steps call Vulkan side by side, so that which call is the n-th differs from run to run; what must hold does not.
+/// Loader and steps call Vulkan side by side, so that which call is the n-th differs from run to run; the expected result does not.
 /// Every third, because each loads the model anew and more.
 #[test]
-fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
-    let _turn = turn();
+fn every_failed_call_of_a_lazy_load_gives_a_clear_error_or_the_same_tokens() {
+    let _lock = one_test();
     let options = options();
     let lazy = options.with(|options| {
         options.slots = 2;
@@ -460,6 +464,6 @@ fn whatever_call_fails_a_lazy_load_gives_a_clear_error_or_the_same_stream() {
         }
     }
     inject(None);
-    assert!(recovered > 10, "{recovered} devices had back");
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert!(recovered > 10, "{recovered} devices recovered");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }

@@ -53,7 +53,7 @@ fn one_struct_holds_a_model_and_its_session_and_moves_to_another_thread() {
 
 /// With several steps in flight each time: the next user of the device lets them end, and their tokens are not lost.
 #[test]
-fn between_two_tokens_everything_may_be_called() {
+fn every_method_may_be_called_between_two_tokens() {
     let (model, _folder) = toy(3);
     let (expected, expected_inner) = (alone(&model, 20, 40), alone(&model, 33, 3));
     let mut kept = model.session().unwrap();
@@ -113,7 +113,7 @@ fn sequences_that_generate_on_several_threads_get_their_own_tokens() {
 }
 
 #[test]
-fn a_cancelled_session_stops_between_two_tokens_and_goes_on_when_it_is_reset() {
+fn a_cancelled_session_stops_between_two_tokens_and_continues_after_a_reset() {
     let (model, _folder) = toy(1);
     let expected = alone(&model, 20, 12);
     let mut session = model.session().unwrap();

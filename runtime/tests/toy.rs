@@ -27,7 +27,7 @@ fn any_chunking_gives_the_twins_logits() {
             assert_eq!(logits, expected[position as usize], "position {position}, chunks of {chunk}");
             seen += 1;
         };
-        // A part goes in without logits, so that later rows read what other programs wrote.
+        // A part is fed without logits, so that later rows read what other programs wrote.
         session.feed_with_logits(&tokens[..40], &mut check).unwrap();
         session.feed_with_logits(&tokens[40..], &mut check).unwrap();
         assert_eq!((seen, session.len_tokens()), (150, 150));
@@ -36,7 +36,7 @@ fn any_chunking_gives_the_twins_logits() {
 }
 
 #[test]
-fn drawn_tokens_follow_the_last_row_and_going_back_repeats_them() {
+fn sampled_tokens_follow_the_last_row_and_truncation_repeats_them() {
     let toy = Toy::load(|_| ());
     let tokens = prompt(33);
     let mut session = toy.model.session().unwrap();
@@ -96,7 +96,7 @@ fn generating_ahead_gives_what_single_steps_give() {
                 sampled
             })
             .collect();
-        // One of the runs is broken off with steps in flight.
+        // One of the runs is interrupted with steps in flight.
         let limit = if most == 7 { 100 } else { most };
         let tokens = ahead.generate(begun_with, &sampling, limit).take(most as usize);
         let samples: Vec<_> = tokens.map(|sampled| sampled.unwrap()).collect();
@@ -110,10 +110,10 @@ fn generating_ahead_gives_what_single_steps_give() {
     assert_no_validation_messages();
 }
 
-/// Wherever a text is broken off, in the middle of what was submitted together and with pages of a window just given back, it
-/// goes on as one of single steps does.
+/// A generation that ends anywhere, also within a submission of several steps and just after pages of a window were freed,
+/// continues as single steps do.
 #[test]
-fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
+fn an_interrupted_generation_continues_with_the_same_tokens() {
     let toy = Toy::load(|options| *options = multistep(options.clone()));
     let sampling = repeat_penalty();
     let begin = || {
@@ -134,7 +134,7 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
             let tokens = session.generate(newest, &sampling, most as u32).take(n_taken);
             samples.extend(tokens.map(|sampled| sampled.unwrap()));
         }
-        assert_eq!(samples, expected, "broken off after {n_taken}");
+        assert_eq!(samples, expected, "interrupted after {n_taken}");
     }
     assert_no_validation_messages();
 }
@@ -206,7 +206,7 @@ fn mistakes_of_callers_are_errors() {
 }
 
 #[test]
-fn a_changed_weight_is_found_unless_nobody_looks() {
+fn a_changed_weight_is_found_if_weights_are_verified() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let mut bytes = std::fs::read(&path).unwrap();
@@ -247,40 +247,44 @@ fn loading_reports_what_it_did() {
 }
 
 #[test]
-fn every_way_of_loading_gives_the_same_model() {
+fn every_upload_path_gives_the_same_model() {
     let tokens = prompt(20);
     let expected = twin(&tokens);
-    for way in
+    for upload_path in
         [None, Some(UploadPath::Import), Some(UploadPath::Map), Some(UploadPath::Host), Some(UploadPath::Staging)]
     {
         let options = options();
         let folder = tempfile::tempdir().unwrap();
         let path = write_toy(folder.path());
         let mut parts = Vec::new();
-        let loaded =
-            Model::load_with_progress(&path, &options.with(|options| options.residency = way), &mut |done, _| {
+        let loaded = Model::load_with_progress(
+            &path,
+            &options.with(|options| options.residency = upload_path),
+            &mut |done, _| {
                 parts.push(done);
                 ControlFlow::Continue(())
-            });
+            },
+        );
         let model = match loaded {
             // A device need not have them all; llvmpipe does.
             Err(LoadError::Residency { refusals, .. }) if !is_llvmpipe() => {
                 skip("upload path", refusals.join("; "));
                 continue;
             }
-            other => other.unwrap_or_else(|error| panic!("{way:?}: {error}")),
+            other => other.unwrap_or_else(|error| panic!("{upload_path:?}: {error}")),
         };
-        assert!(parts.is_sorted() && parts.len() >= 3, "{way:?}: {parts:?}");
-        let words = match way {
+        assert!(parts.is_sorted() && parts.len() >= 3, "{upload_path:?}: {parts:?}");
+        let words = match upload_path {
             Some(UploadPath::Import) => "import of the mapped file",
             Some(UploadPath::Host) => "imported memory",
             Some(UploadPath::Staging) => "staging copies",
             _ => "",
         };
         let paths = model.report().upload_paths;
-        assert!(paths[0].to_string().contains(words), "{way:?}: {paths:?}");
+        assert!(paths[0].to_string().contains(words), "{upload_path:?}: {paths:?}");
         let mut session = model.session().unwrap();
-        let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{way:?}");
+        let mut check =
+            |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize], "{upload_path:?}");
         session.feed_with_logits(&tokens, &mut check).unwrap();
     }
     assert_no_validation_messages();
@@ -323,7 +327,7 @@ fn an_imported_file_that_changes_is_verified_again() {
 }
 
 #[test]
-fn a_cache_of_pipelines_is_never_in_the_way() {
+fn an_unusable_pipeline_cache_does_not_prevent_loading() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_toy(folder.path());
     let options = options();
@@ -337,9 +341,9 @@ fn a_cache_of_pipelines_is_never_in_the_way() {
     let first = load(&caches);
     let second = load(&caches);
     assert_eq!((first.pipelines, &first.note, &second.note), (second.pipelines, &None, &None));
-    // Where the driver keeps anything at all, the second start finds everything.
+    // Where the driver caches anything at all, the second start finds every pipeline.
     assert!(second.from_cache.is_none_or(|found| found == second.pipelines), "{second:?}");
-    // A file where the folder should be: a word about it, and nothing else.
+    // A file where the folder should be: a note, and no other effect.
     let note = load(&path).note.expect("a note");
     assert!(note.contains("toy.unicorn"), "{note}");
 }
@@ -352,11 +356,11 @@ fn short_submissions_are_many_and_change_nothing() {
     let one_for_each_dispatch = [4, 4, 6, 6, 5, 6];
     let submissions = &short.model.report().submissions;
     assert_eq!(submissions.len(), one_for_each_dispatch.len());
-    let in_bands = submissions.iter().zip(one_for_each_dispatch).filter(|&(&found, least)| {
+    let in_ranges = submissions.iter().zip(one_for_each_dispatch).filter(|&(&found, least)| {
         assert!(found >= least, "{submissions:?}");
         found > least
     });
-    assert!(in_bands.count() > 0, "{submissions:?}");
+    assert!(in_ranges.count() > 0, "{submissions:?}");
     let tokens = prompt(150);
     for model in [&whole.model, &short.model] {
         let expected = twin(&tokens);
@@ -388,7 +392,7 @@ impl Toy {
 }
 
 fn assert_no_validation_messages() {
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }
 
 /// The last of the largest, as the kernel has it.

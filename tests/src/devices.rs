@@ -100,7 +100,7 @@ impl Device {
     /// The facts as the runtime reads them from the driver; what is unknown takes the least that Vulkan guarantees.
     ///
     /// # Panics
-    /// If the file names a feature that the runtime does not know.
+    /// If the file names a feature that the runtime does not have.
     pub fn facts(&self) -> DeviceFacts {
         let heap = |heap: &HeapSize| Heap {
             bytes: heap.bytes,
@@ -166,13 +166,13 @@ impl Device {
         };
         let names = features.names();
         let strange = self.features.iter().find(|name| !names.contains(&name.as_str()));
-        assert_eq!(strange, None, "{}: a feature that the runtime does not know", self.file);
+        assert_eq!(strange, None, "{}: a feature that the runtime does not have", self.file);
         features
     }
 }
 
 impl MemoryProperties {
-    /// As the runtime reads it: a type with a property that it does not know has none at all.
+    /// As the runtime reads it: a type with a property outside this list has none at all.
     fn memory_type(&self) -> MemoryType {
         const KNOWN: [&str; 4] = ["device-local", "host-visible", "host-coherent", "host-cached"];
         let properties: Vec<&str> = self.properties.split_whitespace().collect();

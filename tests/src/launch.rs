@@ -68,7 +68,7 @@ pub fn device() -> DeviceFacts {
     unicorn_runtime::choose_device(&devices, &DeviceChoice::Name(name)).expect("the device that was requested").clone()
 }
 
-/// Takes from a target what kernels tell each other by, where the device lacks it.
+/// Removes counter synchronisation from a target where the device cannot run it.
 pub fn without_what_the_device_lacks(target: &mut Target) {
     let features = device().features;
     target.fused_tail = target.fused_tail.filter(|_| features.int64 && features.int64_atomics);
@@ -102,7 +102,7 @@ pub fn skip_matrix_units(elements: &str) {
     crate::skip("matrix units", format_args!("{} multiplies no {elements} matrices", device().name));
 }
 
-/// The same with weights from registers, which go to matrices by way of workgroup memory: that much does not depend on how the
+/// The same with weights from registers, which go to matrices through workgroup memory: that much does not depend on how the
 /// device keeps its matrices.
 pub fn device_register_matrices() -> Option<MatrixTuning> {
     let matrices = device_matrices()?;
@@ -249,7 +249,7 @@ impl Launch {
                 bindings,
                 order: match number {
                     0 => Order::Free,
-                    _ if is_counted && follows => Order::Counted,
+                    _ if is_counted && follows => Order::CounterSync,
                     _ => Order::Barrier,
                 },
                 label: spec.name().into(),

@@ -1,5 +1,5 @@
 //! The kernels of target `rdna3`, compiled to real RDNA3 code by RADV on a machine without one: what they cost, what may
-//! not be missing in them, and what that says of a step's time.
+//! not be missing in them, and what follows for a step's time.
 //!
 //! ```text
 //! a model's shape ─ compiler ─► SPIR-V ─ runtime, RADV ─► statistics, machine code ─► Kernel ─┬─ rules     what is wrong

@@ -3,8 +3,8 @@
 //! It shares no code with the compiler, the kernels or the runtime, so that agreement means something. It is written
 //! to be read beside a paper, not to be fast: every matrix product is three loops, nothing is cached between tokens,
 //! and the whole sequence is computed anew for each call. [`Reference::logits`] is the story; `config` says what the
-//! folder requires, `rope` how positions turn into angles, `weights` where numbers come from, `compare` how two
-//! answers are held against each other.
+//! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
+//! answers are compared.
 //!
 //! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3
 //! and smollm3.

@@ -37,7 +37,7 @@ pub struct TinyModel {
     pub head_dim: usize,
     /// Whether the embedding is the output matrix too.
     pub tied: bool,
-    /// Positions that a layer with a window sees; which layers have one, the family says.
+    /// Positions that a layer with a window sees; the family decides which layers have one.
     pub sliding_window: Option<usize>,
     pub max_position_embeddings: usize,
 }
@@ -239,7 +239,7 @@ impl TinyModel {
 /// Writes `config.json` and `model.safetensors` only, from parts that a test may have changed.
 ///
 /// # Panics
-/// If a file cannot be written, or a tensor has not as many values as its shape says.
+/// If a file cannot be written, or a tensor has not as many values as its shape requires.
 pub fn write_folder(folder: &Path, config: &Value, tensors: &[NamedTensor]) {
     std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     write_json(&folder.join("config.json"), config);

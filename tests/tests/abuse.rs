@@ -36,7 +36,7 @@ fn a_killed_server_starts_again_and_answers_the_same() {
 }
 
 #[test]
-fn answers_under_load_are_the_known_ones_and_nothing_grows() {
+fn answers_under_load_are_the_expected_ones_and_memory_does_not_grow() {
     let duration = Duration::from_secs(5);
     let options = SoakOptions { clients: 6, parallel: 3, duration, tokens: 12, report_every: duration };
     let soaked = soak(unicorn_run(), &MODEL.artifact_path(), &options);

@@ -59,7 +59,7 @@ fn wrong_text_is_not_timed() {
 }
 
 #[test]
-fn what_is_not_understood_is_said() {
+fn unknown_options_are_errors() {
     let bundle = bundle();
     for (arguments, complaint) in [(["--shapes", "huge"], "shape is unknown: huge"), (["--fast", "1"], "--fast")] {
         let ran = Command::new(bundle.path().join("bench-gpu.sh")).args(arguments).output().expect("the script starts");

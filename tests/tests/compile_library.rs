@@ -93,7 +93,7 @@ fn a_compile_that_is_cancelled_leaves_nothing() {
     }
 }
 
-/// Keeps the prediction; breaks off there if asked to.
+/// Keeps the prediction; cancels there if requested.
 #[derive(Default)]
 struct Predicted {
     found: Option<Prediction>,

@@ -64,7 +64,7 @@ fn compiled_with(source: &Path, threads: Option<&str>) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Says where two artifacts part instead of printing both.
+/// Names the first difference of two artifacts instead of printing both.
 #[track_caller]
 fn assert_same(left: &[u8], right: &[u8]) {
     let first = left.iter().zip(right).position(|(left, right)| left != right);

@@ -76,7 +76,7 @@ fn geforces_with_known_matrices_take_the_targets_of_their_class() {
     }
 }
 
-/// A target that was made for others still runs where it is asked for by name and the device has what it requires.
+/// A target that was made for others still runs where it is requested by name and the device has what it requires.
 #[test]
 fn targets_run_by_name_on_devices_that_meet_their_requirements() {
     let targets = kernels(target::presets());

@@ -1,5 +1,5 @@
 //! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against
-//! themselves by other ways (chunks, unfused, other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
+//! themselves otherwise computed (in chunks, unfused, for other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,19 +32,19 @@ const EXPORTED_TOLERANCE: f64 = 5e-3;
 const INTEGER_TOLERANCE: f64 = 3e-2;
 /// K and V as int8 codes: half a step of 1/127 of each head's largest, over a few layers of random weights.
 const INT8_KV_TOLERANCE: f64 = 3e-2;
-/// Two ways to the same int8 cache: a sum that differs in the last bit moves a code now and then to its neighbour.
+/// Two computations of the same int8 cache: a sum that differs in the last bit moves a code now and then to its neighbour.
 const INT8_KV_SAME_TOLERANCE: f64 = 5e-3;
 /// Only the order of sums differs.
 const SAME_TOLERANCE: f64 = 1e-3;
 
-/// How near two ways through the same weights must come. With int8 activations a sum that differs in the last bit moves a
-/// code now and then to its neighbour, and a few layers on the two ways are as far apart as either is from f32.
-fn same_tolerance(ask: &Ask) -> f64 {
-    if ask.target == INTEGER.target { INTEGER_TOLERANCE } else { SAME_TOLERANCE }
+/// How near two computations with the same weights must come. With int8 activations a sum that differs in the last bit moves a
+/// code now and then to its neighbour, and after a few layers the two are as far apart as either is from f32.
+fn same_tolerance(case: &Case) -> f64 {
+    if case.target == INTEGER.target { INTEGER_TOLERANCE } else { SAME_TOLERANCE }
 }
 
 #[derive(Clone, Copy)]
-struct Ask {
+struct Case {
     weights: WeightsOption,
     group: u32,
     fuse: bool,
@@ -52,22 +52,22 @@ struct Ask {
     target: &'static str,
     /// Where the device has matrices.
     gemms: Gemms,
-    /// Cached tokens from which on a program of its own decodes, instead of the target's.
+    /// Cached tokens from which on the long-context program decodes, instead of the target's number.
     long_context_from: Option<usize>,
 }
 
-/// Which way operands take to the matrix units.
+/// How operands reach the matrix units.
 #[derive(Clone, Copy)]
 enum Gemms {
-    /// By way of workgroup memory.
+    /// Through workgroup memory.
     Halves,
-    /// Weights from registers, by way of workgroup memory.
+    /// Weights from registers, through workgroup memory.
     Registers,
-    /// Straight from there, on devices whose lanes hold fragments so.
+    /// Directly from registers, on devices whose lanes hold fragments in that layout.
     Lanes,
 }
 
-const F16: Ask = Ask {
+const F16: Case = Case {
     weights: WeightsOption::F16,
     group: 32,
     fuse: true,
@@ -76,28 +76,28 @@ const F16: Ask = Ask {
     gemms: Gemms::Halves,
     long_context_from: None,
 };
-const INT4: Ask = Ask { weights: WeightsOption::Int4, ..F16 };
+const INT4: Case = Case { weights: WeightsOption::Int4, ..F16 };
 /// A GPU's kernels, made for the subgroups of the device at hand.
-const INTEGER: Ask = Ask { target: "rdna3", ..INT4 };
+const INTEGER: Case = Case { target: "rdna3", ..INT4 };
 
-/// The same without the detour over workgroup memory.
-fn straight_from_lanes(matrices: MatrixTuning) -> MatrixTuning {
+/// The same without workgroup memory.
+fn directly_from_registers(matrices: MatrixTuning) -> MatrixTuning {
     let GemmTuning::Registers(tuning) = matrices.gemm else { unreachable!("from registers") };
     let gemm = GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, ..tuning });
     MatrixTuning { gemm, ..matrices }
 }
 
-/// A compiled model folder; vanishes with the value.
+/// A compiled model folder; deleted when dropped.
 struct Built {
     folder: tempfile::TempDir,
     source: PathBuf,
-    ask: Ask,
+    case: Case,
 }
 
 impl Built {
-    fn of(source: &Path, ask: Ask) -> Built {
+    fn of(source: &Path, case: Case) -> Built {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let built = Built { folder, source: source.to_owned(), ask };
+        let built = Built { folder, source: source.to_owned(), case };
         compile(Source::Model(source), &built.artifact(), &built.options(), &mut Silent)
             .unwrap_or_else(|error| panic!("{} does not compile: {error}", source.display()));
         built
@@ -108,28 +108,28 @@ impl Built {
     }
 
     fn options(&self) -> CompileOptions {
-        let policy = FormatPolicy { weights: self.ask.weights, group: self.ask.group };
-        let mut requested = target::by_name(self.ask.target).expect("a preset");
+        let policy = FormatPolicy { weights: self.case.weights, group: self.case.group };
+        let mut requested = target::by_name(self.case.target).expect("a preset");
         if requested.integer_dot {
             requested = requested.for_any_device(device().subgroup_size);
             without_what_the_device_lacks(&mut requested);
             requested.shared_memory_bytes = requested.shared_memory_bytes.min(device().shared_memory_bytes as usize);
-            requested.matrix = match self.ask.gemms {
+            requested.matrix = match self.case.gemms {
                 Gemms::Halves => device_matrices(),
                 Gemms::Registers => device_register_matrices(),
-                Gemms::Lanes => device_register_matrices().map(straight_from_lanes),
+                Gemms::Lanes => device_register_matrices().map(directly_from_registers),
             };
         }
-        if let (Some(tuning), Some(from_tokens)) = (&mut requested.decode_attention, self.ask.long_context_from) {
+        if let (Some(tuning), Some(from_tokens)) = (&mut requested.decode_attention, self.case.long_context_from) {
             tuning.long_context.from_tokens = from_tokens;
         }
-        // Generic as well, for devices that the requested-for target does not fit.
+        // Generic as well, for devices that the requested target does not fit.
         let generic = target::by_name("generic").filter(|generic| generic.name != requested.name);
         let targets = [requested].into_iter().chain(generic).collect();
         with(options(targets, Vec::new()), |options| {
             options.policy = policy;
-            options.fuse = self.ask.fuse;
-            options.kv = self.ask.kv;
+            options.fuse = self.case.fuse;
+            options.kv = self.case.kv;
         })
     }
 
@@ -141,9 +141,9 @@ impl Built {
         let model = self
             .try_load(slots, false)
             .unwrap_or_else(|error| panic!("{} does not load: {error}", self.source.display()));
-        // Made for any device with these subgroups, so it must have been taken.
-        let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
-        assert!(!is_for_any || model.report().target == self.ask.target, "it runs on {}", model.report().target);
+        // Compiled for any device with these subgroups, so it must have been chosen.
+        let is_for_any = target::by_name(self.case.target).is_some_and(|target| target.integer_dot);
+        assert!(!is_for_any || model.report().target == self.case.target, "it runs on {}", model.report().target);
         model
     }
 
@@ -153,10 +153,10 @@ impl Built {
         let multistep = Duration::MAX;
         let device = DeviceChoice::Name(device);
         // By name, it runs also where packed dot products take several instructions.
-        let is_for_any = target::by_name(self.ask.target).is_some_and(|target| target.integer_dot);
+        let is_for_any = target::by_name(self.case.target).is_some_and(|target| target.integer_dot);
         let options = LoadOptions::default().with(|options| {
             options.device = device;
-            options.target = is_for_any.then(|| self.ask.target.into());
+            options.target = is_for_any.then(|| self.case.target.into());
             options.slots = slots;
             options.multistep = multistep;
             options.barriers = barriers;
@@ -219,24 +219,24 @@ fn f16_logits_and_greedy_text_are_those_of_transformers() {
     }
 }
 
-/// The sampled tokens are the golden ones up to the first whose margin is within the error; past it texts may part.
+/// The sampled tokens are the golden ones up to the first whose margin is within the error; after it texts may differ.
 fn assert_greedy(folder: &Path, model: &Model, prompt: &[i32], expected: &[i32], vocab: usize) {
     let found = greedy(model, prompt, expected.len());
-    let Some(parted) = found.iter().zip(expected).position(|(found, golden)| *found != *golden as u32) else { return };
-    let so_far: Vec<i32> = prompt.iter().chain(&expected[..parted]).copied().collect();
+    let Some(differs) = found.iter().zip(expected).position(|(found, golden)| *found != *golden as u32) else { return };
+    let so_far: Vec<i32> = prompt.iter().chain(&expected[..differs]).copied().collect();
     let reference = Reference::open(folder).logits(&so_far);
     let row = &reference[reference.len() - vocab..];
     let ours = logits(model, &so_far, 0);
     let worst = ours[ours.len() - vocab..].iter().zip(row).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    let margin = row[expected[parted] as usize] - row[found[parted] as usize];
-    assert!(margin <= 2.0 * worst, "{}: token {parted} differs, margin {margin}, error {worst}", folder.display());
+    let margin = row[expected[differs] as usize] - row[found[differs] as usize];
+    assert!(margin <= 2.0 * worst, "{}: token {differs} differs, margin {margin}, error {worst}", folder.display());
 }
 
 #[test]
 fn int8_logits_are_close_to_transformers() {
     for folder in tiny_models() {
         let golden = read_golden(&folder);
-        let model = Built::of(&folder, Ask { weights: WeightsOption::Int8, ..F16 }).load();
+        let model = Built::of(&folder, Case { weights: WeightsOption::Int8, ..F16 }).load();
         let what = format!("{} int8", folder.display());
         assert_close(&what, &logits(&model, &golden.tokens, 0), &golden.logits, INT8_TOLERANCE);
     }
@@ -246,7 +246,7 @@ fn int8_logits_are_close_to_transformers() {
 fn int4_logits_are_those_of_the_exported_weights() {
     for (index, folder) in tiny_models().into_iter().enumerate() {
         let golden = read_golden(&folder);
-        let built = Built::of(&folder, Ask { group: [32, 64, 128][index % 3], ..INT4 });
+        let built = Built::of(&folder, Case { group: [32, 64, 128][index % 3], ..INT4 });
         let expected = built.exported_logits(&golden.tokens);
         let what = format!("{} int4", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, EXPORTED_TOLERANCE);
@@ -263,29 +263,29 @@ fn register_gemms_stay_close_to_the_exported_weights() {
     if device_matrices().is_none() {
         return skip_matrix_units("f16");
     }
-    assert_close_to_exported("register GEMMs", Ask { gemms: Gemms::Registers, ..INTEGER }, 6);
+    assert_close_to_exported("register GEMMs", Case { gemms: Gemms::Registers, ..INTEGER }, 6);
 }
 
 /// llvmpipe's lanes hold other elements of a matrix than NVIDIA's, for which the kernels are.
 #[test]
-fn register_gemms_run_only_where_lanes_hold_fragments_so() {
+fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
     if device_matrices().is_none() {
         return skip_matrix_units("f16");
     }
-    let ask = Ask { gemms: Gemms::Lanes, ..INTEGER };
+    let case = Case { gemms: Gemms::Lanes, ..INTEGER };
     if device().name.contains("NVIDIA") {
-        return assert_close_to_exported("register GEMMs without a detour", ask, 6);
+        return assert_close_to_exported("register GEMMs without workgroup memory", case, 6);
     }
-    let built = Built::of(&tiny_models()[0], ask);
+    let built = Built::of(&tiny_models()[0], case);
     let error = built.try_load(1, false).err().expect("a device with other lanes").to_string();
     assert!(error.contains("otherwise than the kernels of target rdna3"), "{error}");
 }
 
 /// Of every so-many-th model.
-fn assert_close_to_exported(what: &str, ask: Ask, every: usize) {
+fn assert_close_to_exported(what: &str, case: Case, every: usize) {
     for (index, folder) in tiny_models().into_iter().step_by(every).enumerate() {
         let golden = read_golden(&folder);
-        let built = Built::of(&folder, Ask { group: [32, 64, 128][index % 3], ..ask });
+        let built = Built::of(&folder, Case { group: [32, 64, 128][index % 3], ..case });
         let expected = built.exported_logits(&golden.tokens);
         let what = format!("{} with {what}", folder.display());
         assert_close(&what, &logits(&built.load(), &golden.tokens, 0), &expected, INTEGER_TOLERANCE);
@@ -298,8 +298,8 @@ fn an_int8_cache_stays_close_to_transformers() {
     for name in ["gemma3-text", "gemma2-softcap", "mistral-window", "qwen3-qknorm", "llama-odd-sizes"] {
         let folder = models().join("tiny").join(name);
         let golden = read_golden(&folder);
-        let ask = Ask { kv: KvFormat::Int8, ..F16 };
-        let model = Built::of(&folder, ask).load();
+        let case = Case { kv: KvFormat::Int8, ..F16 };
+        let model = Built::of(&folder, case).load();
         let whole = logits(&model, &golden.tokens, 0);
         assert_close(&format!("{name} with an int8 cache"), &whole, &golden.logits, INT8_KV_TOLERANCE);
         assert_close(
@@ -308,12 +308,12 @@ fn an_int8_cache_stays_close_to_transformers() {
             &whole,
             INT8_KV_SAME_TOLERANCE,
         );
-        let plain = Built::of(&folder, Ask { fuse: false, ..ask }).load();
+        let plain = Built::of(&folder, Case { fuse: false, ..case }).load();
         assert_close(&format!("{name} unfused"), &logits(&plain, &golden.tokens, 0), &whole, INT8_KV_SAME_TOLERANCE);
     }
 }
 
-/// Widths that are no multiple of anything, one head or many, windows shorter than the text, tied or not.
+/// Widths that are multiples of no tile, one head or many, windows shorter than the text, tied or not.
 #[test]
 fn random_shapes_of_every_family_agree_with_the_reference() {
     let mut rng = StdRng::seed_from_u64(11);
@@ -352,18 +352,18 @@ fn any_chunking_gives_the_same_logits() {
     for name in ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes"] {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
-        for ask in [F16, INT4, INTEGER] {
-            let model = Built::of(&folder, ask).load();
+        for case in [F16, INT4, INTEGER] {
+            let model = Built::of(&folder, case).load();
             let whole = logits(&model, &tokens, 0);
             for chunk_tokens in [1, 3, 8, 17] {
                 let what = format!("{name} in chunks of {chunk_tokens}");
-                assert_close(&what, &logits(&model, &tokens, chunk_tokens), &whole, same_tolerance(&ask));
+                assert_close(&what, &logits(&model, &tokens, chunk_tokens), &whole, same_tolerance(&case));
             }
         }
     }
 }
 
-/// LongRoPE looks at all of a prompt, also while a part of it is fed, and what was fed as a short text is no beginning of it.
+/// LongRoPE depends on the length of a whole prompt, also while a part of it is fed: what was fed as a short text is not its prefix.
 #[test]
 fn a_prompt_that_is_fed_in_parts_is_one_prompt() {
     let folder = models().join("tiny/phi3-longrope-long");
@@ -388,10 +388,10 @@ fn a_prompt_that_is_fed_in_parts_is_one_prompt() {
 fn the_unfused_graph_gives_the_same_logits() {
     for folder in tiny_models() {
         let tokens = read_golden(&folder).tokens;
-        for ask in [F16, INT4, INTEGER] {
-            let fused = logits(&Built::of(&folder, ask).load(), &tokens, 0);
-            let plain = logits(&Built::of(&folder, Ask { fuse: false, ..ask }).load(), &tokens, 0);
-            assert_close(&format!("{} unfused", folder.display()), &plain, &fused, same_tolerance(&ask));
+        for case in [F16, INT4, INTEGER] {
+            let fused = logits(&Built::of(&folder, case).load(), &tokens, 0);
+            let plain = logits(&Built::of(&folder, Case { fuse: false, ..case }).load(), &tokens, 0);
+            assert_close(&format!("{} unfused", folder.display()), &plain, &fused, same_tolerance(&case));
         }
     }
 }
@@ -402,14 +402,14 @@ fn the_generic_target_gives_the_same_logits() {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
         let own = logits(&Built::of(&folder, INT4).load(), &tokens, 0);
-        let generic = logits(&Built::of(&folder, Ask { target: "generic", ..INT4 }).load(), &tokens, 0);
+        let generic = logits(&Built::of(&folder, Case { target: "generic", ..INT4 }).load(), &tokens, 0);
         assert_close(&format!("{name} generic"), &generic, &own, SAME_TOLERANCE);
     }
 }
 
-/// Far beyond every window: pages of old tokens have been given back and used again.
+/// Far beyond every window: pages of old tokens have been freed and used again.
 #[test]
-fn windows_forget_what_lies_behind_them() {
+fn sliding_windows_agree_with_the_reference_beyond_their_length() {
     for name in ["gemma3-text", "mistral-window"] {
         let folder = models().join("tiny").join(name);
         let golden = read_golden(&folder);
@@ -429,8 +429,8 @@ fn int4_of_a_trained_model_diverges_little() {
     let folder = models().join("gemma3-2m-draft");
     let golden = read_golden(&folder);
     let vocab = golden.logits.len() / golden.tokens.len();
-    for ask in [INT4, INTEGER] {
-        let built = Built::of(&folder, ask);
+    for case in [INT4, INTEGER] {
+        let built = Built::of(&folder, case);
         let found = logits(&built.load(), &golden.tokens, 0);
         let exported = built.exported_logits(&golden.tokens);
         let own = mean_kl_divergence(&exported, &found, vocab);
@@ -474,20 +474,20 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         sampling.seed = 3;
     });
     // The generic target splits attention, in batches too.
-    let split = Ask { target: "generic", ..INT4 };
-    let asks = [
+    let split = Case { target: "generic", ..INT4 };
+    let cases = [
         ("gemma3-text", INT4),
         ("mistral-window", split),
         ("phi3-longrope-short", INT4),
         ("llama-tied", INT4),
         ("gemma2-softcap", split),
     ];
-    for (name, ask) in asks {
+    for (name, case) in cases {
         let folder = models().join("tiny").join(name);
         let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
             .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())
             .to_vec();
-        let model = Built::of(&folder, ask).load_with_slots(2 * prompts.len() as u32);
+        let model = Built::of(&folder, case).load_with_slots(2 * prompts.len() as u32);
         let single = |session: &mut Session, prompt: &[u32]| -> Vec<u32> {
             let mut next = prompt.to_vec();
             let mut samples = Vec::new();
@@ -521,7 +521,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
             let rows = rows.map(|(session, token)| BatchRow { session, token, sampling: &sampling });
             let sampled = model.decode_batch(rows).expect("the step runs");
             samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
-            // Then several, ahead, broken off sooner or later.
+            // Then several, ahead, interrupted sooner or later.
             let rows = sessions.iter_mut().zip(&sampled);
             let rows = rows.map(|(session, sampled)| BatchRow { session, token: sampled.token, sampling: &sampling });
             let (end, most) = (2 * samples[0].len(), 20 - samples[0].len() as u32);
@@ -537,18 +537,18 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
     }
 }
 
-/// Steps under way at the end of a text are forgotten, whatever they wrote; the text goes on over the end of a page, and with a
-/// window that moves.
+/// Steps in flight at the end of a text are discarded, whatever they wrote; the text continues beyond the end of a page, and with
+/// a window that moves.
 #[test]
-fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
+fn an_interrupted_generation_continues_with_the_same_tokens() {
     let sampling = Sampling::default().with(|sampling| {
         sampling.temperature = 0.7;
         sampling.top_k = 20;
         sampling.repeat_penalty = 1.2;
         sampling.seed = 5;
     });
-    for (name, ask) in [("mistral-window", INT4), ("gemma3-text", Ask { target: "generic", ..INT4 })] {
-        let model = Built::of(&models().join("tiny").join(name), ask).load();
+    for (name, case) in [("mistral-window", INT4), ("gemma3-text", Case { target: "generic", ..INT4 })] {
+        let model = Built::of(&models().join("tiny").join(name), case).load();
         let begin = || {
             let mut session = model.session().expect("a free slot");
             let prompt: Vec<u32> = (0..58).map(|index| index * 37 % 250).collect();
@@ -569,16 +569,16 @@ fn a_text_that_is_broken_off_goes_on_as_if_it_had_not_been() {
                 let tokens = session.generate(newest, &sampling, most as u32).take(end - samples.len());
                 samples.extend(tokens.map(|sampled| sampled.expect("the step runs")));
             }
-            assert_eq!(samples, expected, "{name}, broken off after {n_taken}");
+            assert_eq!(samples, expected, "{name}, interrupted after {n_taken}");
         }
     }
 }
 
-/// Dispatches that count each other, against the same behind barriers: a dispatch that reads what the one before has not made visible goes on
-/// with another layer's activations, and the text with it. One sequence, whose norms are folded, and three at once.
+/// Counter synchronisation against barriers: a dispatch that reads what the one before has not made visible continues with
+/// another layer's activations, and the text differs. One sequence, whose norms are folded, and three at once.
 #[test]
 fn counters_give_the_tokens_that_barriers_give() {
-    let built = Built::of(&models().join("gemma3-2m-draft"), Ask { target: "nvidia", ..INT4 });
+    let built = Built::of(&models().join("gemma3-2m-draft"), Case { target: "nvidia", ..INT4 });
     let text = |barriers: bool| -> Vec<u32> {
         let model = built.try_load(3, barriers).expect("it loads");
         let mut sessions = [(); 3].map(|()| model.session().expect("a free slot"));
@@ -593,19 +593,19 @@ fn counters_give_the_tokens_that_barriers_give() {
         }
         samples
     };
-    let behind_barriers = text(true);
+    let with_barriers = text(true);
     for _ in 0..3 {
-        assert_eq!(text(false), behind_barriers);
+        assert_eq!(text(false), with_barriers);
     }
 }
 
-/// From some depth on another program decodes, in the middle of what is generated, too. Logits of all rows come from programs
-/// that know no depth.
+/// From some length on another program decodes, also in the middle of a generation. Logits of all rows come from programs that
+/// do not depend on the length.
 #[test]
-fn a_sequence_that_grows_long_goes_on_as_it_began() {
+fn a_long_sequence_switches_to_the_long_context_program() {
     const LONG_CONTEXT_FROM: usize = 20;
     let folder = models().join("tiny").join("llama-tied");
-    let built = Built::of(&folder, Ask { target: "nvidia", long_context_from: Some(LONG_CONTEXT_FROM), ..INT4 });
+    let built = Built::of(&folder, Case { target: "nvidia", long_context_from: Some(LONG_CONTEXT_FROM), ..INT4 });
     let file = MappedFile::open(&built.artifact()).expect("it was just written");
     let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
     let is_long_context = |program: &Program| program.from_tokens as usize == LONG_CONTEXT_FROM && program.samples;
@@ -618,7 +618,7 @@ fn a_sequence_that_grows_long_goes_on_as_it_began() {
     let first = session.feed_and_sample(&prompt, &sampling).expect("the steps run");
     let mut samples = vec![first];
     samples.extend(session.generate(first.token, &sampling, 12).map(|sampled| sampled.expect("the step runs")));
-    // Fed one by one, each step looks for its program anew.
+    // Fed one by one, the program is chosen for each step.
     for _ in 0..3 {
         let newest = samples[samples.len() - 1].token;
         samples.push(session.feed_and_sample(&[newest], &sampling).expect("the step runs"));

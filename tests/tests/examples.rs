@@ -50,7 +50,7 @@ fn a_stream_ends_when_it_is_cancelled() {
 }
 
 #[test]
-fn logits_say_which_token_is_likeliest() {
+fn logits_name_the_most_likely_token() {
     let text = output("logits", &["2", "100"]);
     let generated: Vec<u32> = serde_json::from_str(output("generate", &["2", "100"]).trim()).unwrap();
     assert_eq!(text.lines().count(), 2);

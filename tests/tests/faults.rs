@@ -21,10 +21,10 @@ use unicorn_spirv::target;
 const FAULTS: u64 = 12;
 
 /// Faults are counted for the whole process: one test at a time.
-static TURN: Mutex<()> = Mutex::new(());
+static ONE_TEST: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn one_test() -> MutexGuard<'static, ()> {
+    ONE_TEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn load_options() -> LoadOptions {
@@ -67,7 +67,7 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
 
 #[test]
 fn the_text_after_a_lost_device_is_the_text_without_it() {
-    let _turn = turn();
+    let _lock = one_test();
     for name in ["gemma3-text", "phi3-longrope-long"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny").join(name);
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -83,16 +83,16 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
             let fault = Fault { call: number * calls / FAULTS, kind: FaultKind::DeviceLost };
             inject(Some(fault));
             let found = text(&model).unwrap_or_else(|error| panic!("{name}, {fault:?}: {error}"));
-            assert!(found == expected, "{name}, {fault:?}: another text");
+            assert!(found == expected, "{name}, {fault:?}: the text differs");
         }
-        assert!(!model.take_recoveries().is_empty(), "{name}: no fault was met");
+        assert!(!model.take_recoveries().is_empty(), "{name}: no fault occurred");
     }
 }
 
-/// The reader is held back behind the first layers: the first step is at work then, and the last layers are not there.
+/// Reads are suspended after the first layers, so that the first step runs while the last layers are missing.
 #[test]
 fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
-    let _turn = turn();
+    let _lock = one_test();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (config, path) = (folder.path().join("config.json"), folder.path().join("model.unicorn"));
     // 150 million bytes.
@@ -103,12 +103,12 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     let eager = Model::load(&path, &load_options()).expect("it loads");
     let expected = text(&eager).expect("the steps run");
     drop(eager);
-    // The toy of `runtime/tests/faults.rs` goes all four ways; steps of this model take a software device long.
-    for (way, first_reads) in [(UploadPath::Map, FIRST_MIB), (UploadPath::Staging, FIRST_MIB / 4)] {
+    // The toy of `runtime/tests/faults.rs` covers all four upload paths; steps of this model take long on a software device.
+    for (upload_path, first_reads) in [(UploadPath::Map, FIRST_MIB), (UploadPath::Staging, FIRST_MIB / 4)] {
         inject(None);
         limit_reads(Some(first_reads));
         let options = load_options().with(|options| {
-            options.residency = Some(way);
+            options.residency = Some(upload_path);
             options.lazy = true;
         });
         let model = match Model::load(&path, &options) {
@@ -116,9 +116,9 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
                 skip("upload path", refusals.join("; "));
                 continue;
             }
-            loaded => loaded.unwrap_or_else(|error| panic!("{way}: {error}")),
+            loaded => loaded.unwrap_or_else(|error| panic!("{upload_path}: {error}")),
         };
-        // The loader makes and copies stages meanwhile; then it waits, and calls nothing.
+        // The loader allocates and copies meanwhile; then it waits without calls.
         let mut before = injected().0;
         loop {
             std::thread::sleep(Duration::from_millis(100));
@@ -133,16 +133,16 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
             while injected().0 == before {
                 std::thread::yield_now();
             }
-            assert!(model.report().upload.is_none() && !found.is_finished(), "{way}");
+            assert!(model.report().upload.is_none() && !found.is_finished(), "{upload_path}");
             limit_reads(None);
             found.join().expect("no panic")
         });
-        assert!(found == expected, "{way}: another text");
-        model.wait_for_weights().expect("they arrive");
-        let upload = model.report().upload.expect("they have arrived");
-        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}: {upload:?}");
+        assert!(found == expected, "{upload_path}: the text differs");
+        model.wait_for_weights().expect("the load succeeds");
+        let upload = model.report().upload.expect("the load has ended");
+        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{upload_path}: {upload:?}");
         // Now with the ordinary programs.
-        assert!(text(&model).expect("the steps run") == expected, "{way}: another text");
+        assert!(text(&model).expect("the steps run") == expected, "{upload_path}: the text differs");
     }
 }
 

@@ -287,7 +287,7 @@ fn ctrl_c_ends_an_answer_with_130() {
 }
 
 #[test]
-fn an_empty_answer_says_why() {
+fn an_empty_answer_is_explained() {
     let artifact = artifact();
     let output = run(&[artifact.to_str().unwrap(), "Who?", "-n", "0"]).output().unwrap();
     assert!(stderr(&output).contains("answer is empty") && stderr(&output).contains("-n"), "{}", stderr(&output));
@@ -402,7 +402,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn each_mistake_has_a_way_out() {
+fn each_mistake_is_answered_with_a_remedy() {
     let place = Place::new();
     let mut wrong = Vec::new();
     for (typed, expected) in MISTAKES {

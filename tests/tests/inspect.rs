@@ -40,7 +40,7 @@ fn inspect(path: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_page_of_text_and_an_object_say_the_same() {
+fn text_and_json_have_the_same_figures() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine::named("phoenix-64gb").unwrap().plan(&Default::default()).unwrap();
     let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));
@@ -70,7 +70,7 @@ fn a_page_of_text_and_an_object_say_the_same() {
 
 /// What a person types first: on a terminal of 24 lines, nothing scrolls away.
 #[test]
-fn the_summary_is_one_screen_and_says_where_it_fits() {
+fn the_summary_is_one_screen_and_names_the_machines_that_fit() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine::named("phoenix-32gb").unwrap().plan(&Default::default()).unwrap();
     let path = written(&folder, "model.unicorn", &with(generic_options(), |options| options.machine = machine));

@@ -5,7 +5,7 @@ use std::path::Path;
 use tests::programs::program;
 
 #[test]
-fn a_build_without_mlir_says_what_to_build() {
+fn a_build_without_mlir_names_the_feature_to_build() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny/gemma3-defaults");
     let output = program("unicorn-compile").arg(model).args(["--npu", "phoenix", "--emit", "mlir"]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);

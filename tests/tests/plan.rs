@@ -68,7 +68,7 @@ fn an_embedding_leaves_fast_memory_to_others() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_ways_out() {
+fn a_model_that_does_not_fit_is_refused_with_remedies() {
     let refusal =
         |budget: &str| plan_of("gemma-3-27b.json", &options_for("phoenix-32gb", budget)).err().unwrap().to_string();
     let little_short = refusal("vram=12GiB,gtt=4GiB");

@@ -12,7 +12,7 @@ use tests::tiny_model::TinyModel;
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 #[test]
-fn every_matrix_says_how_much_work_it_is() {
+fn every_matrix_has_its_operations_counted() {
     let (_folder, path) = artifact();
     let load = LoadOptions::default().with(|options| {
         options.device = device();
@@ -42,7 +42,7 @@ fn every_matrix_says_how_much_work_it_is() {
 }
 
 #[test]
-fn nobody_pays_who_did_not_ask() {
+fn without_profiling_no_profile_is_kept() {
     let (_folder, path) = artifact();
     let load = LoadOptions::default().with(|options| options.device = device());
     let model = Model::load(&path, &load).unwrap_or_else(|error| panic!("{error}"));
@@ -76,7 +76,7 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
 }
 
 #[test]
-fn a_benchmark_draws_a_chart() {
+fn a_benchmark_writes_a_chart() {
     let (folder, path) = artifact();
     let bench = |plot: &Path| {
         let mut command = program("unicorn-run");

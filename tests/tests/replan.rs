@@ -146,7 +146,7 @@ fn no_compiler_needs_to_be_there() {
 
 /// A device with another split of memory than the plan's: the refusal says how to plan anew, and that fits.
 #[test]
-fn the_way_out_that_a_refusal_names_is_one() {
+fn the_remedy_that_a_refusal_names_works() {
     let artifact = Artifact::new();
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let run = || {

@@ -1,4 +1,4 @@
-//! What is resident: every way of getting there, and whether a wrong bit is found.
+//! What is resident: by every upload path, and whether a wrong bit is found.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -28,18 +28,18 @@ use unicorn_spirv::target;
 const COPYING: [UploadPath; 3] = [UploadPath::Map, UploadPath::Host, UploadPath::Staging];
 
 #[test]
-fn every_way_is_verified_on_the_device() {
+fn every_upload_path_is_verified_on_the_device() {
     let artifact = artifact();
-    for way in UploadPath::ALL {
-        let Some(model) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
-        let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
+    for upload_path in UploadPath::ALL {
+        let Some(model) = load(&artifact.path(), upload_path, &mut |_, _| ()) else { continue };
+        let model = model.unwrap_or_else(|error| panic!("{upload_path}: {error}"));
         let upload = model.report().upload.expect("an eager load ends with everything there");
-        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}");
+        assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{upload_path}");
         assert!(!upload.audit.to_string().is_empty());
     }
 }
 
-/// What loading is held against: a rate for every memory that there is, and none for what there is not.
+/// What loading is compared with: a rate for every memory that there is, and none for what there is not.
 #[test]
 fn transfers_to_every_memory_are_measured() {
     let devices = unicorn_runtime::devices().expect("there is a Vulkan driver");
@@ -58,19 +58,19 @@ fn transfers_to_every_memory_are_measured() {
 fn one_wrong_bit_in_device_memory_is_found() {
     let artifact = artifact();
     let wrong_at = 3 * (64 << 10) + 12_345;
-    for way in COPYING {
+    for upload_path in COPYING {
         let mut progress = |done, total| {
             if done == 0 || done == total {
                 artifact.flip(wrong_at, 0x10);
             }
         };
-        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
-        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
+        let Some(loaded) = load(&artifact.path(), upload_path, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{upload_path}: nothing was found"));
         match &error {
             LoadError::WrongBytes { slice: 0, range, wrong: 1, .. } => {
-                assert!(range.contains(&wrong_at) && range.end - range.start == 64 << 10, "{way}: {range:?}")
+                assert!(range.contains(&wrong_at) && range.end - range.start == 64 << 10, "{upload_path}: {range:?}")
             }
-            other => panic!("{way}: {other}"),
+            other => panic!("{upload_path}: {other}"),
         }
         assert!(
             error.to_string().starts_with("weight slice 0 is not resident as the artifact holds it: bytes 196608 to")
@@ -84,17 +84,17 @@ fn one_wrong_bit_in_device_memory_is_found() {
 fn a_damaged_file_is_not_taken_for_damaged_memory() {
     let artifact = artifact();
     artifact.flip(5, 1);
-    for way in UploadPath::ALL {
-        let Some(loaded) = load(&artifact.path(), way, &mut |_, _| ()) else { continue };
-        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
-        assert!(matches!(error, LoadError::Artifact { .. }), "{way}: {error}");
+    for upload_path in UploadPath::ALL {
+        let Some(loaded) = load(&artifact.path(), upload_path, &mut |_, _| ()) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{upload_path}: nothing was found"));
+        assert!(matches!(error, LoadError::Artifact { .. }), "{upload_path}: {error}");
     }
 }
 
 /// A file that someone cuts while it is read is an error, not the end of the process.
 #[test]
 fn a_file_that_is_cut_while_it_loads_is_an_error() {
-    for way in UploadPath::ALL {
+    for upload_path in UploadPath::ALL {
         let artifact = artifact();
         let mut progress = |done, _| {
             if done == 0 {
@@ -102,9 +102,9 @@ fn a_file_that_is_cut_while_it_loads_is_an_error() {
                 file.set_len(artifact.weights_at).unwrap();
             }
         };
-        let Some(loaded) = load(&artifact.path(), way, &mut progress) else { continue };
-        let error = loaded.err().unwrap_or_else(|| panic!("{way}: nothing was found"));
-        assert!(matches!(error, LoadError::File { .. }), "{way}: {error}");
+        let Some(loaded) = load(&artifact.path(), upload_path, &mut progress) else { continue };
+        let error = loaded.err().unwrap_or_else(|| panic!("{upload_path}: nothing was found"));
+        assert!(matches!(error, LoadError::File { .. }), "{upload_path}: {error}");
     }
 }
 
@@ -121,23 +121,23 @@ fn a_lazy_load_samples_what_an_eager_one_samples() {
     };
     let expected =
         text(&load(&artifact.path(), UploadPath::Staging, &mut |_, _| ()).expect("every device has it").unwrap());
-    for way in UploadPath::ALL {
-        // Measured at load, as on a GPU: with weights that are only just arriving.
+    for upload_path in UploadPath::ALL {
+        // Measured at load, as on a GPU: while weights are being loaded.
         for submission in [None, Some(Duration::from_micros(100))] {
-            let options = load_options(way).with(|options| {
+            let options = load_options(upload_path).with(|options| {
                 options.lazy = true;
                 options.submission = submission;
             });
             let Some(model) = load_with(&artifact.path(), &options, &mut |_, _| ()) else { continue };
-            let model = model.unwrap_or_else(|error| panic!("{way}: {error}"));
-            assert_eq!(text(&model), expected, "{way}");
+            let model = model.unwrap_or_else(|error| panic!("{upload_path}: {error}"));
+            assert_eq!(text(&model), expected, "{upload_path}");
             model.wait_for_weights().unwrap();
-            let upload = model.report().upload.expect("they have arrived");
-            assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{way}: {upload:?}");
-            assert_eq!(text(&model), expected, "{way}, everything there");
+            let upload = model.report().upload.expect("the load has ended");
+            assert!(matches!(upload.verification, Verification::OnDevice { .. }), "{upload_path}: {upload:?}");
+            assert_eq!(text(&model), expected, "{upload_path}, everything there");
         }
     }
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }
 
 /// `unicorn-run` says the same of a damaged file however it loads, and fails.
@@ -196,7 +196,7 @@ fn checksum_of_any_range() {
     }
 }
 
-/// A process that may have 512 MiB beside the weights: no way makes a second copy, not even for a moment. On llvmpipe the
+/// A process that may have 512 MiB beside the weights: no upload path makes a second copy, not even for a moment. On llvmpipe the
 /// weights themselves are this process's memory, except where they are imported from the file.
 #[test]
 fn loading_takes_no_second_copy() {
@@ -215,8 +215,8 @@ fn loading_takes_no_second_copy() {
     if !is_watched {
         skip("page cache", format_args!("{} stays in it", artifact.display()));
     }
-    for way in UploadPath::ALL {
-        let beside_bytes = if way == UploadPath::Import { 0 } else { weight_bytes };
+    for upload_path in UploadPath::ALL {
+        let beside_bytes = if upload_path == UploadPath::Import { 0 } else { weight_bytes };
         let limit_kib = (beside_bytes + (512 << 20)) >> 10;
         let run = program("unicorn-run");
         let output = Command::new("sh")
@@ -228,7 +228,7 @@ fn loading_takes_no_second_copy() {
                 "--device",
                 &device,
                 "--residency",
-                way.name(),
+                upload_path.name(),
                 "-p",
                 "1",
                 "-n",
@@ -246,10 +246,10 @@ fn loading_takes_no_second_copy() {
             skip("upload path", complaint);
             continue;
         }
-        assert!(output.status.success(), "{way} in {limit_kib} KiB: {complaint}");
-        if is_watched && way != UploadPath::Import {
+        assert!(output.status.success(), "{upload_path} in {limit_kib} KiB: {complaint}");
+        if is_watched && upload_path != UploadPath::Import {
             let left_bytes = cached_bytes(&artifact);
-            assert!(left_bytes < weight_bytes / 8, "{way} leaves {left_bytes} bytes in the page cache");
+            assert!(left_bytes < weight_bytes / 8, "{upload_path} leaves {left_bytes} bytes in the page cache");
         }
     }
 }
@@ -274,9 +274,9 @@ fn weights_stay_in_the_page_cache_where_memory_is_plentiful() {
     assert!(kept_bytes > file_bytes / 2, "{kept_bytes} of {file_bytes} bytes stay");
 }
 
-/// So `host` decides which way it reads.
+/// So `host` decides how it reads.
 #[test]
-fn what_is_in_the_page_cache_is_known() {
+fn the_state_of_the_page_cache_is_detected() {
     const MIB: usize = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
@@ -340,14 +340,14 @@ fn artifact() -> Artifact {
     Artifact { compiled, weights_at: weights.offset_bytes }
 }
 
-/// `None` if the device has no such way.
-fn load(path: &Path, way: UploadPath, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
-    load_with(path, &load_options(way), progress)
+/// `None` if the device has no such upload path.
+fn load(path: &Path, upload_path: UploadPath, progress: &mut dyn FnMut(u64, u64)) -> Option<Result<Model, LoadError>> {
+    load_with(path, &load_options(upload_path), progress)
 }
 
-fn load_options(way: UploadPath) -> LoadOptions {
+fn load_options(upload_path: UploadPath) -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let (device, residency) = (DeviceChoice::Name(device), Some(way));
+    let (device, residency) = (DeviceChoice::Name(device), Some(upload_path));
     // However slow the device, decode has several steps in a submission, once the weights are there.
     LoadOptions::default().with(|options| {
         options.device = device;

@@ -53,7 +53,7 @@ fn bytes_are_those_of_a_compile_for_all_targets() {
 }
 
 #[test]
-fn a_plan_for_another_machine_stays() {
+fn a_plan_for_another_machine_is_kept() {
     let (_kept, path) = artifact_of(Family::Llama, &["generic"]);
     let (_kept_too, all) = artifact_of(Family::Llama, &["rdna3", "generic"]);
     let mut small = ReplanOptions::default();

@@ -23,7 +23,7 @@ static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
 
 /// More clients than sequences, with prompts of one step and of several, at once.
 #[test]
-fn each_client_hears_what_it_would_hear_alone() {
+fn each_client_gets_the_answer_that_it_would_get_alone() {
     let server = start(&["--parallel", "3", "--ctx", "1024"]);
     let long = "The island lay in the sun, and the sea was calm. ".repeat(40);
     let prompts = ["Once upon a time", "The sea", &long, "He said that", "In the morning"];
@@ -48,7 +48,7 @@ fn each_client_hears_what_it_would_hear_alone() {
 }
 
 #[test]
-fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
+fn a_chat_uses_the_models_template_and_continues_from_the_cache() {
     let server = start(&["--parallel", "1", "--ctx", "512"]);
     let (system, question) = ("Be brief.", "Who lives on the island?");
     let (alone, _) = say(&["--system", system, "-p", question, "-n", "16"]);
@@ -70,7 +70,7 @@ fn a_chat_is_the_model_s_own_and_goes_on_from_the_cache() {
 }
 
 #[test]
-fn conversations_that_take_turns_go_on_from_their_own() {
+fn alternating_conversations_continue_from_their_own_caches() {
     let server = start(&["--parallel", "2", "--ctx", "512"]);
     let ask = |question: &str| {
         let system = json!({"role": "system", "content": "Be brief."});
@@ -92,7 +92,7 @@ fn conversations_that_take_turns_go_on_from_their_own() {
 }
 
 #[test]
-fn whoever_started_it_can_ask_it_to_end() {
+fn sigterm_ends_the_server() {
     let mut server = start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
@@ -137,7 +137,7 @@ fn a_stop_string_ends_the_text_before_it() {
 
 /// One sequence alone has so much to do for the first that no other would be answered in the time that tests wait.
 #[test]
-fn who_leaves_frees_the_sequence() {
+fn a_disconnect_frees_the_sequence() {
     let server = start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "n": 128, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();

@@ -1,4 +1,4 @@
-//! Steps in very short submissions: every dispatch by itself, and those that read weights in bands of their workgroups. Nothing
+//! Steps in very short submissions: every dispatch by itself, and those that read weights in ranges of their workgroups. Nothing
 //! but the number of submissions changes.
 
 use std::path::Path;
@@ -90,5 +90,5 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
         let [step] = model.take_profiles().try_into().expect("one step");
         assert_eq!(step.seconds.len(), step.dispatches.len());
     }
-    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }

@@ -8,8 +8,17 @@ use std::process::Command;
 const MAX_LINES: usize = 700;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
-const FORMAT_FILES: [&str; 8] =
-    ["header.rs", "plan.rs", "kernels.rs", "modules.rs", "meta.rs", "tokenizer.rs", "step.rs", "int4.rs"];
+const FORMAT_FILES: [&str; 9] = [
+    "header.rs",
+    "plan.rs",
+    "kernels.rs",
+    "device_class.rs",
+    "modules.rs",
+    "meta.rs",
+    "tokenizer.rs",
+    "step.rs",
+    "int4.rs",
+];
 
 #[test]
 fn no_source_names_a_place_of_one_machine() {
@@ -61,7 +70,7 @@ fn every_dependency_has_its_reason() {
 }
 
 #[test]
-fn unsafe_has_two_rooms() {
+fn unsafe_is_in_two_places() {
     for file in files("rs") {
         let name = shown(&file);
         let is_room = name == "artifacts/src/map.rs" || name.starts_with("runtime/src/vk/");
@@ -71,7 +80,7 @@ fn unsafe_has_two_rooms() {
         }
         let text = read(&file);
         let found: Vec<&str> = text.lines().filter(|line| opens_unsafe(line)).collect();
-        assert!(found.is_empty(), "{name}: unsafe outside its two rooms: {found:#?}");
+        assert!(found.is_empty(), "{name}: unsafe outside its two places: {found:#?}");
     }
 }
 
@@ -81,7 +90,7 @@ fn opens_unsafe(line: &str) -> bool {
 }
 
 #[test]
-fn nothing_is_left_to_be_done() {
+fn no_comment_leaves_work_for_later() {
     // In pieces, as above.
     let marks = ["to", "unimple", "db"].iter().zip(["do!(", "mented!(", "g!("]);
     let marks: Vec<String> = marks.map(|(start, end)| format!("{start}{end}")).collect();
@@ -95,19 +104,19 @@ fn nothing_is_left_to_be_done() {
 }
 
 #[test]
-fn files_tell_one_story() {
+fn no_file_is_too_long() {
     for file in files("rs") {
         let lines = read(&file).lines().count();
         assert!(
             lines <= MAX_LINES,
-            "{} has {lines} lines, more than {MAX_LINES}: where is the second story?",
+            "{} has {lines} lines, expected at most {MAX_LINES}: divide it by subject",
             shown(&file)
         );
     }
 }
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_file_begins_with_its_purpose() {
     for file in files("rs") {
         let text = read(&file);
         let name = shown(&file);
@@ -164,6 +173,20 @@ fn the_readme_shows_the_two_commands() {
     let readme = read(&root().join("README.md"));
     for command in ["cargo xtask demo", "cargo xtask test"] {
         assert!(readme.contains(command), "README.md does not show {command}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_to_files() {
+    for file in files("md") {
+        let text = read(&file);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
+        // Addresses are somebody else's, and a target without a dot or a slash is a formula.
+        let links = targets.filter(|target| !target.contains(':') && target.contains(['.', '/']));
+        for link in links {
+            let folder = file.parent().expect("a file lies in a folder");
+            assert!(folder.join(link).exists(), "{} links to {link}, which does not exist", shown(&file));
+        }
     }
 }
 

@@ -87,7 +87,7 @@ fn a_place_that_is_taken_ends_it_with_a_clear_error() {
 }
 
 #[test]
-fn an_empty_top_says_where_it_looked() {
+fn an_empty_top_names_the_folders_that_it_searched() {
     let folder = tempfile::tempdir().unwrap();
     let stderr = |change: &dyn Fn(&mut Command)| {
         let mut top = program("unicorn-run");

@@ -37,7 +37,7 @@ fn any_mix_of_alternatives_of_generic_computes_the_same() {
     any_mix_computes_the_same("generic", SAME_TOLERANCE);
 }
 
-/// Each by itself is held against its twin by the differential tests; here a program is of any mix of them.
+/// The differential tests compare each by itself with its twin; here a program is of any mix of them.
 fn any_mix_computes_the_same(target: &str, tolerance: f64) {
     let (_folder, path) = artifact();
     let model = load(&path, target, None);
@@ -80,7 +80,7 @@ fn candidates_are_timed_each() {
     let prefill = |rows| StepShape { rows, batch: false, from_tokens: 0 };
     let expected = [(ONE, 2), (batch(2), 1), (batch(4), 1), (prefill(8), 1), (prefill(64), 1)];
     assert_eq!(tunable.iter().copied().collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
-    let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40, most_time: None };
+    let effort = Effort { rounds: 1, steps: 2, depth_tokens: 40, max_time: None };
     let norms = |pipeline: &Pipeline| pipeline.name == "norm";
     for (shape, versions) in tunable {
         for version in 0..versions {
@@ -105,7 +105,7 @@ fn candidates_are_timed_each() {
     let whole = model.time_steps(ONE, &choices, effort, &mut |_, _| ControlFlow::Continue(())).expect("the steps run");
     assert!(whole.len() == 2 && whole.iter().all(|&seconds| seconds > 0.0), "{whole:?}");
     // Without time, the first of many rounds is completed and no other begins.
-    let hurried = Effort { rounds: 1000, most_time: Some(Duration::ZERO), ..effort };
+    let hurried = Effort { rounds: 1000, max_time: Some(Duration::ZERO), ..effort };
     let mut rounds = 0;
     let mut count = |done, _| {
         rounds = done;
@@ -147,7 +147,7 @@ fn winners_lie_beside_the_artifact_and_are_used_by_it_alone() {
 }
 
 #[test]
-fn a_page_says_what_each_kernel_and_each_step_took() {
+fn a_report_has_the_time_of_each_kernel_and_each_step() {
     let (_folder, path) = artifact();
     let arguments = ["--quick", "-r", "1", "-n", "1", "--depth", "20", "--target", "generic", "--only", "combine"];
     let tuned = run(Command::args(&mut run_command("tune", &path), arguments));
@@ -276,7 +276,7 @@ fn logits(model: &Model) -> Vec<Vec<f32>> {
     let mut sessions: Vec<_> = (0..4).map(|_| model.session().expect("a free slot")).collect();
     let requested = sessions.iter_mut().zip(&tokens);
     let rows = requested.map(|(session, &token)| BatchRow { session, token, sampling: &sampling });
-    all.push(model.decode_batch(rows).expect("the step runs").iter().map(|drawn| drawn.logit).collect());
+    all.push(model.decode_batch(rows).expect("the step runs").iter().map(|sampled| sampled.logit).collect());
     all
 }
 

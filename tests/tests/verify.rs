@@ -111,7 +111,7 @@ fn an_altered_kernel_is_named() {
 }
 
 #[test]
-fn altered_weights_are_named_where_the_model_is_given() {
+fn altered_weights_are_named_if_the_model_is_given() {
     let alter = |parts: &mut Parts| {
         let weight = parts.plan.weights.last().unwrap();
         let at = (weight.offset_bytes + weight.len_bytes) as usize - 5;
@@ -125,7 +125,7 @@ fn altered_weights_are_named_where_the_model_is_given() {
 }
 
 #[test]
-fn whatever_else_is_altered_is_named_by_its_place() {
+fn every_other_alteration_is_named_by_its_section() {
     let source = source();
     type Change = Box<dyn Fn(&mut Parts)>;
     let cases: [(Option<&Path>, Change, &str); 7] = [
@@ -160,7 +160,7 @@ fn whatever_else_is_altered_is_named_by_its_place() {
 }
 
 #[test]
-fn an_artifact_that_lies_about_its_model_is_refused() {
+fn an_artifact_of_another_model_is_refused() {
     let described = |change: &dyn Fn(&mut ModelConfig)| {
         refusal(None, |parts| {
             let config = &mut parts.meta.provenance.config;
@@ -179,7 +179,7 @@ fn an_artifact_that_lies_about_its_model_is_refused() {
     let eps = described(&|model| model.rms_norm_eps = 0.5);
     assert!(eps.contains(" of the kernel `"), "{eps}");
     let format = refusal(None, |parts| parts.meta.provenance.options[3].1 = "int9".into());
-    assert_eq!(format, "it was compiled with kv int9, which this version does not know");
+    assert_eq!(format, "it was compiled with kv int9, which this version does not have");
 }
 
 /// Another model of the same shape, another shape, and no model.
@@ -197,7 +197,7 @@ fn another_model_is_told_from_the_own() {
 
 /// A plan for another machine, fewer targets, and random weights.
 #[test]
-fn what_was_made_in_another_way_is_reproduced() {
+fn artifacts_with_other_options_are_reproduced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.unicorn");
     std::fs::copy(sound().artifact_path(), &path).unwrap();

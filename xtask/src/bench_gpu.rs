@@ -1,4 +1,4 @@
-//! `cargo xtask bench-gpu`: everything that a machine with a GPU needs to check and time us, as a folder and a .tar.xz.
+//! `cargo xtask bench-gpu`: everything that a machine with a GPU needs to check and time the programs, as a folder and a .tar.xz.
 //!
 //! ```text
 //! bench-gpu.sh   the one thing to start there
@@ -21,7 +21,7 @@ use crate::suites;
 
 #[derive(clap::Args)]
 pub struct BenchGpuArgs {
-    /// llama.cpp to time beside us: a .tar.xz with llama-bench and lib/, as an earlier bundle's llama folder has them
+    /// llama.cpp to time as well: a .tar.xz with llama-bench and lib/, as an earlier bundle's llama folder has them
     #[arg(long, value_name = "FILE.tar.xz", conflicts_with = "llama_root")]
     llama: Option<PathBuf>,
     /// Or the root folder of a Debian with the packages llama.cpp and libggml0-backend-vulkan, to take it from
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_ask_for_libraries_by_their_first_number() {
+    fn programs_name_libraries_by_their_major_version() {
         assert!(is_soname("libvulkan.so.1") && is_soname("libX11.so.6"));
         assert!(!is_soname("libvulkan.so.1.3.239") && !is_soname("libvulkan.so") && !is_soname("x11.conf"));
     }

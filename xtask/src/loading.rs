@@ -40,7 +40,7 @@ struct Rates(Vec<f64>);
 struct PathRates {
     nothing_cached: Rates,
     all_cached: Rates,
-    /// In words, as unicorn-run prints it.
+    /// As unicorn-run prints it.
     to: String,
 }
 
@@ -57,8 +57,8 @@ struct Media {
     mapped_host: Rates,
 }
 
-/// Prints a line a medium and a line a path, medians of the rounds so far after each, so that who is interrupted has something. In
-/// each round every one of them takes its turn.
+/// Prints a line a medium and a line a path, medians of the rounds so far after each, so that an interrupted run has printed some. Each round
+/// measures every one of them.
 ///
 /// # Errors
 /// When a program fails; a path that the device does not have is left out with a note.
@@ -71,7 +71,7 @@ pub fn run_all(args: &LoadingArgs) -> Result<()> {
     let mut paths: [PathRates; 4] = Default::default();
     for round in 1..=args.rounds {
         let mut device = None;
-        // What a disk gives depends on what it gave before: its turn is first in every other round.
+        // The rate of a disk depends on earlier reads: it is measured first in every other round.
         let disk_first = round % 2 == 0;
         if disk_first {
             media.measure_disk(&args.artifact)?;
@@ -214,7 +214,7 @@ fn load(runtime: &Path, args: &LoadingArgs, path: &str) -> Result<Value> {
     serde_json::from_str(&read(&mut command)?).context("figures of unicorn-run are not JSON")
 }
 
-/// Of weights becoming resident.
+/// The rate at which weights became resident.
 fn load_rate(figures: &Value) -> Result<f64> {
     figures["load_gb_per_s"].as_f64().context("figures of unicorn-run lack load_gb_per_s")
 }

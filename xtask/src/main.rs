@@ -62,7 +62,7 @@ enum Command {
     Test(test::TestArgs),
     /// Fuzz every parser and abuse a server, for about 15 minutes
     Abuse(abuse::AbuseArgs),
-    /// Look at the page of `unicorn-run inspect --html` in a headless Chromium
+    /// Check the page of `unicorn-run inspect --html` in a headless Chromium
     Browser,
     /// Run README's commands in a bare Debian, as root
     Fresh(fresh::FreshArgs),
@@ -78,7 +78,7 @@ enum Command {
     NpuReport(npu::NpuReportArgs),
     /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
     PhoenixReport(phoenix_report::PhoenixReportArgs),
-    /// Bundle everything that a machine with a GPU needs to check and time us, beside llama.cpp
+    /// Bundle everything that a machine with a GPU needs to check and time the programs, beside llama.cpp
     BenchGpu(bench_gpu::BenchGpuArgs),
 }
 

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_says_where_it_put_a_program() {
+    fn the_path_of_a_program_is_read_from_cargos_output() {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","target":{"kind":["lib"]},"executable":null}"#,
             "\n",

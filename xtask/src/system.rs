@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_that_nobody_made_is_not_installed() {
+    fn a_package_without_a_known_source_is_not_installed() {
         assert!(!is_installed("no-such-package-as-this"));
     }
 }

@@ -217,7 +217,7 @@ impl Function {
             let is_defined = !tree.is_reachable(user) || tree.dominates(definition, user);
             ensure(
                 is_defined,
-                "a definition on every way to its use",
+                "a definition on every path to its use",
                 format_args!("block {definition} for block {user}"),
             )?;
         }

@@ -43,7 +43,7 @@ fn check_ends(constructs: &[Construct], tree: &DominatorTree) -> Checked {
     Ok(())
 }
 
-/// Branches back lead to loops, one to each, and what is no construct's header has one way to go, or leaves a loop.
+/// Branches back lead to loops, one to each, and what is no construct's header has one successor, or leaves a loop.
 fn check_loops(edges: &[Vec<usize>], constructs: &[Construct], tree: &DominatorTree) -> Checked {
     let loops: BTreeMap<usize, &Construct> =
         constructs.iter().filter(|one| one.continues.is_some()).map(|one| (one.header, one)).collect();
@@ -77,7 +77,7 @@ fn check_exits(inner: &Construct, all: &[Construct], edges: &[Vec<usize>], tree:
             };
             let around = all.iter().filter(|one| tree.dominates(one.header, inner.header));
             let is_exit = around.filter(may_leave_to).count() > 0;
-            ensure(is_exit, "a way out of a construct by a merge", format_args!("block {from} to block {to}"))?;
+            ensure(is_exit, "an exit from a construct to a merge block", format_args!("block {from} to block {to}"))?;
         }
     }
     Ok(())

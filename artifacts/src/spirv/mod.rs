@@ -12,8 +12,8 @@
 //! control_flow.rs  branches, selections, loops
 //! ```
 //!
-//! What passes is well-formed. It need not be what our compiler wrote: whether a kernel computes what its name says, only its
-//! origin can tell.
+//! What passes is well-formed. It need not be what our compiler wrote: whether a kernel computes what its name suggests depends
+//! on its origin.
 
 mod blocks;
 mod control_flow;
@@ -30,7 +30,7 @@ use types::Types;
 /// What a module may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// What its record says that it needs.
+    /// What its record lists as needed.
     pub needs: &'a ModuleNeeds,
     /// Storage buffers of descriptor set 0 that its pipeline binds.
     pub bindings: u32,
@@ -51,7 +51,7 @@ pub fn check(words: &[u32], limits: &Limits) -> Result<(), ParseError> {
     })
 }
 
-/// Checks that a target's own module needs no more than the target says of its devices.
+/// Checks that a target's own module needs no more than the target declares for its devices.
 ///
 /// # Errors
 /// [`ParseError::Invalid`] names what it needs besides.
@@ -158,7 +158,7 @@ fn read(words: &[u32], limits: &Limits, at: &mut usize) -> Checked {
     functions.unwrap_or_default().end(&reader.types, entry.function)?;
     ensure(
         entry.invocations == Some(limits.needs.workgroup_invocations.into()),
-        "as many invocations as its record says",
+        "as many invocations as in its record",
         format_args!("{:?}", entry.invocations),
     )
 }
@@ -248,7 +248,7 @@ impl Reader<'_> {
 }
 
 impl Instruction<'_> {
-    /// Checks that there are as many operands as the grammar says.
+    /// Checks that there are as many operands as the grammar requires.
     fn check_length(&self) -> Checked {
         let letters = self.shape.operands.as_bytes();
         let repeats = matches!(letters.last(), Some(b'*' | b's'));

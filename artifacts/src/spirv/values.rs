@@ -282,7 +282,7 @@ fn element(types: &Types, of: u32, index: u32) -> Checked<u32> {
                 _ => Ok(*of),
             }
         }
-        // An invocation's elements of a matrix, of which the device knows the number.
+        // An invocation's elements of a matrix, whose number depends on the device.
         Type::RuntimeArray { of } | Type::Matrix { of, .. } => is_index(index).map(|()| *of),
         other => mismatch("a type with elements", format_args!("{other:?}")),
     }

@@ -1,4 +1,4 @@
-//! Other ways to share attention's work out among workgroups, and lanes of what puts it together again.
+//! Other divisions of attention's work among workgroups, and other numbers of lanes for `combine`.
 
 use unicorn_kernels::attention::AttentionSpec;
 use unicorn_kernels::combine::CombineSpec;

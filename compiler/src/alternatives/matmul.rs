@@ -34,7 +34,7 @@ pub fn particular(spec: &MatMulSpec) -> String {
     format!("{lanes} lanes, {split_k} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
 }
 
-/// More loads under way, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
+/// More loads in flight, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
 fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
         MatMulTile { unroll: 2 * tile.unroll, ..tile },
@@ -47,7 +47,7 @@ fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     ]
 }
 
-/// Fewer loads under way, or more than one, fewer rows a lane, fewer columns a lane, fewer lanes a row.
+/// Fewer loads in flight, or more than one, fewer rows a lane, fewer columns a lane, fewer lanes a row.
 fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
         MatMulTile { unroll: if tile.unroll > 1 { tile.unroll / 2 } else { 2 }, ..tile },

@@ -30,7 +30,7 @@ pub struct Checkpoint {
     pub source_bytes: u64,
 }
 
-/// Everything that a model was read from, to be hashed when somebody asks: that reads every weight once.
+/// Everything that a model was read from, hashed on request, which reads every weight once.
 pub(super) enum SourceBytes {
     /// A GGUF file as it stands; a config.json without a model.
     Whole(SourcePart),
@@ -116,7 +116,7 @@ pub enum SourceDType {
 }
 
 impl SourceDType {
-    /// Elements and bytes of the smallest piece that can be read by itself: 1 element for floats, a block otherwise.
+    /// Elements and bytes of the smallest part that can be read by itself: 1 element for floats, a block otherwise.
     pub fn block(self) -> (usize, usize) {
         match self {
             SourceDType::F32 => (1, 4),
@@ -139,7 +139,7 @@ impl SourceDType {
     }
 }
 
-/// How the rows we speak of lie in the source. For a vector (a bias) it is its elements that are so ordered.
+/// How rows lie in the source; for a vector (a bias), its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
     Plain,
@@ -198,7 +198,7 @@ impl Tensor {
         }
     }
 
-    /// Lets go of the memory that reading this tensor has mapped.
+    /// Releases the memory that reading this tensor has mapped.
     pub fn release(&self) {
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
         let start = self.offset_bytes + self.first_row * row_bytes;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_heads_come_back_as_two_halves() {
+    fn interleaved_heads_become_two_halves() {
         // Two heads of four; the source holds each head's dimensions as 0 2 1 3 of ours.
         let mut q = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 6., 5., 7.]);
         q.row_order = RowOrder::InterleavedHeads { head_dim: 4 };

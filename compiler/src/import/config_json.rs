@@ -163,7 +163,7 @@ struct Layers {
     max_positions: usize,
 }
 
-/// Reads what config.json says of each layer; equal rotary embeddings are kept once.
+/// Reads the facts of each layer in config.json; equal rotary embeddings are kept once.
 fn read_layers(
     text: &Fields,
     defaults: &FamilyDefaults,
@@ -188,7 +188,7 @@ fn read_layers(
     Ok(found)
 }
 
-/// What config.json says of one layer.
+/// The facts of one layer in config.json.
 struct LayerFacts {
     /// As `layer_types` names it; decides which rotary embedding the layer has.
     layer_type: &'static str,
@@ -199,7 +199,7 @@ struct LayerFacts {
 }
 
 fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerFacts>> {
-    // Read for every family, so that a type we do not know is refused even where transformers ignores the field.
+    // Read for every family, so that an unsupported type is refused even where transformers ignores the field.
     let written_types = layer_types(text, n_layers)?;
     let sliding_window = |default: Option<usize>| {
         let window = text.size("sliding_window", limits::POSITIONS)?;
@@ -243,7 +243,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     Ok((0..n_layers).map(facts).collect())
 }
 
-/// Whether each layer has a rotary embedding: as `no_rope_layers` says, which has a 1 for those that do.
+/// Whether each layer has a rotary embedding: by `no_rope_layers`, which has a 1 for those that do.
 fn rotated_layers(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<bool>> {
     let Some(interval) = defaults.unrotated_interval else { return Ok(vec![true; n_layers]) };
     let interval = text.size("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(interval);

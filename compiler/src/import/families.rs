@@ -1,4 +1,4 @@
-//! What transformers assumes of a family when config.json does not say: one [`FamilyDefaults`] per architecture.
+//! What transformers assumes of a family where config.json is silent: one [`FamilyDefaults`] per architecture.
 
 use super::config::Activation;
 use super::json::Fields;

@@ -16,7 +16,7 @@ use super::safetensors::{SafetensorsFile, StoredTensor};
 use super::tokenizer;
 use crate::error::{CompileError, Result};
 
-/// Opens the folder. Everything that its files say is checked here; tensors are mapped and not read.
+/// Opens the folder. The content of its files is checked here; tensors are mapped and not read.
 pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let mut files = SourceFiles::new(folder);
     let config_path = folder.join("config.json");
@@ -140,7 +140,7 @@ impl Weights {
             if !files[file_name].tensors.contains_key(tensor) {
                 return Err(CompileError::MissingTensor {
                     name: tensor.to_owned(),
-                    hint: format!(" from {file_name}, where {INDEX_FILE} says it is"),
+                    hint: format!(" from {file_name}, where {INDEX_FILE} places it"),
                 });
             }
             file_of_tensor.insert(tensor.to_owned(), file_name.to_owned());
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_weights_says_which_files_it_lacks() {
+    fn a_folder_without_weights_is_an_error_with_the_missing_files() {
         let folder = Folder::llama();
         folder.write_json("config.json", &folder.config);
         std::fs::write(folder.path().join("pytorch_model.bin"), b"").unwrap();

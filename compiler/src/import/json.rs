@@ -1,4 +1,4 @@
-//! [`Fields`]: a JSON object of a file from outside, read field by field with errors that say file, field, expected
+//! [`Fields`]: a JSON object of a file from outside, read field by field with errors that name file, field, expected
 //! and found.
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{CompileError, Result};
 
-/// One object of a JSON file. A field that is `null` reads as absent, except where a method says otherwise.
+/// One object of a JSON file. A field that is `null` reads as absent, except where a method is documented otherwise.
 pub(crate) struct Fields<'a> {
     path: &'a Path,
     /// Dotted place of the object within the file, with a dot at its end; empty for the file's root.

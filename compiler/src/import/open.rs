@@ -63,7 +63,7 @@ enum Folder {
     Other(NotAModel),
 }
 
-/// What is missing in a folder of safetensors, its importer says.
+/// Its importer names what is missing in a folder of safetensors.
 fn folder(path: &Path) -> Result<Folder> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(CompileError::io(path))? {

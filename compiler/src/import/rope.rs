@@ -1,4 +1,4 @@
-//! The frequencies of rotary embeddings: [`RopeScaling`] names the way a context was stretched, and
+//! The frequencies of rotary embeddings: [`RopeScaling`] names how a context was extended, and
 //! [`RopeScaling::frequencies`] computes it as transformers' `modeling_rope_utils` does, in f64.
 
 use std::f64::consts::TAU;

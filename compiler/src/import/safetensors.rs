@@ -67,7 +67,7 @@ impl StoredTensor {
 /// The file begins with the length of its JSON header as u64.
 const HEADER_LENGTH_BYTES: usize = 8;
 
-/// Says of a refused file which number of it is wrong; `refusal` is the safetensors crate's own, shorter word for it.
+/// Names the wrong number of a refused file; `refusal` is the safetensors crate's own, shorter message.
 fn explain(file: &[u8], refusal: &str) -> String {
     if file.starts_with(b"version https://git-lfs") {
         return "file is a Git LFS pointer, expected the weights that it stands for; git lfs pull fetches them"
@@ -78,7 +78,10 @@ fn explain(file: &[u8], refusal: &str) -> String {
     };
     let header_bytes = u64::from_le_bytes(*length);
     let Some((header, data)) = usize::try_from(header_bytes).ok().and_then(|bytes| rest.split_at_checked(bytes)) else {
-        return format!("header says that it is {header_bytes} bytes long, but only {} follow in the file", rest.len());
+        return format!(
+            "header is {header_bytes} bytes long by its own length, but only {} follow in the file",
+            rest.len()
+        );
     };
     let Ok(mut entries) = serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(header) else {
         return format!("header is not a safetensors header: {refusal}");
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_says_how_much_is_left() {
+    fn a_cut_file_is_an_error_with_the_bytes_that_are_left() {
         assert_eq!(
             refusal(&file(TWO, 15)),
             "w.safetensors: tensor data is 15 bytes long, expected 16, where the last tensor, b, ends"
@@ -166,7 +169,7 @@ mod tests {
         for length in [100, u64::from(u32::MAX), u64::MAX] {
             let mut file = length.to_le_bytes().to_vec();
             file.extend(b"{}");
-            let expected = format!("header says that it is {length} bytes long, but only 2 follow in the file");
+            let expected = format!("header is {length} bytes long by its own length, but only 2 follow in the file");
             assert_eq!(refusal(&file), format!("w.safetensors: {expected}"));
         }
     }

@@ -1,4 +1,4 @@
-//! The tokenizer's part of a Hugging Face folder, as text: `tokenizer.json` and what its neighbours say of special
+//! The tokenizer's part of a Hugging Face folder, as text: `tokenizer.json` and what its neighbours declare of special
 //! tokens and the chat template.
 
 use std::path::PathBuf;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bos_is_added_when_the_post_processor_or_the_config_says_so() {
+    fn bos_is_added_if_the_post_processor_or_the_config_adds_it() {
         let add_bos = |architecture: &str, begins_with_bos, add_bos_token: Value| {
             let mut config = special_tokens();
             config["add_bos_token"] = add_bos_token;

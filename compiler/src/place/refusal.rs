@@ -1,4 +1,4 @@
-//! What a person reads when a model does not fit: what it needs, what there is, and ways out with what each one saves.
+//! The message for a model that does not fit: what it needs, what there is, and remedies with what each one saves.
 
 use std::fmt::Write;
 
@@ -30,15 +30,15 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Com
         size(short_bytes),
     );
     let mut remedies = Vec::new();
-    let ways = [shorter_context(machine, demand), smaller_cache(request, demand), smaller_weights(request, demand)];
-    for (line, remedy) in ways.into_iter().chain(more_memory(machine, short_bytes)) {
+    let possible = [shorter_context(machine, demand), smaller_cache(request, demand), smaller_weights(request, demand)];
+    for (line, remedy) in possible.into_iter().chain(more_memory(machine, short_bytes)) {
         write!(text, "\n  {line}").expect("writing to a String");
         remedies.extend(remedy);
     }
     CompileError::DoesNotFit { what: text, remedies }
 }
 
-/// A line about a way out, and the way if it leads out.
+/// A line about a remedy, and the remedy if it is enough.
 type WayOut = (String, Option<Remedy>);
 
 /// `8.00 GiB of vram and 20.00 GiB of gtt`

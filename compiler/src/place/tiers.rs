@@ -6,7 +6,7 @@ use unicorn_artifact::{KvGroupPlan, MachinePlan, Tier};
 
 use crate::weights::{PackedId, PackedWeight, PackedWeights, Precedence};
 
-/// Everything that a model asks of a machine's memory.
+/// Everything that a model requires of a machine's memory.
 #[derive(Clone)]
 pub struct Demand<'a> {
     pub weights: &'a PackedWeights,

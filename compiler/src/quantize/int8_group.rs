@@ -25,12 +25,12 @@ pub fn quantize_int8_group(
         codes.fill(0);
         return weights.iter().fold(ErrorSum::default(), |sum, &weight| sum.with(weight, 0.0));
     }
-    let mut least_error = f32::INFINITY;
+    let mut min_error = f32::INFINITY;
     for step in 0..CANDIDATES {
         let candidate = f16::from_bits((tightest.to_bits() + step * CANDIDATE_STEP).min(f16::MAX.to_bits()));
         let error = squared_error(weights, candidate.to_f32(), 1.0 / most);
-        if error < least_error {
-            (least_error, *stored_scale) = (error, candidate);
+        if error < min_error {
+            (min_error, *stored_scale) = (error, candidate);
         }
     }
     let inverse_scale = 1.0 / stored_scale.to_f32();
@@ -45,7 +45,7 @@ pub fn quantize_int8_group(
             squared_weight[lane] += relative * relative;
         }
     }
-    ErrorSum::in_units(least_error, sum(squared_weight), most)
+    ErrorSum::in_units(min_error, sum(squared_weight), most)
 }
 
 /// Scales that are tried, and how many of f16's steps (a thousandth or two thousandths each) they are apart.
@@ -67,7 +67,7 @@ fn squared_error(weights: &[f32; INT8_GROUP], scale: f32, unit: f32) -> f32 {
     sum(squared_error)
 }
 
-/// A scale that f16 rounded down would otherwise ask for ±128.
+/// A scale that f16 rounded down would otherwise require ±128.
 #[inline(always)]
 fn nearest_level(scaled: f32) -> f32 {
     nearest_integer(smaller(larger(scaled, -LEVEL_MAX), LEVEL_MAX))

@@ -4,7 +4,7 @@
 /// Independent sums of a reduction, enough for the widest vectors. Divides every group.
 pub const LANES: usize = 16;
 
-/// Folds a group and 0 with `combine`, which must not mind the order.
+/// Folds a group and 0 with `combine`, whose result must not depend on the order.
 #[inline(always)]
 pub fn fold<const GROUP: usize>(values: &[f32; GROUP], combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -29,13 +29,13 @@ pub fn sum(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// `f32::min` without its care for NaN: one instruction.
+/// `f32::min` without its treatment of NaN: one instruction.
 #[inline(always)]
 pub fn smaller(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
 
-/// `f32::max` without its care for NaN: one instruction.
+/// `f32::max` without its treatment of NaN: one instruction.
 #[inline(always)]
 pub fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }

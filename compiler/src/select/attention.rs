@@ -261,7 +261,7 @@ impl Selector<'_> {
     }
 
     /// The format in which attention or its combine writes: what is wanted, where it can. A row's factor is only known before the row
-    /// where the cache says how great its values can be.
+    /// where the cache bounds its values.
     fn attention_format(&self, out: ValueId) -> ActivationFormat {
         let wanted = self.stored_format(out);
         let known = match wanted {

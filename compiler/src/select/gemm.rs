@@ -25,7 +25,7 @@ impl Selector<'_> {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
         let product = self.product(node, id, precision);
         let factor = self.product_factor(node).map(Operand::Weight);
-        let tuning = self.target.matrix.expect("a target without matrices does not ask for them");
+        let tuning = self.target.matrix.expect("called for targets with matrices only");
         let subgroup_size = self.target.subgroup_size;
         let whole = self.weights.matrix(matrix).len() == 1;
         let (spec, partials) = match tuning.gemm {
@@ -107,7 +107,7 @@ impl Selector<'_> {
     }
 }
 
-/// All parts of a sum are on their way at a time.
+/// All parts of a sum are in flight at a time.
 const MAX_SPLITS: usize = 16;
 
 /// Nanoseconds until the last of a GEMM's workgroups is done.

@@ -69,7 +69,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
 /// However short the input of a prologue is: its workgroup also has rows to make, which fewer lanes would do one after another.
 const MIN_PROLOGUE_LANES: usize = 128;
 
-/// Runs of columns that a lane has under way, `max` at a time: no more than it takes to do all of its own in as few rounds.
+/// Runs of columns that a lane has in flight, `max` at a time: no more than it takes to do all of its own in as few rounds.
 fn unroll(max: usize, runs: usize, split_k: usize) -> usize {
     let own = runs.div_ceil(split_k);
     own.div_ceil(own.div_ceil(max.max(1)))

@@ -125,7 +125,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if FOLD
     let position = step.rows[first_row].position;
     let is_first = split == 0u;
-    // Everything is on its way before anything is waited for.
+    // All loads are issued before the first result is used.
     let at = first_row * INPUT_STRIDE;
     fetch_vectors(0u, HEADS, at + first_head * HEAD_DIM, lane);
     if (is_first) {

@@ -66,7 +66,7 @@ impl Kernel for AttentionSpec {
     fn wgsl(&self) -> String {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert_eq!(self.split.tile, TILE, "a lane scores a token");
-        assert!(self.words_ahead > 0, "a lane has something under way");
+        assert!(self.words_ahead > 0, "a lane has at least one load in flight");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
         assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
         assert!((1..=self.split.max_splits).contains(&self.split.splits), "splits are at most max_splits");
@@ -145,7 +145,7 @@ impl AttentionSpec {
 
     /// Workgroup memory, the prologue's and the reductions' included.
     pub fn shared_bytes(&self) -> usize {
-        // Heads with the newest key and value, and their turns.
+        // Heads with the newest key and value, and their rotations.
         let prologue = self
             .prologue
             .as_ref()

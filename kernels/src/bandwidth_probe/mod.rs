@@ -1,4 +1,4 @@
-//! Reads a buffer once and does next to nothing else: how fast it is, is the bandwidth that every other kernel is held against.
+//! Reads a buffer once and computes almost nothing: its rate is the bandwidth with which every other kernel is compared.
 //!
 //! ```text
 //! buffer     block 0 │ block 1 │ … │ block g │ …        workgroup 0 of g takes blocks 0, g, 2 g, …

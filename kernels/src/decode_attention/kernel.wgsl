@@ -1,4 +1,4 @@
-// One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups go their own ways
+// One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups work independently
 // through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while adding up V, a chunk of dimensions and every
 // so-many-th token. They meet twice: once the queries are ready, and when all have done. Names that end in
 // `_q` belong to query q; `key_u` and `value_u` are words of the cache, of CHUNK_QUADS vectors of four dimensions, numbered j.
@@ -175,7 +175,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
         var sum = vec4<f32>(0.0);
         if (share < PASS_SHARES) {
             for (var i = share; i < splits; i += ${GATHERED}u * PASS_SHARES) {
-                // All parts are on their way before the first is weighed.
+                // All parts are loaded before the first is weighted.
 //#for u in 0..GATHERED
                 let split_${u} = i + ${u}u * PASS_SHARES;
                 let place_${u} = min(split_${u}, splits - 1u);
@@ -228,7 +228,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let chunk = lane % CHUNKS;
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
     let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
-    // The tokens of a piece lie in one page. Tokens outside begin..end may be no longer this sequence's, or hold anything, even
+    // The tokens of a tile lie in one page. Tokens outside begin..end may be no longer this sequence's, or hold anything, even
     // NaNs: lanes without a token read a neighbour's, and give it no weight.
     let early = first_tile + subgroup * SUBGROUP;
     var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
@@ -246,7 +246,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if FUSED_TAIL
 //#expand load_tail("index", "group.x * ${TAIL_GROUPS}u")
 //#endif
-    // Everything is on its way before anything is waited for.
+    // All loads are issued before the first result is used.
 //#if !COUNTER_SYNC
     var pairs = pairs_of_input(input_at(row, subgroup, first_head), lane);
 //#endif
@@ -331,7 +331,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     while (piece < end) {
         let token = piece + lane;
         let inside = token >= span.begin && token < end;
-        // The operands of the next piece are on their way as soon as there are registers for it.
+        // The operands of the next tile are loaded as soon as there are registers for it.
         let next = piece + TILE;
         var next_page = page;
         if (next < end) {

@@ -74,9 +74,9 @@ impl Kernel for DecodeAttentionSpec {
 
     fn wgsl(&self) -> String {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
-        assert!(self.words_ahead > 0, "a lane has something under way");
+        assert!(self.words_ahead > 0, "a lane has at least one load in flight");
         assert!(self.heads.is_qkv() && self.split.newest_apart, "q, k and v come together");
-        assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page pieces");
+        assert!(Self::takes(&self.cache, self.subgroup_size), "a subgroup holds a head, and a page whole tiles");
         assert_eq!(self.split.rows_per_group, 1, "each row is a sequence's");
         assert!(self.lanes().is_multiple_of(self.subgroup_size as usize), "whole subgroups");
         assert!((1..=self.split.max_splits).contains(&self.split.splits), "splits are at most max_splits");
@@ -175,7 +175,7 @@ impl DecodeAttentionSpec {
         self.subgroup_size as usize / self.cache.chunks()
     }
 
-    /// Tokens that a lane mixes of a piece.
+    /// Tokens of a tile that a lane mixes.
     fn steps(&self) -> usize {
         (self.subgroup_size as usize).div_ceil(self.shares())
     }

@@ -13,7 +13,7 @@ ${DECLARATIONS}
 
 // Eight f16 a word. K: a row a token; V: a row a dimension. Before, a fragment of Q of each subgroup.
 var<workgroup> kv_tile: array<vec4<u32>, KV_WORDS>;
-// A plane of scores for each slice; at last the result, on its way out.
+// A plane of scores for each slice; at the end the result, before it is written.
 var<workgroup> scores: array<vec4<f32>, SLICES * QUERIES * SCORE_QUADS>;
 var<workgroup> weights: array<vec4<u32>, QUERIES * WEIGHT_WORDS>;
 // What each query's sums are multiplied by.
@@ -79,11 +79,11 @@ fn weights_of(score: vec4<f32>, largest: f32) -> vec4<f32> {
 
 // Of the neighbouring lanes that share a query.
 fn query_max(score: vec4<f32>) -> f32 {
-    var most = max(max(score.x, score.y), max(score.z, score.w));
+    var tile_max = max(max(score.x, score.y), max(score.z, score.w));
     for (var step = 1u; step < LANES_PER_QUERY; step *= 2u) {
-        most = max(most, subgroupShuffleXor(most, step));
+        tile_max = max(tile_max, subgroupShuffleXor(tile_max, step));
     }
-    return most;
+    return tile_max;
 }
 
 fn query_sum(value: f32) -> f32 {
@@ -191,7 +191,7 @@ fn main(
     var largest = MASKED;
     var total = 0.0;
 
-    // Words of K on their way.
+    // Words of K in flight.
 //#for i in 0..KEY_SHARES
     var key_${i}: vec4<u32>;
 //#end
@@ -258,13 +258,13 @@ fn main(
             seen_${i} = masked(seen_${i}, position, first_token + ${4 * i}u);
 //#end
         }
-        let most_0 = seen_0;
+        let max_0 = seen_0;
 //#for i in 1..LANE_QUADS
-        let most_${i} = max(most_${i - 1}, seen_${i});
+        let max_${i} = max(max_${i - 1}, seen_${i});
 //#end
-        let most = query_max(most_${LANE_QUADS - 1});
+        let tile_max = query_max(max_${LANE_QUADS - 1});
         let before = largest;
-        largest = max(before, most);
+        largest = max(before, tile_max);
         let rescale = exp(before - largest);
 //#for i in 0..LANE_QUADS
         let weight_${i} = weights_of(seen_${i}, largest);

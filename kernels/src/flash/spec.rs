@@ -195,7 +195,7 @@ impl Kernel for FlashSpec {
 }
 
 impl FlashSpec {
-    /// The same cut another way.
+    /// The same, divided otherwise.
     pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
         FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
     }

@@ -152,7 +152,7 @@ fn main(
 //#expand put("0u")
     workgroupBarrier();
     for (var stage = 0u; stage < ${STAGES}u; stage++) {
-        // While a stage is multiplied, the next is on its way into registers. The last fetches itself again; nothing reads it.
+        // While a stage is multiplied, the next is loaded into registers. The last fetches itself again; nothing reads it.
         let next = min(stage + 1u, ${STAGES - 1}u);
 //#expand fetch("next")
 //#if BUFFERS == 2

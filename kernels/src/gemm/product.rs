@@ -1,4 +1,4 @@
-//! What a GEMM multiplies and where its result goes, whichever way its operands take to the matrix units.
+//! What a GEMM multiplies and where its result goes, however its operands reach the matrix units.
 
 use half::f16;
 use serde::{Deserialize, Serialize};

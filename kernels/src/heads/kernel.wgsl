@@ -1,4 +1,4 @@
-// One workgroup a head of a row: load it, norm it, turn it, put it where attention finds it.
+// One workgroup a head of a row: load it, normalise it, rotate it, store it where attention reads it.
 ${DECLARATIONS}
 //#include reduce
 //#if CACHE

@@ -171,7 +171,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 
 //#if CODES
-// The loop of integer activations: groups of 32 columns, UNROLL of which a lane has under way, in ROUNDS rounds. Loads come in one of two
+// The loop of integer activations: groups of 32 columns, UNROLL of which a lane has in flight, in ROUNDS rounds. Loads come in one of two
 // orders:
 //
 //   without a prologue     load a b, wait, multiply a b, load c d, multiply c d
@@ -179,7 +179,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //
 // Whether a driver leaves the first loads in front of the wait is a matter of `MatMulTile::early`.
 
-// Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those under way.
+// Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those in flight.
 //#macro load_part(declare, ahead, part)
     ${declare}group_${part} = min(k_group + ${ahead * SPLIT_K}u, INPUT_GROUPS - 1u);
 //#for tile in 0..TILES_PER_LANE

@@ -168,7 +168,7 @@ impl Kernel for MatMulSpec {
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
-            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.held()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.guarded()));
         let values = self.loop_values(layout.format.values("MATRIX", values));
         let values = match norm {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
@@ -236,7 +236,7 @@ impl MatMulSpec {
     }
 
     /// What it loads before it waits, and keeps.
-    fn held(&self) -> &[Role] {
+    fn guarded(&self) -> &[Role] {
         if self.tile.early { &[Role::Weights, Role::TailWeights] } else { &[Role::TailWeights] }
     }
 
@@ -287,7 +287,7 @@ impl MatMulSpec {
             assert!(self.group_rows().is_multiple_of(ACTIVATION_GROUP), "a workgroup makes whole groups");
             assert_eq!(self.output_first, 0, "codes of a matrix that is cut");
             let both = self.prologue.is_some() && self.input != ActivationFormat::F32;
-            assert!(!both || self.input == self.output, "a kernel quantises in one way");
+            assert!(!both || self.input == self.output, "a kernel quantises its input or its output, in one format");
         }
     }
 

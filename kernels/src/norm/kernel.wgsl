@@ -27,11 +27,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand norm_row()
 //#if ENCODE_FACTOR
     let row_at = row * STRIDE;
-    let most_0 = max(0.0, largest(x_0));
+    let max_0 = max(0.0, largest(x_0));
 //#for i in 1..SLOTS
-    let most_${i} = max(most_${i - 1}, largest(x_${i}));
+    let max_${i} = max(max_${i - 1}, largest(x_${i}));
 //#end
-    store_factor(row_at, workgroup_max(most_${SLOTS - 1}, lane), lane);
+    store_factor(row_at, workgroup_max(max_${SLOTS - 1}, lane), lane);
 //#endif
 //#for i in 0..SLOTS
 //#if ENCODE

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_have_the_size_that_the_shape_says() {
+    fn objects_have_the_size_of_their_shape() {
         let core = CoreTile { rows: 16, cols: 32, depth: 32, epilogue: Epilogue::Scale };
         let shape = GemmShape::padded(64, 64, 64, 2, core);
         let weights = Weights::quantize(&shape, &vec![0.5; 64 * 64], 64, 64);

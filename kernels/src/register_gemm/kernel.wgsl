@@ -18,7 +18,7 @@ ${DECLARATIONS}
 
 var<workgroup> activation_tile: array<vec4<u32>, STEP_ROWS * ROW_WORDS>;
 //#if !LANES_HOLD_FRAGMENTS
-// A fragment of each subgroup, row by row, on its way from the lanes that have it.
+// A fragment of each subgroup, row by row, as the lanes that have it store it.
 var<workgroup> lane_words: array<u32, SUBGROUPS * FRAGMENT_WORDS>;
 
 //#endif
@@ -174,7 +174,7 @@ fn main(
 //#end
 //#end
 
-    // Where a lane's rows begin in the packed matrix, and what is on its way of them.
+    // Where a lane's rows begin in the packed matrix, and which of their words are in flight.
     let place = subgroup_lane % 4u;
     let lane_row = subgroup_lane / 4u;
 //#for row in 0..LANE_ROWS
@@ -200,7 +200,7 @@ fn main(
 //#expand put_activations()
     workgroupBarrier();
     for (var stage = first_stage; stage < end_stage; stage++) {
-        // The stage that was on its way is the one to multiply.
+        // The stage that was in flight is the one to multiply.
 //#for row in 0..LANE_ROWS
 //#for chunk in 0..ROW_CHUNKS
         let word_${row}_${chunk} = next_${row}_${chunk};
@@ -211,7 +211,7 @@ fn main(
         let zero_${row} = zero_of(params_${row});
 //#endif
 //#end
-        // While it is multiplied, the weights of the next stage and the activations of the next panel are on their way into
+        // While it is multiplied, the weights of the next stage and the activations of the next panel are loaded into
         // registers. The last stage fetches itself again; nothing reads it.
 //#expand fetch_weights("min(stage + 1u, end_stage - 1u)")
 //#for panel in 0..PANELS
@@ -235,7 +235,7 @@ fn main(
     }
 //#if SPLIT
     let tile = group.y * STEP_TILES + group.x;
-    // Splits leave their sums, and the last adds them up in their order: without a loop, so that all parts are on their way
+    // Splits leave their sums, and the last adds them up in their order: without a loop, so that all parts are in flight
     // before the first is added.
     let parts_at = (tile * SPLITS * SUBGROUPS + subgroup) * SUBGROUP_SUMS;
 //#for n in 0..STEP_FRAGMENTS * FRAGMENTS

@@ -3,7 +3,7 @@ ${DECLARATIONS}
 //#include reduce
 
 const LEAST: f32 = -3.4e38;
-// Loads of a lane under way.
+// Loads of a lane in flight.
 const AHEAD: u32 = 8u;
 
 var<workgroup> histogram: array<atomic<u32>, 256>;
@@ -60,7 +60,7 @@ fn penalise(lane: u32) {
 }
 
 // The k-th largest logit, 8 bits of its key at a time.
-fn kth_greatest(lane: u32, k: u32) -> f32 {
+fn kth_largest(lane: u32, k: u32) -> f32 {
     var prefix = 0u;
     var wanted = k;
     for (var shift = 24i; shift >= 0i; shift -= 8i) {
@@ -127,7 +127,7 @@ fn collect_few(lane: u32, least: f32) -> u32 {
     return atomicLoad(&n_few);
 }
 
-// The top-p threshold among `count` collected logits. Sorted first, so that sums do not depend on who came when.
+// The top-p threshold among `count` collected logits. Sorted first, so that sums do not depend on the order in which lanes collected them.
 fn few_threshold(lane: u32, count: u32, largest: f32, top_p: f32) -> f32 {
     for (var i = lane; i < count; i += WORKGROUP) {
         var rank = 0u;
@@ -230,27 +230,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         penalise(lane);
     }
     // The first of this lane's largest; loads that wait for one another would be most of the time here.
-    var most = LEAST;
-    var most_at = VOCAB;
+    var max_logit = LEAST;
+    var max_at = VOCAB;
     for (var first = lane; first < VOCAB; first += AHEAD * WORKGROUP) {
         for (var i = 0u; i < AHEAD; i++) {
             let token = min(first + i * WORKGROUP, VOCAB - 1u);
             let logit = output[row_at + token];
-            if (logit > most) {
-                most = logit;
-                most_at = token;
+            if (logit > max_logit) {
+                max_logit = logit;
+                max_at = token;
             }
         }
     }
-    let largest = workgroup_max(most, lane);
+    let largest = workgroup_max(max_logit, lane);
     if (lane == 0u) {
         atomicStore(&winner, VOCAB);
     }
     workgroupBarrier();
 
     if (step.samplers[sampler].temperature == 0.0) {
-        if (most == largest) {
-            atomicMin(&winner, most_at);
+        if (max_logit == largest) {
+            atomicMin(&winner, max_at);
         }
         workgroupBarrier();
         if (lane == 0u) {
@@ -263,7 +263,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     var threshold = LEAST;
     if (step.samplers[sampler].top_k > 0u) {
-        threshold = kth_greatest(lane, min(step.samplers[sampler].top_k, VOCAB));
+        threshold = kth_largest(lane, min(step.samplers[sampler].top_k, VOCAB));
     }
     if (step.samplers[sampler].top_p < 1.0) {
         // Tokens 80 below the largest have no mass in f32: there is no need to look there.

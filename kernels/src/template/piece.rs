@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
                     Node::Let(name.trim(), expression)
                 }
                 "if" => self.branches(rest)?,
-                "for" => self.turns(rest)?,
+                "for" => self.for_loop(rest)?,
                 "macro" => {
                     let (name, parameters) = called(rest)?;
                     let parameters = parameters.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn turns(&mut self, header: &'a str) -> Result<Node<'a>, String> {
+    fn for_loop(&mut self, header: &'a str) -> Result<Node<'a>, String> {
         let (header, join) = header.split_once(" join ").map_or((header, None), |(header, join)| (header, Some(join)));
         let (name, range) = header.split_once(" in ").ok_or("expected `#for NAME in A..B`")?;
         let (begin, end) = range.split_once("..").ok_or("expected `#for NAME in A..B`")?;

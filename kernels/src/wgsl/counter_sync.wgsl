@@ -9,7 +9,7 @@ var<immediate> counter: CounterWait;
 fn await_dispatch(lane: u32) {
     if (lane == 0u) {
         var counted = atomicLoad(&sync_counters[0]);
-        for (var looks = 0u; counted < counter.waits_for && looks < MOST_LOOKS; looks++) {
+        for (var polls = 0u; counted < counter.waits_for && polls < MAX_POLLS; polls++) {
             counted = atomicLoad(&sync_counters[0]);
         }
         if (counted < counter.waits_for) {

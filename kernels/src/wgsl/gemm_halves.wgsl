@@ -7,7 +7,7 @@ var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 //#intrinsic coop_load_half_a
 //#intrinsic coop_load_half_b
 
-// Taking codes two at a time from a word, 16 bits apart, gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not mind, as
+// Taking codes two at a time from a word, 16 bits apart, gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not depend on the order, as
 // long as activations lie in the same order.
 
 //#if INT4

@@ -1,9 +1,9 @@
-// A subgroup's sums, finished and written: a block of rows of the step and matrix rows at a time, by way of workgroup memory.
+// A subgroup's sums, finished and written: a block of rows of the step and matrix rows at a time, through workgroup memory.
 //#if ACT_MUL
 //#include activation
 //#endif
 
-// A block of each subgroup, on its way out.
+// A block of each subgroup, before it is written.
 const RESULTS: u32 = BLOCK * BLOCK;
 var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
 
@@ -29,7 +29,7 @@ fn finished(at: u32, step_row: u32, first_matrix_row: u32, column: u32) -> f32 {
 }
 
 // Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are is an
-// argument, because memory that was asked would be asked again after each write.
+// argument, because a value from memory would be loaded again after each write.
 fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, subgroup: u32, subgroup_lane: u32) {
     subgroupBarrier();
 //#if HALVES_OUT

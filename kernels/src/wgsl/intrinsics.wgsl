@@ -1,6 +1,6 @@
 // Operations that naga's WGSL lacks. A kernel declares those that it calls by `//#intrinsic NAME`; the pass
 // `lower_intrinsics` of unicorn-spirv replaces each call by the instruction named here and removes the function. A module in which one
-// of these functions is left is refused: where a body below cannot say what the operation does, it is never run.
+// of these functions is left is refused: where a body below cannot express the operation, it is never run.
 //
 // `${MATRIX}` is the kernel's type of cooperative matrices, such as coop_mat16x16.
 

@@ -25,9 +25,9 @@
     , lane) / ${NORM_WIDTH}f + EPS);
 //#end
 
-// Leaves the normed row in x_i, zeros past its end, of the row that begins at quad `at`. `first` says whether this workgroup stores the sum.
+// Leaves the normed row in x_i, zeros past its end, of the row that begins at quad `at`. `first`: this workgroup stores the sum.
 //#macro norm_row()
-    // Everything is on its way before anything is waited for.
+    // All loads are issued before the first result is used.
 //#for i in 0..SLOTS
     let quad_${i} = lane + ${i * WORKGROUP}u;
     let inside_${i} = quad_${i} < ${div_ceil(NORM_WIDTH, 4)}u;

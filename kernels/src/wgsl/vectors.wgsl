@@ -1,4 +1,4 @@
-// Heads of one row in workgroup memory, PADDED elements each with zeros past HEAD_DIM: norm, RoPE and the way into the
+// Heads of one row in workgroup memory, PADDED elements each with zeros past HEAD_DIM: norm, RoPE and the write to the
 // cache. Called by all lanes of a workgroup together; what is fetched is readable behind a barrier, anything else at once.
 var<workgroup> vectors: array<f32, VECTORS * PADDED>;
 

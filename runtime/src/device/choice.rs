@@ -114,7 +114,7 @@ impl fmt::Display for DeviceChoice {
 }
 
 /// Why a device does not take a target by itself, with both sides of the mismatch; `None` if it does. `wanted` is what an
-/// artifact records of a target, or what a compiler says of one that it could make kernels for.
+/// artifact records of a target, or what a compiler declares of one that it has kernels for.
 pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     let class = device.class();
     if !wanted.classes.is_empty() && !class.is_some_and(|class| wanted.classes.contains(&class)) {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_chains_need_what_they_tell_each_other_by() {
+    fn counter_synchronisation_needs_the_memory_model() {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
         let sums = TargetMatch { int64_atomics: true, ..Default::default() };
         device.features.int64 = true;

@@ -109,7 +109,7 @@ impl ArtifactFile {
     /// From now on, [`ArtifactFile::check_unchanged`] looks at the file: steps read its pages. Called before the weights are verified.
     ///
     /// # Errors
-    /// [`LoadError::File`] when the system does not say its state.
+    /// [`LoadError::File`] when the system does not report its state.
     pub fn watch(&self) -> Result<(), LoadError> {
         let state = self.state()?;
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(state);
@@ -147,7 +147,7 @@ impl ArtifactFile {
     /// [`LoadError::Artifact`] for a hash that differs, [`LoadError::File`] when the file cannot be read.
     pub fn verify(&self) -> Result<(), LoadError> {
         let of_section = |section: &WeightSection<'_>| -> Result<(), ReadError> {
-            let values = parallel::map(section.pieces(), |piece| section.hash_piece(self.file.file(), piece));
+            let values = parallel::map(section.chunks(), |chunk| section.hash_chunk(self.file.file(), chunk));
             let values = values.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
             Ok(section.compare(hash::join(values))?)
         };

@@ -28,7 +28,7 @@ pub struct WeightUpload {
     /// One a weight section.
     pub slices: Vec<Slice>,
     pub order: LoadOrder,
-    /// Memory held before anything was allocated.
+    /// Memory in use before anything was allocated.
     pub usage_before: MemoryUsage,
     /// One entry a heap of the device.
     pub allocated: Vec<HeapAllocation>,

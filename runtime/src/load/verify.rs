@@ -88,7 +88,7 @@ impl Verifier {
 
 /// The same of a section that lies in memory of this process.
 pub fn host_subtrees(section: &WeightSection<'_>, resident: &[u8]) -> Vec<[u8; 32]> {
-    parallel::map(section.pieces(), |piece| section.hash_piece_of(resident, piece)).concat()
+    parallel::map(section.chunks(), |chunk| section.hash_chunk_of(resident, chunk)).concat()
 }
 
 /// Compares weight slice `slice`, whose resident bytes have these hashes, with its section of the file.

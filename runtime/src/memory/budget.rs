@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_plan_for_a_card_asks_for_no_more_than_it_has() {
+    fn a_new_plan_for_a_card_needs_no_more_than_it_has() {
         let mut card = small_windows("a card", DeviceKind::Discrete);
         card.heaps = self::card().heaps[..2].to_vec();
         let plan = split(Some(48 * GIB), &[(GIB, Tier::Vram); 30]);

@@ -40,7 +40,7 @@ impl PagePools {
 pub struct PagesInUse(Arc<AtomicU32>);
 
 impl PagesInUse {
-    /// Pages held now.
+    /// Pages in use now.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }

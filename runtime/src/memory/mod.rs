@@ -15,7 +15,7 @@
 //! - `kv_pools`: layout of K and V regions in buffers
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
-//! - `usage`: memory held according to driver and kernel, compared with what was allocated
+//! - `usage`: memory in use according to driver and kernel, compared with what was allocated
 
 pub mod budget;
 pub mod buffers;

@@ -1,4 +1,4 @@
-//! Memory held according to the driver (VK_EXT_memory_budget, this process) and, on amdgpu, to the kernel (sysfs, all
+//! Memory in use according to the driver (VK_EXT_memory_budget, this process) and, on amdgpu, to the kernel (sysfs, all
 //! processes), and its audit: after loading, both are compared with what was allocated. This finds weights that were allocated
 //! and never became resident.
 
@@ -12,7 +12,7 @@ use crate::device::facts::{DeviceFacts, DeviceKind, Heap};
 use crate::error::LoadError;
 use crate::memory::budget::has_vram_budget;
 
-/// Memory held at one moment.
+/// Memory in use at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes that this process holds of each heap; empty: the driver does not report it.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_without_reports_says_so() {
+    fn an_audit_without_reports_is_marked() {
         let software = card(DeviceKind::Cpu);
         let none = MemoryUsage::read(&software, &software.heaps);
         let audit = none.audit(&none, &allocated(GIB, 0), &software, &plan(None)).unwrap();

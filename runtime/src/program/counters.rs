@@ -17,7 +17,7 @@ pub fn counters<'a>(
     for range in ranges {
         *workgroups.entry(range.dispatch).or_default() += range.workgroups.count() as u32;
     }
-    let is_counted = |dispatch: usize| orders.get(dispatch) == Some(&Order::Counted);
+    let is_counted = |dispatch: usize| orders.get(dispatch) == Some(&Order::CounterSync);
     let one = |(&dispatch, &count): (&usize, &u32)| {
         let before =
             dispatch.checked_sub(1).filter(|_| is_counted(dispatch)).and_then(|before| workgroups.get(&before));
@@ -35,7 +35,7 @@ mod tests {
     use crate::program::grid::split_grid;
     use crate::vk::workgroup_range::WorkgroupRange;
 
-    const ORDERS: [Order; 4] = [Order::Barrier, Order::Barrier, Order::Counted, Order::Counted];
+    const ORDERS: [Order; 4] = [Order::Barrier, Order::Barrier, Order::CounterSync, Order::CounterSync];
 
     fn range(dispatch: usize) -> DispatchRange {
         DispatchRange { dispatch, workgroups: WorkgroupRange::whole([dispatch as u32 + 2, 2, 1]) }

@@ -110,7 +110,7 @@ impl OpenCache {
         Ok(OpenCache { file, found, unread, in_driver: in_driver.map_err(in_words)? })
     }
 
-    /// Writes the cache unless the file held every pipeline already: drivers may return it in another order.
+    /// Writes the cache unless the file already has every pipeline: drivers may return it in another order.
     fn store(&self, held_all: bool) -> Result<Stored, String> {
         let data = self.in_driver.data().map_err(in_words)?;
         if data.len() <= HEADER_BYTES {

@@ -268,7 +268,7 @@ fn bind(
 /// A barrier instead of counter synchronisation gives the same results, and no overlap of dispatches, whose times are then their own.
 fn order(dispatch: &Dispatch, barriers: bool) -> Order {
     match dispatch.order {
-        Order::Counted if barriers => Order::Barrier,
+        Order::CounterSync if barriers => Order::Barrier,
         order => order,
     }
 }

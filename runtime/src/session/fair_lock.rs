@@ -32,7 +32,7 @@ impl<T> FairLock<T> {
         FairLock { value: Mutex::new(value), tickets, served: Condvar::new() }
     }
 
-    /// Waits until everyone who came before has unlocked.
+    /// Waits until all earlier callers have unlocked.
     pub fn lock(&self) -> FairGuard<'_, T> {
         let mut tickets = lock(&self.tickets);
         let mine = tickets.next;

@@ -59,7 +59,7 @@ impl Journal {
         self.steps.push(FedStep { program, n_tokens: tokens.len() as u32, rope_variant });
     }
 
-    /// Forgets tokens from `len_tokens` on. A step that loses some of its tokens gives the others what it gave them: no
+    /// Removes tokens from `len_tokens` on. A step that loses some of its tokens gives the others what it gave them: no
     /// row looks at a later one.
     pub fn truncate(&mut self, len_tokens: u32) {
         while self.len_tokens() > len_tokens {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_come_back_in_order_and_cut() {
+    fn steps_are_replayed_in_order_and_truncated() {
         let mut journal = Journal::new(8);
         journal.append(&[1, 2, 3], 7, 0);
         journal.append(&[4], 5, 0);

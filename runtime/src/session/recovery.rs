@@ -1,5 +1,5 @@
 //! Recovery from a lost device: the model is made resident again, sequences are computed again from their journals, and the
-//! work goes on with the same result. Only a submission that neither ends nor fails keeps the memory of its device: then there
+//! work continues with the same result. Only a submission that neither ends nor fails keeps the memory of its device: then there
 //! may be no memory for the model a second time, which is an error. A dispatch that gave up waiting for the one before it
 //! (`kernels/src/counter_sync.rs`) counts as a lost device, and from then on dispatches have barriers; also when a device is lost twice
 //! without a token between: a driver that resets a GPU may not wait until a dispatch has given up.

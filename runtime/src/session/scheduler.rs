@@ -8,7 +8,7 @@
 //!                             in a tick             in each step
 //! ```
 //!
-//! A session whose request has ended keeps its tokens: a prompt that begins like them goes on from there (prefix caching).
+//! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching).
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -48,7 +48,7 @@ pub struct Request<R> {
 /// Receives the tokens of a request. Its methods are called by [`Scheduler::tick`] between two steps, with nothing locked: they
 /// delay the next step, and may call everything.
 pub trait TokenReceiver {
-    /// The request has a session, which still held the first `cached_tokens` of its prompt.
+    /// The request has a session, whose cache has the first `cached_tokens` of its prompt.
     fn begin(&mut self, cached_tokens: u32);
 
     /// Receives the next token. `Break` ends the request; no method is called afterwards.
@@ -203,7 +203,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's pace promises in the
+    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the
     /// pause that they may wait.
     fn prefill_tokens(&self) -> usize {
         match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty()) {

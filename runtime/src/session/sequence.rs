@@ -7,7 +7,7 @@ use crate::step::engine::{Engine, Rows, Step};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 
-/// One sequence. Its journal says what belongs into the cache; its tables say where that lies in the cache of one engine.
+/// One sequence. Its journal lists what belongs into the cache; its tables have where that lies in the cache of one engine.
 pub struct Sequence {
     slot: u32,
     /// One a KV group.
@@ -68,8 +68,8 @@ impl Sequence {
         self.cache.as_ref().map(|cache| cache.generation)
     }
 
-    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
-    /// `generation` is the current engine's: tables of one that is lost forget nothing, because the journal makes the cache anew.
+    /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.
+    /// `generation` is the current engine's: tables of one that is lost are not cut, because the cache is computed again from the journal.
     pub fn forgotten(&self, len_tokens: u32, generation: u64) -> Option<u32> {
         let is_current =
             self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
@@ -77,7 +77,7 @@ impl Sequence {
         tables.iter().find(|table| !table.can_continue_at(len_tokens)).map(|table| table.kept_from())
     }
 
-    /// Forgets tokens from `len_tokens` on and gives their pages back. Waits for no step: one in flight that still reads or
+    /// Removes tokens from `len_tokens` on and gives their pages back. Waits for no step: one in flight that still reads or
     /// writes such a page ends before that of any other sequence.
     pub fn truncate(&mut self, len_tokens: u32) {
         match &self.cache {

@@ -19,7 +19,7 @@ use crate::vk::Failure;
 /// step, in the order in which they were requested; nothing else waits for a step. Dropped, it gives back its slot and its
 /// pages at once, also between two tokens of another session's [`Tokens`].
 ///
-/// A device that is lost is made ready again, as often as it takes a few tries, and the work goes on with the same tokens
+/// A device that is lost is made ready again, as often as it takes a few tries, and the work continues with the same tokens
 /// bit for bit: see [`crate::Model::take_recoveries`].
 pub struct Session {
     shared: Arc<Shared>,
@@ -142,7 +142,7 @@ impl Session {
         Tokens::new(&shared, self.stream_row(first, sampling), max_tokens)
     }
 
-    /// Forgets tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
+    /// Removes tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
     ///
     /// # Errors
     /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to.
@@ -157,7 +157,7 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets everything, so that equal seeds sample equal tokens again. Waits for no step.
+    /// Removes everything, so that equal seeds sample equal tokens again. Waits for no step.
     pub fn clear(&mut self) {
         self.sequence.truncate(0);
         self.restart_samples();
@@ -168,7 +168,7 @@ impl Session {
         self.sequence.restart_samples();
     }
 
-    /// How many of its tokens the sequence could keep to go on with `prompt`: those that are the same, and were fed with
+    /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with
     /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to.
     /// The prompt's last token is always fed, because its logits are wanted. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
@@ -204,7 +204,7 @@ impl Session {
         StreamRow { sequence: &mut self.sequence, cancel: self.cancel.as_ref(), token, sampling }
     }
 
-    /// The first token that a sliding window still holds, where that is too late to go on behind `len_tokens` of them.
+    /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.
     fn forgotten(&self, len_tokens: u32) -> Option<u32> {
         self.sequence.forgotten(len_tokens, self.shared.generation())
     }
@@ -257,8 +257,8 @@ impl Session {
     }
 }
 
-fn common_start(held: &[u32], prompt: &[u32]) -> u32 {
-    let common = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+fn common_start(cached: &[u32], prompt: &[u32]) -> u32 {
+    let common = cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
     common.min(prompt.len().saturating_sub(1)) as u32
 }
 

@@ -1,4 +1,4 @@
-//! What the handles and the sessions of one model share, and who waits for whom.
+//! What the handles and the sessions of one model share, and which calls wait for which.
 //!
 //! | lock | held | by |
 //! |---|---|---|
@@ -42,7 +42,7 @@ pub struct Shared {
     pub begun: Instant,
     /// Programs of its engine keep every buffer alive that they use.
     engine: FairLock<EngineSlot>,
-    /// Grows whenever an engine is lost: what a sequence's tables say is true for one generation.
+    /// Grows whenever an engine is lost: a sequence's tables are valid for one generation.
     generation: AtomicU64,
     /// The last is given out first.
     free_slots: Mutex<Vec<u32>>,

@@ -24,7 +24,7 @@ use crate::step::stop::Stop;
 
 /// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
 ///
-/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is asked
+/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is requested
 /// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
 /// model and on other sessions, from this thread and from others. Dropped, it waits for nothing. After an error it ends.
 pub struct Tokens<'s> {
@@ -114,7 +114,7 @@ impl<'s> Stream<'s> {
             return Ok(sampled);
         }
         persist(shared, sequences, Some(flight), |engine, sequences| {
-            // They may have ended meanwhile, because someone else needed the engine.
+            // They may have ended meanwhile, because another session needed the engine.
             if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
                 return Ok(sampled);
             }
@@ -187,11 +187,11 @@ impl RowsOfStream<'_> {
                 let program = self.push(engine, sequences)?;
                 // Steps behind this one find what it has left.
                 self.with_step(program, sequences, true, |step| engine.write(step))?;
-                let now = SubmittedSteps { program, turn: 0, n_steps: 1 };
+                let now = SubmittedSteps { program, step_slot: 0, n_steps: 1 };
                 let generation = sequences[0].generation().unwrap_or_default();
                 flight_now.restart(generation, sequences.iter().map(|sequence| sequence.samples()));
                 engine.in_flight = Some(flight.clone());
-                engine.begin(program, now.turn)?;
+                engine.begin(program, now.step_slot)?;
                 flight_now.push(now);
                 now
             }
@@ -221,23 +221,23 @@ impl RowsOfStream<'_> {
         // Tokens behind the newest that steps in flight append.
         let ahead = now.n_steps - 1;
         let Some(steps_to_submit) = steps_behind.checked_sub(ahead).filter(|&steps| steps > 0) else { return Ok(()) };
-        let (program, turn) = (decoder(engine, sequences, ahead)?, 1 - now.turn);
+        let (program, step_slot) = (decoder(engine, sequences, ahead)?, 1 - now.step_slot);
         let n_steps = match (engine.has_steps_together(program)?, &*sequences) {
             (true, [sequence]) => {
                 let (shapes, cached) = (&engine.programs.shapes, sequence.len_tokens() + ahead);
-                let most_seconds = self.shared.multistep_seconds();
-                steps_of_submission(shapes, cached, steps_to_submit, flight.step_seconds(), most_seconds)
+                let max_seconds = self.shared.multistep_seconds();
+                steps_of_submission(shapes, cached, steps_to_submit, flight.step_seconds(), max_seconds)
             }
             _ => 1,
         };
-        // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence goes on there, and
+        // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence continues there, and
         // a sliding window must not have given back what that position sees.
         sequences.iter_mut().for_each(|sequence| sequence.take_pages(ahead + n_steps, engine));
         match n_steps {
-            1 => engine.begin(program, turn)?,
-            _ => engine.begin_together(program, turn)?,
+            1 => engine.begin(program, step_slot)?,
+            _ => engine.begin_together(program, step_slot)?,
         }
-        flight.push(SubmittedSteps { program, turn, n_steps });
+        flight.push(SubmittedSteps { program, step_slot, n_steps });
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub fn measure(
     bound_seconds: f64,
     context_tokens: u32,
 ) -> Result<(), LoadError> {
-    let device = engine.lane.device().clone();
+    let device = engine.queue.device().clone();
     let tokens = vec![0; context_tokens.min(MAX_ROWS as u32) as usize];
     for (index, (program, cost_model)) in prepared.programs.iter().zip(cost_models).enumerate() {
         let all_bytes = program.weight_costs.iter().map(|cost| cost.bytes).sum();
@@ -48,7 +48,7 @@ pub fn measure(
         engine.write(&Step { program: index, rows: &rows, samplers: &samplers })?;
         // The first run raises the device's clocks.
         for _ in 0..2 {
-            engine.lane.run(std::slice::from_ref(&list))?;
+            engine.queue.run(std::slice::from_ref(&list))?;
         }
         match timer.seconds_between(0, 1) {
             Some(seconds) if seconds > 0.0 && bytes > 0 => {

@@ -16,7 +16,7 @@ impl CancelToken {
         CancelToken::default()
     }
 
-    /// Work under way ends with [`crate::RunError::Cancelled`] before its next submission to the device. Returns at once.
+    /// Running work ends with [`crate::RunError::Cancelled`] before its next submission to the device. Returns at once.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -25,7 +25,7 @@ use crate::vk::submission::SubmissionQueue;
 /// A model on its device, ready to run one step after another.
 pub struct Engine {
     /// Dropped first: it waits for what is submitted.
-    pub lane: SubmissionQueue,
+    pub queue: SubmissionQueue,
     /// Steps that were submitted and not read yet, with those who will.
     pub in_flight: Option<SharedFlight>,
     /// `None`: everything was there before the first step.
@@ -91,16 +91,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a program run on what the step buffer holds, behind the other turn's steps. While weights are on their way, each
+    /// Submits a program on what the step buffer holds, after the other slot's steps. While weights are being loaded, each
     /// submission waits for what it reads.
-    pub fn begin(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
+    pub fn begin(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
         match &self.loading {
             Some(loading) if !loading.state.is_complete()? => {
                 let waiting = &loading.programs[program];
                 let ready = |list: usize| Ok(loading.state.wait_for(waiting.chunks_needed[list])?);
-                self.lane.begin_when(turn, &waiting.slots[turn], ready)
+                self.queue.begin_when(step_slot, &waiting.slots[step_slot], ready)
             }
-            _ => Ok(self.lane.begin(turn, &self.programs.recorded[program].slots[turn].lists)?),
+            _ => Ok(self.queue.begin(step_slot, &self.programs.recorded[program].slots[step_slot].lists)?),
         }
     }
 
@@ -113,42 +113,42 @@ impl Engine {
                     loading.state.wait_for(streamed.chunks_needed[list])?;
                     Ok(!cancel.is_cancelled())
                 };
-                self.lane.run_while(&streamed.slots[0], ready)?
+                self.queue.run_while(&streamed.slots[0], ready)?
             }
             _ => {
                 let lists = &self.programs.recorded[program].slots[0].lists;
-                self.lane.run_while(lists, |_| Ok::<bool, Failure>(!cancel.is_cancelled()))?
+                self.queue.run_while(lists, |_| Ok::<bool, Failure>(!cancel.is_cancelled()))?
             }
         };
         if !all_ran {
             // Counters of dispatches that others were to wait for are not at 0.
-            self.lane.run(std::slice::from_ref(&self.clear_arena))?;
+            self.queue.run(std::slice::from_ref(&self.clear_arena))?;
             return Err(RunError::Cancelled.into());
         }
         Ok(())
     }
 
-    /// Whether one submission can have several steps of a program: not while weights are on their way.
+    /// Whether one submission can have several steps of a program: not while weights are being loaded.
     pub fn has_steps_together(&self, program: usize) -> Result<bool, Stop> {
         let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.state.is_complete())?;
         Ok(are_there && !self.programs.recorded[program].multistep_slots.is_empty())
     }
 
     /// As [`Engine::begin`], for several steps in one submission. The program has them.
-    pub fn begin_together(&mut self, program: usize, turn: usize) -> Result<(), Stop> {
-        Ok(self.lane.begin(turn, &self.programs.recorded[program].multistep_slots[turn].lists)?)
+    pub fn begin_together(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
+        Ok(self.queue.begin(step_slot, &self.programs.recorded[program].multistep_slots[step_slot].lists)?)
     }
 
-    /// Returns when these pieces of a program have the weights that they read.
-    pub fn wait_for_weights(&self, program: usize, pieces: &[DispatchRange]) -> Result<(), LoadError> {
+    /// Returns when the weights that these ranges of a program read are resident.
+    pub fn wait_for_weights(&self, program: usize, ranges: &[DispatchRange]) -> Result<(), LoadError> {
         let Some(loading) = &self.loading else { return Ok(()) };
-        let needed = pieces.iter().map(|piece| loading.chunks_needed[program][piece.dispatch]).max();
+        let needed = ranges.iter().map(|range| loading.chunks_needed[program][range.dispatch]).max();
         Ok(loading.state.wait_for(needed.unwrap_or(0))?)
     }
 
-    /// Waits for the turn's steps.
-    pub fn end(&mut self, turn: usize) -> Result<(), Failure> {
-        self.lane.end(turn)
+    /// Waits for the slot's steps.
+    pub fn end(&mut self, step_slot: usize) -> Result<(), Failure> {
+        self.queue.end(step_slot)
     }
 
     /// Waits for steps in flight unless they are `mine`, and keeps their samples for their stream. Afterwards the step buffer may
@@ -178,16 +178,16 @@ impl Engine {
     /// # Errors
     /// When the device fails. The samples before stay.
     pub fn end_first(&mut self, flight: &mut Flight, is_abandoned: bool) -> Result<(), Failure> {
-        let Some(SubmittedSteps { program, turn, n_steps }) = flight.pop() else { return Ok(()) };
-        self.end(turn)?;
-        flight.add_gpu_seconds(self.gpu_seconds(program, turn), n_steps);
+        let Some(SubmittedSteps { program, step_slot, n_steps }) = flight.pop() else { return Ok(()) };
+        self.end(step_slot)?;
+        flight.add_gpu_seconds(self.gpu_seconds(program, step_slot), n_steps);
         let n_read = if is_abandoned { 0 } else { n_steps };
         (0..n_read).try_for_each(|_| flight.keep(program, |row, number| self.sampled(row, number)))
     }
 
-    /// Seconds that the device spent in the turn's last submissions; `None`: it keeps no time.
-    pub fn gpu_seconds(&self, program: usize, turn: usize) -> Option<f64> {
-        self.programs.recorded[program].slots[turn].timer.as_ref()?.seconds_between(0, 1)
+    /// Seconds that the device spent in the slot's last submissions; `None`: it has no timestamps.
+    pub fn gpu_seconds(&self, program: usize, step_slot: usize) -> Option<f64> {
+        self.programs.recorded[program].slots[step_slot].timer.as_ref()?.seconds_between(0, 1)
     }
 
     /// The token that sampler `sampler` of a step that ended has sampled, as its sample of that number.
@@ -211,7 +211,7 @@ impl Engine {
         vocab_size: u32,
         logits: &mut Vec<f32>,
     ) -> Result<(), Failure> {
-        self.lane.run(&self.programs.recorded[program].read_logits)?;
+        self.queue.run(&self.programs.recorded[program].read_logits)?;
         self.views.readback.invalidate()?;
         let rows = self.views.readback.bytes().chunks_exact(4 * self.logits_stride as usize);
         for row in rows.take(n_rows as usize) {
@@ -221,9 +221,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps under way may have rows of the
+    /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps in flight may have rows of the
     /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
-    /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step under way may
+    /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step in flight may
     /// still read it, but a later writer runs behind a barrier after that step.
     pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
         let mut pools = self.pools.lock();
@@ -236,7 +236,7 @@ impl Engine {
         }
     }
 
-    /// Writes header, rows, samplers and histories. Nothing is under way.
+    /// Writes header, rows, samplers and histories. Nothing is in flight.
     pub fn write(&mut self, step: &Step<'_>) -> Result<(), Failure> {
         let n_rows: usize = step.rows.iter().map(|rows| rows.tokens.len()).sum();
         let header = StepHeader {

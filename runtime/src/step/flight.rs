@@ -37,11 +37,11 @@ pub struct Flight {
     step_seconds: Option<f64>,
 }
 
-/// Consecutive steps of one program, in one turn of the lane.
+/// Consecutive steps of one program, in one step slot of the queue.
 #[derive(Clone, Copy)]
 pub struct SubmittedSteps {
     pub program: usize,
-    pub turn: usize,
+    pub step_slot: usize,
     pub n_steps: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct EndedStep {
 }
 
 impl SharedFlight {
-    /// Whoever has the engine holds this while steps end, so that only who has the engine, too, calls it without a wait.
+    /// The owner of the engine locks this while steps end, so that only the owner calls it without a wait.
     pub fn lock(&self) -> MutexGuard<'_, Flight> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

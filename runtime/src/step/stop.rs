@@ -11,7 +11,7 @@ pub enum Stop {
     Device(Failure),
     /// Weights that steps were to wait for do not come.
     Loading(Arc<LoadError>),
-    /// Another try would end the same way.
+    /// Another try would end likewise.
     Caller(RunError),
 }
 

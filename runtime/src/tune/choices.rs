@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_or_broken_tuning_changes_nothing() {
+    fn a_tuning_for_another_artifact_or_damaged_changes_nothing() {
         let of = |key, shape, choice| Tuning { key, choices: BTreeMap::from([(shape, choice)]) };
         let two = StepShape { rows: 2, batch: true, from_tokens: 0 };
         for tuning in [

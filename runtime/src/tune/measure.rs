@@ -40,7 +40,7 @@ pub struct Effort {
     /// Cached tokens that a step of one row of each sequence attends to; fewer where so many take another program.
     pub depth_tokens: u32,
     /// Time after which a measurement begins no further round. The first round is always completed.
-    pub most_time: Option<Duration>,
+    pub max_time: Option<Duration>,
 }
 
 /// Called with the number of candidate rounds done and their total; a `Break` ends the measurement with [`RunError::Cancelled`].
@@ -257,7 +257,7 @@ impl MadeUpSteps<'_> {
         for number in 0..total {
             let program = number as usize % candidates;
             let begins_round = program == 0 && number > 0;
-            if begins_round && effort.most_time.is_some_and(|most| first_step.elapsed() >= most) {
+            if begins_round && effort.max_time.is_some_and(|most| first_step.elapsed() >= most) {
                 break;
             }
             let samplers = if engine.programs.shapes[program].samples { &samplers[..] } else { &[] };

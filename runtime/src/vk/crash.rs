@@ -1,5 +1,5 @@
 //! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe), and software devices
-//! when a file that they read is cut. The process cannot continue, but its last line can say why.
+//! when a file that they read is cut. The process cannot continue, but its last line can name the reason.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;

@@ -100,7 +100,7 @@ fn representations(
 
 /// Every format as a float: counters of a kernel stay far below 2⁵³. (A hash does not, and loses its low bits.)
 fn value(statistic: &vk::PipelineExecutableStatisticKHR<'_>) -> f64 {
-    // SAFETY: the format says which member the driver wrote.
+    // SAFETY: the format tag selects the member that the driver wrote.
     unsafe {
         match statistic.format {
             vk::PipelineExecutableStatisticFormatKHR::BOOL32 => f64::from(u8::from(statistic.value.b32 == vk::TRUE)),

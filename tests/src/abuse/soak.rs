@@ -1,4 +1,4 @@
-//! Load for as long as wanted: clients that know the answers, some that disconnect. Afterwards memory, descriptors and KV pages are what
+//! Load for as long as requested: clients that have the expected answers, some that disconnect. Afterwards memory, descriptors and KV pages are what
 //! they were before.
 
 use std::io::Read;
@@ -33,7 +33,7 @@ pub struct SoakOptions {
 pub struct Soak {
     /// Right answers, and what went wrong.
     pub row: Row,
-    /// Prompts whose answers depend on the size of the batch already before the soak, which says nothing about it: they are left out.
+    /// Prompts whose answers depend on the size of the batch already before the soak, which the soak does not cause: they are left out.
     pub unstable_prompts: usize,
     /// Before and after.
     pub figures: [Figures; 2],
@@ -197,7 +197,7 @@ fn answer(server: &Server, prompt: &str, tokens: u32) -> Result<String, String> 
     body["choices"][0]["text"].as_str().map(str::to_owned).ok_or(format!("{head}: {body}"))
 }
 
-/// Asks for more than anybody reads, and leaves after a few bytes.
+/// Requests more than it reads, and disconnects after a few bytes.
 fn disconnect(server: &Server, prompt: &str, number: u64) {
     let request = json!({"prompt": prompt, "temperature": 0, "stream": true}).to_string();
     let mut some = vec![0; 1 + number as usize * 37 % 1000];

@@ -52,7 +52,7 @@ fn dispatches(artifact: &[u8], sequences: u32) -> String {
         let order = match dispatch.order {
             Order::Free => ' ',
             Order::Barrier => '|',
-            Order::Counted => '>',
+            Order::CounterSync => '>',
         };
         let [x, y, z] = dispatch.workgroups;
         let (label, bytes) = (&dispatch.label, dispatch.weight_bytes);

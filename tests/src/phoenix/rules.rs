@@ -10,7 +10,7 @@ pub struct Expectation {
     name_parts: &'static [&'static str],
     /// The kernel is part of a program of so many rows.
     min_rows: u32,
-    most_rows: u32,
+    max_rows: u32,
     needs: Class,
 }
 
@@ -20,14 +20,14 @@ pub const EXPECTATIONS: [Expectation; 2] = [
         family: "decode matmuls of INT4",
         name_parts: &["matmul", "int4"],
         min_rows: 1,
-        most_rows: 8,
+        max_rows: 8,
         needs: Class::PackedDot,
     },
     Expectation {
         family: "prefill matmuls of INT4",
         name_parts: &["int4"],
         min_rows: 16,
-        most_rows: 512,
+        max_rows: 512,
         needs: Class::Matrix,
     },
 ];
@@ -62,7 +62,7 @@ pub fn broken(model: &str, kernels: &[Kernel]) -> Vec<String> {
 impl Expectation {
     fn is_for(&self, kernel: &Kernel) -> bool {
         self.name_parts.iter().all(|part| kernel.name.contains(part))
-            && kernel.rows.iter().any(|rows| (self.min_rows..=self.most_rows).contains(rows))
+            && kernel.rows.iter().any(|rows| (self.min_rows..=self.max_rows).contains(rows))
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_held_to_their_instructions() {
+    fn kernel_families_have_their_instructions() {
         let found = broken("a model", &[kernel(1, &[], 0.0, ""), kernel(512, &[], 0.0, "")]);
         assert!(
             found[0].contains("decode matmuls of INT4") && found[1].contains("prefill matmuls of INT4"),

@@ -45,7 +45,7 @@ impl Config {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let root: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let text_part = root.get("text_config").unwrap_or(&root);
-        // A multimodal config may say this beside its text part only.
+        // A multimodal config may have this beside its text part only.
         let tied = text_part["tie_word_embeddings"].as_bool().or(root["tie_word_embeddings"].as_bool());
         Self::new(text_part, tied)
     }
@@ -56,7 +56,7 @@ impl Config {
         let gemma3 = gemma && family != "gemma2";
         assert!(
             gemma || matches!(family, "llama" | "mistral" | "qwen2" | "qwen3" | "phi3" | "smollm3"),
-            "model_type is {family}, which the reference does not know"
+            "model_type is {family}, which the reference does not support"
         );
         let hidden = required(json, "hidden_size");
         // A sparse config relies on its family's defaults; only Gemma's are relied on in practice.
@@ -93,12 +93,12 @@ impl Config {
 }
 
 fn activation(json: &Value, gemma: bool) -> Activation {
-    // Gemma reads only `hidden_activation`; its older files say `hidden_act` too, not always the same.
+    // Gemma reads only `hidden_activation`; its older files have `hidden_act` too, not always the same.
     let name = if gemma { json["hidden_activation"].as_str() } else { json["hidden_act"].as_str() };
     match name.unwrap_or(if gemma { "gelu_pytorch_tanh" } else { "silu" }) {
         "silu" => Activation::Silu,
         "gelu_pytorch_tanh" => Activation::GeluTanh,
-        other => panic!("activation is {other}, which the reference does not know"),
+        other => panic!("activation is {other}, which the reference does not support"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rotary positions: how fast each pair of a head's dimensions turns, for every kind of context scaling.
+//! Rotary positions: the frequency of each pair of a head's dimensions, for every kind of context scaling.
 
 use std::f64::consts::TAU;
 
@@ -9,7 +9,7 @@ use super::config::number;
 /// Frequencies in radians per position, one for each rotated pair of dimensions.
 pub struct Rope {
     frequencies: Vec<f64>,
-    /// LongRoPE turns with other frequencies as soon as a sequence has more tokens than this.
+    /// LongRoPE uses other frequencies as soon as a sequence has more tokens than this.
     longer_than: Option<(usize, Vec<f64>)>,
     /// What cosine and sine are multiplied with.
     magnitude: f64,
@@ -66,7 +66,7 @@ impl Rope {
                     magnitude: number(parameters, "attention_factor").unwrap_or(magnitude),
                 }
             }
-            other => panic!("rope_type is {other}, which the reference does not know"),
+            other => panic!("rope_type is {other}, which the reference does not support"),
         }
     }
 

@@ -134,7 +134,7 @@ fn each_command_answers() {
     // A path is a message, and so is a block of lines.
     assert!(!chat.line("/usr/bin is what?").contains("unknown command"));
     chat.line("\"\"\"One\r\rtwo\"\"\"");
-    assert!(chat.line("/save islands").contains("/load islands goes on with it"));
+    assert!(chat.line("/save islands").contains("/load islands continues it"));
     assert_eq!(chat.line("/clear"), "new conversation");
     assert_eq!(chat.line("/system"), "no system message");
     assert_eq!(chat.line("/load"), "islands");
@@ -205,7 +205,7 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
 }
 
 #[test]
-fn a_full_context_is_said_once_with_the_way_out() {
+fn a_full_context_is_reported_once_with_the_remedy() {
     let state = tempfile::tempdir().unwrap();
     let mut chat = Typed::start(state.path(), &["-c", "128", "-n", "30"]);
     let question = "What happened on the island after the storm?";

@@ -99,11 +99,11 @@ fn before() -> impl Strategy<Value = usize> {
 fn attention_through_the_paged_cache() {
     for target in targets() {
         for splits in [1, 4, 9] {
-            let most_rows = if splits == 1 { 16 } else { 8 };
-            let cases = (choices(), caches(), 1..200usize, 1..=most_rows);
+            let max_rows = if splits == 1 { 16 } else { 8 };
+            let cases = (choices(), caches(), 1..200usize, 1..=max_rows);
             let cases = cases.prop_map(|(choices, cache, n_before, n_rows)| {
                 let case = Case::of(&target, cache, splits, false, &choices);
-                Case { n_before, n_rows, rows: most_rows, ..case }
+                Case { n_before, n_rows, rows: max_rows, ..case }
             });
             let name = format!("attention in {splits} splits, {}", target.name);
             check_cases(&name, if splits == 1 { 2 } else { 1 }, &cases, |case, rng| case.check(&target, rng));

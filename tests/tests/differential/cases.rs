@@ -9,8 +9,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 /// Each try loads a model of one kernel.
-const MOST_TRIES_TO_SHRINK: u32 = 200;
-const MOST_MS_TO_SHRINK: u32 = 60_000;
+const MAX_TRIES_TO_SHRINK: u32 = 200;
+const MAX_MS_TO_SHRINK: u32 = 60_000;
 
 /// Generates `count` cases and runs `check` on each, with a generator for its data; `name` seeds both.
 ///
@@ -27,8 +27,8 @@ pub fn check_cases<T: Debug>(
     let config = Config {
         cases: count * times,
         failure_persistence: None,
-        max_shrink_iters: MOST_TRIES_TO_SHRINK,
-        max_shrink_time: MOST_MS_TO_SHRINK,
+        max_shrink_iters: MAX_TRIES_TO_SHRINK,
+        max_shrink_time: MAX_MS_TO_SHRINK,
         ..Config::default()
     };
     let seed = TestRng::from_seed(RngAlgorithm::ChaCha, blake3::hash(format!("{name}, {times}").as_bytes()).as_bytes());

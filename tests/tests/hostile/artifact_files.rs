@@ -97,7 +97,7 @@ fn reading_refuses_what_parsing_refuses() {
 }
 
 #[test]
-fn a_cut_artifact_says_how_much_is_missing() {
+fn a_cut_artifact_is_an_error_with_the_missing_bytes() {
     let whole = sound_artifact().len();
     let table_end = HEADER_BYTES + decode_header(sound_artifact()).unwrap().len() * ENTRY_BYTES;
     let (kernels, _) = section_of(sound_artifact(), SectionKind::Kernels);

@@ -151,7 +151,7 @@ fn a_folder_with_one_gguf_is_compiled() {
 
 /// The summary is short, and ends with the command to type next; what is missing for a chat is said before the work.
 #[test]
-fn a_compile_says_what_it_made_in_ten_lines() {
+fn a_compile_prints_a_summary_of_ten_lines() {
     let folder = tempfile::tempdir().unwrap();
     let compile = |model: &Path, more: &[&str]| {
         let mut command = program("unicorn-compile");

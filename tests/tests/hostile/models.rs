@@ -76,7 +76,7 @@ fn a_tensor_of_another_shape_is_named_with_both_shapes() {
 }
 
 #[test]
-fn a_tensor_that_belongs_to_nothing_is_named() {
+fn an_unused_tensor_is_named() {
     let rename = |parts: &mut Parts| {
         let stray =
             NamedTensor { name: "model.layers.0.mlp.experts.weight".into(), shape: vec![1], values: vec![bf16::ONE] };

@@ -47,7 +47,7 @@ fn last_store(words: &[u32]) -> usize {
 }
 
 #[test]
-fn each_broken_rule_is_named_with_its_word() {
+fn each_broken_rule_is_reported_with_its_name() {
     type Change = fn(&mut Vec<u32>);
     let cases: [(&str, Change); 21] = [
         ("SPIR-V 1.3", |words| words[1] = 0x0001_0600),
@@ -67,7 +67,7 @@ fn each_broken_rule_is_named_with_its_word() {
             let at = first(words, op::ENTRY_POINT);
             words[at + 3] = u32::from_le_bytes(*b"mine");
         }),
-        ("as many invocations as its record says", |words| {
+        ("as many invocations as in its record", |words| {
             let at = first(words, op::EXECUTION_MODE);
             words[at + 3] += 1;
         }),
@@ -164,7 +164,7 @@ fn three_changed_words_are_refused_or_are_another_kernel() {
     }
     println!("{refused} refused, {accepted} accepted");
     assert!(refused >= CASES * 9 / 10, "{refused} of {CASES} refused");
-    assert_eq!(validation_messages(), 0, "the validation layer complained");
+    assert_eq!(validation_messages(), 0, "the validation layer reported messages");
 }
 
 const CASES: usize = 200;

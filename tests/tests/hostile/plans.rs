@@ -17,7 +17,7 @@ fn a_mutated_plan_is_refused_or_runs() {
         }
     }
     assert!(refused > 10 && ran > 2, "{refused} refused, {ran} ran");
-    assert_eq!(validation_messages(), 0, "the validation layer complained");
+    assert_eq!(validation_messages(), 0, "the validation layer reported messages");
 }
 
 #[track_caller]

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_several_pictures_is_drawn_once() {
+    fn a_line_of_several_frames_is_drawn_once() {
         let frame =
             |lines: &[&str], seconds| Frame { lines: lines.iter().map(|&line| line.to_owned()).collect(), seconds };
         let svg = draw(&[frame(&["a < b", ""], 1.0), frame(&["a < b", "c"], 3.0)], 80, 2);

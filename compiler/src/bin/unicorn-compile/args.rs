@@ -47,13 +47,13 @@ pub struct Args {
     /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
-    /// Only say where every byte would live; reads no weights, and writes nothing unless -o is given.
+    /// Only print where every byte would be placed; reads no weights, and writes nothing unless -o is given.
     #[arg(long, conflicts_with = "export_dequantized")]
     pub plan_only: bool,
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     pub no_fuse: bool,
-    /// Leave out the other ways to run each kernel, from which unicorn-run tune chooses.
+    /// Leave out the alternatives of each kernel, from which unicorn-run tune chooses.
     #[arg(long)]
     pub no_alternatives: bool,
     /// Text forms to write beside the output, separated by commas; printed if there is no output.

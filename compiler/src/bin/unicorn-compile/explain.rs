@@ -1,4 +1,4 @@
-//! Errors for people: the library's words, and what to type next, which it does not know.
+//! Errors on the terminal: the library's message, and what to type next, which only the program can name.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use unicorn_artifact::amount;
 use unicorn_artifact::printable::{printable, printable_lines};
 use unicorn_compiler::{CompileError, FormatPolicy, NotAModel, Remedy};
 
-/// The message, without a leading `error:`. Only lists of ways out have several lines.
+/// The message, without a leading `error:`. Only lists of remedies have several lines.
 pub fn explain(error: &CompileError) -> String {
     let message = match error {
         CompileError::DoesNotFit { what, .. } => printable_lines(what),

@@ -105,7 +105,7 @@ fn file_bytes(path: &str) -> Option<u64> {
     std::fs::metadata(path).ok().filter(|found| found.is_file()).map(|found| found.len())
 }
 
-/// Memory that cannot be had makes the standard library say so and abort. From now on that ends the process as any error
+/// When memory runs out, the standard library prints that and aborts. From now on that ends the process as any error
 /// does: with status 1 and no core.
 pub fn fail_when_memory_runs_out() {
     // Without a handler the same line is there, with another status.
@@ -130,8 +130,8 @@ fn tell(line: Arguments) {
 /// What shells add to a signal's number for the status of a process that it ended.
 const SIGNALLED: i32 = 128;
 
-/// Signals that whoever started us wants ignored, as `nohup` does with the closing of the terminal: a bit each, the first
-/// for signal 1. None, where the kernel does not tell.
+/// Signals that the parent process ignores, as `nohup` does with the closing of the terminal: a bit each, the first
+/// for signal 1. None, where the kernel does not report them.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -13,7 +13,7 @@ use crate::interrupt::Partial;
 /// Shows stages on stderr. An interrupt ends the process and what it had half written.
 pub struct Bars {
     quiet: bool,
-    /// Whether a model without a tokenizer is worth a word.
+    /// Whether a model without a tokenizer is worth a note.
     pub expects_text: bool,
     bar: Option<ProgressBar>,
     partial: Partial,

@@ -44,7 +44,7 @@ impl Architecture {
         })
     }
 
-    /// As `general.architecture` says it; also the prefix of the architecture's keys.
+    /// The value of `general.architecture`; also the prefix of the architecture's keys.
     pub fn name(self) -> &'static str {
         ARCHITECTURES.iter().find(|(_, architecture)| *architecture == self).expect("every architecture is listed").0
     }
@@ -195,7 +195,7 @@ impl Sizes {
     fn read(keys: &Keys) -> Result<Sizes> {
         let hidden = keys.required_size("embedding_length")?;
         let layers = keys.required_size("block_count")?;
-        // A layer has tensors of its own: this bounds what a lying count can make us build.
+        // A layer has tensors of its own: this bounds what a wrong count makes the reader allocate.
         if layers > keys.gguf.tensors.len() {
             let (key, tensors) = (keys.name("block_count"), keys.gguf.tensors.len());
             return Err(keys.gguf.malformed(format!("{key} is {layers}, more than the file's {tensors} tensors")));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{CompileError, Result};
 
-/// Reads little-endian values one after the other; each read says what it reads, for the error when the file is cut.
+/// Reads little-endian values one after the other; each read names what it reads, for the error when the file is cut.
 #[derive(Clone)]
 pub struct Cursor<'a> {
     path: &'a Path,

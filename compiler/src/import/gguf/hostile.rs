@@ -10,7 +10,7 @@ fn parse_bytes(bytes: &[u8]) -> Result<ParsedGguf> {
     parse(Path::new("model.gguf"), bytes)
 }
 
-/// Changes a good file and checks that the error says `expected`.
+/// Changes a good file and checks that the error contains `expected`.
 #[track_caller]
 fn refused(expected: &str, change: impl FnOnce(&mut TestFile)) {
     let mut file = TestFile::model("llama");

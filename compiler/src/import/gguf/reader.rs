@@ -149,7 +149,7 @@ impl<'a> Gguf<'a> {
         match version {
             2 | 3 => Ok(()),
             1 => Err(self.unsupported_version("version 1", "expected 2 or 3; convert the model again")),
-            // A small number with its bytes the other way round.
+            // A small number with its bytes in the reverse order.
             _ if version.swap_bytes() <= 3 => {
                 Err(self.unsupported_version("big-endian file", "expected little-endian; convert the model for it"))
             }

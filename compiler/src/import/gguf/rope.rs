@@ -1,6 +1,6 @@
 //! The rotary embedding's part of config.json.
 //!
-//! GGUF says it in keys (`rope.scaling.*`) and in tensors of divisors, one per frequency: `rope_freqs.weight` is what
+//! GGUF has it in keys (`rope.scaling.*`) and in tensors of divisors, one per frequency: `rope_freqs.weight` is what
 //! Llama 3's scaling comes to, `rope_factors_{short,long}.weight` are LongRoPE's. transformers divides frequencies one
 //! by one only under the name `longrope`, so Llama 3's divisors are written as that, with the same list twice.
 

@@ -43,7 +43,7 @@ pub fn parts(path: &Path) -> Result<Vec<PathBuf>> {
 /// Takes all parts apart and puts them together: the metadata of the first, and the tensors of all.
 ///
 /// # Errors
-/// As of [`Gguf::read`] for each; when a part is not where its name says, and when two hold the same tensor.
+/// As of [`Gguf::read`] for each; when a part is not the one in its name, and when two hold the same tensor.
 pub fn read<'a>(parts: &[(&'a Path, &'a [u8])]) -> Result<Gguf<'a>> {
     let [(path, bytes), others @ ..] = parts else { unreachable!("a model has a file") };
     let mut whole = Gguf::read(path, bytes)?;
@@ -59,7 +59,7 @@ pub fn read<'a>(parts: &[(&'a Path, &'a [u8])]) -> Result<Gguf<'a>> {
 fn check_number(gguf: &Gguf, index: usize, count: usize) -> Result<()> {
     let (found_index, found_count) =
         (gguf.unsigned("split.no")?.unwrap_or(0), gguf.unsigned("split.count")?.unwrap_or(1));
-    // Older files of a single part say 0 of 0.
+    // Older files of a single part have 0 of 0.
     if (found_index, found_count.max(1)) == (index, count) {
         return Ok(());
     }
@@ -69,7 +69,7 @@ fn check_number(gguf: &Gguf, index: usize, count: usize) -> Result<()> {
             "file is {found} of a model, expected the name NAME-{:05}-of-{found_count:05}.gguf",
             found_index + 1
         ),
-        _ => format!("file is {found}, expected part {} of {count}, as its name says", index + 1),
+        _ => format!("file is {found}, expected part {} of {count}, as in its name", index + 1),
     }))
 }
 
@@ -129,7 +129,7 @@ mod tests {
             refusal(&alone).ends_with("file is part 2 of 3 of a model, expected the name NAME-00002-of-00003.gguf")
         );
         std::fs::copy(&second, &third).unwrap();
-        assert!(refusal(&first).ends_with("file is part 2 of 3, expected part 3 of 3, as its name says"));
+        assert!(refusal(&first).ends_with("file is part 2 of 3, expected part 3 of 3, as in its name"));
         std::fs::remove_file(&second).unwrap();
         let message = refusal(&third);
         assert!(

@@ -151,7 +151,7 @@ fn account_for_the_rest(
         if !VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             return Err(CompileError::Unsupported {
                 what: format!("tensor {name}"),
-                detail: format!("a {} model has no use for it that we know", architecture.name()),
+                detail: format!("this compiler has no use for it in a {} model", architecture.name()),
             });
         }
         skipped.tensors += 1;

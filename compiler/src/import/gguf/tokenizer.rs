@@ -12,10 +12,10 @@ mod pre_tokenizer;
 mod sentencepiece;
 mod vocabulary;
 
-/// Reads `tokenizer.*`. A file that says it has no tokenizer (`no_vocab`, `none`), or says nothing, gives an empty one.
+/// Reads `tokenizer.*`. A file with `no_vocab`, `none` or no such key gives an empty one.
 ///
 /// # Errors
-/// For kinds of tokenizers and pre-tokenizers that we do not know, and for lists that contradict each other.
+/// For kinds of tokenizers and pre-tokenizers that are not supported, and for lists that contradict each other.
 pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
     let model_key = "tokenizer.ggml.model";
     let model = match gguf.string(model_key)? {
@@ -102,7 +102,7 @@ fn bos_template(token: &str, id: u32) -> Json {
     })
 }
 
-/// The end-of-text tokens of the metadata, then control tokens whose text says the same: many files name only one of
+/// The end-of-text tokens of the metadata, then control tokens with such a text: many files name only one of
 /// the two that a chat model may end with, and llama.cpp stops at these as well.
 fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result<Vec<u32>> {
     const END_TEXTS: [&str; 9] = [
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_it_has_none_gives_none() {
+    fn a_file_without_a_tokenizer_gives_none() {
         let mut file = TestFile::model("llama");
         file.set("tokenizer.ggml.model", TestValue::String("no_vocab"));
         let files = parsed(&file);

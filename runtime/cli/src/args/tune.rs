@@ -12,10 +12,10 @@ pub struct TuneArgs {
     /// Artifact, GGUF file or Hugging Face folder; the winners go to ARTIFACT.tune.json
     #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
-    /// Times that every candidate gets its turn [default: 5, with --quick 2]
+    /// Rounds, in each of which every candidate is measured [default: 5, with --quick 2]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// Most steps of a turn, which ends after 0.3 s; medians of all steps are compared
+    /// Most steps of a candidate in a round, which end after 0.3 s; medians of all steps are compared
     #[arg(short = 'n', long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub steps: u32,
     /// Cached tokens during the decode measurements

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_as_good_as_nothing() {
+    fn a_damaged_tuning_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let artifact = folder.path().join("model.unicorn");
         let path = file().write(&artifact).unwrap();

@@ -108,7 +108,7 @@ fn compile_into(
 /// Refuses to begin where the file system has too little space for the weights.
 fn check_space(output: &Path, needed_bytes: u64) -> Result<(), CliError> {
     let folder = output.parent().unwrap_or(Path::new("."));
-    // Where the file system does not say, the write will.
+    // Where the file system does not report it, the write does.
     let Ok(found) = statvfs(folder) else { return Ok(()) };
     let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
     if free_bytes < needed_bytes {

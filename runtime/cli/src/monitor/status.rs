@@ -226,7 +226,7 @@ pub mod tests {
     }
 
     #[test]
-    fn without_the_variable_there_is_a_fallback_that_says_so() {
+    fn without_the_variable_there_is_a_fallback_with_a_note() {
         let folder = tempfile::tempdir().unwrap();
         let [systemd, temporary] = ["run", "tmp"].map(|name| folder.path().join(name));
         let found = |variable: Option<&str>| location_of(variable.map(OsString::from), user(), &systemd, &temporary);

@@ -31,7 +31,7 @@ impl TextOutput {
         match &mut self.wrapper {
             None => self.put(piece),
             Some(wrapper) => {
-                // Asked for each piece: the window may have another size by now.
+                // Read for each piece: the window may have another size by now.
                 let columns = terminal::size().map_or(usize::MAX, |(columns, _)| columns.into());
                 // Narrower than this, wrapping at words makes text harder to read.
                 let columns = if columns < 20 || !self.breaks_lines { usize::MAX } else { columns };

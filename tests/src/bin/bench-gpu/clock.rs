@@ -12,7 +12,7 @@ use crate::options::Options;
 pub struct Clock {
     end: Instant,
     limit: Duration,
-    /// What commands say lies here until they have ended.
+    /// Output of commands lies here until they have ended.
     output: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl Clock {
     /// Runs `command` and gives what it printed.
     ///
     /// # Errors
-    /// In words, when it does not start, does not end in time, or ends badly; with the end of what it had to say.
+    /// In words, when it does not start, does not end in time, or ends badly; with the end of its output.
     pub fn run(&self, command: &mut Command) -> Result<String, String> {
         let begin = Instant::now();
         let limit = self.limit.min(self.end.saturating_duration_since(begin));

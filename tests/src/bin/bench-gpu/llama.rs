@@ -40,7 +40,7 @@ fn llama_bench(llama: &Path) -> Command {
         search.push(":");
         search.push(more);
     }
-    // The driver's own libraries are the system's; a foreign loader does not know where those are.
+    // The driver's own libraries are the system's; a foreign loader does not find them.
     search.push(":/usr/lib/x86_64-linux-gnu:/lib/x86_64-linux-gnu:/usr/lib64");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(search).arg(llama.join("llama-bench"));

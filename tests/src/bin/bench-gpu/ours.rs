@@ -29,7 +29,7 @@ pub fn measure(options: &Options, clock: &Clock, shape: &str, report: &mut Repor
         if let Some(device) = &options.device {
             bench.args(["--device", device]);
         }
-        // A batch that does not fit says nothing about the rest.
+        // If one batch does not fit, smaller ones may.
         if let Err(problem) = clock.run(&mut bench).and_then(|text| add(report, shape, &text)) {
             report.problem(shape, "ours", problem);
         }

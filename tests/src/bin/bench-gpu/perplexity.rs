@@ -33,7 +33,7 @@ struct Expected {
     prompt: String,
     generated_tokens: u32,
     /// Of what is generated: llvmpipe has 2.9, and text that the model does not expect 40 and more.
-    greatest_greedy_perplexity: f64,
+    max_greedy_perplexity: f64,
 }
 
 /// What was found, for one device and the target that its kernels were made for.
@@ -83,7 +83,7 @@ pub fn measure(options: &Options, clock: &Clock) -> Result<Perplexity, String> {
         found,
         found_greedy,
         // Written so that what is no number fails.
-        passed: off <= expected.tolerance && found_greedy <= expected.greatest_greedy_perplexity,
+        passed: off <= expected.tolerance && found_greedy <= expected.max_greedy_perplexity,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{CompileError, Result};
 
-/// One way to cut.
+/// One rule by which text is split.
 pub struct PreTokenizer {
     /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
@@ -12,7 +12,7 @@ pub struct PreTokenizer {
     pub composes_unicode: bool,
     /// A word that is a token is that token, whatever merging would give.
     pub takes_known_words_whole: bool,
-    /// Whether BOS is added when the file does not say.
+    /// Whether BOS is added where the file is silent.
     pub adds_bos: bool,
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     /// The words of each kind, found to be llama.cpp's by comparing token ids on several hundred texts.
     #[test]
-    fn each_kind_cuts_its_own_way() {
+    fn each_kind_splits_by_its_own_rule() {
         let text = "I'LL don't pay12345 £1!\n\n  helloWorld";
         for (name, expected) in [
             ("gpt-2", &["I", "'", "LL", " don", "'t", " pay", "12345", " £", "1", "!", "\n\n ", " helloWorld"][..]),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_without_a_token_become_bytes_and_come_back() {
+    fn characters_without_a_token_become_bytes_and_decode_again() {
         let tokenizer = tokenizer_of(&file());
         assert_eq!(encode(&tokenizer, "aé\n"), ["▁a", "<0xC3>", "<0xA9>", "<0x0A>"]);
         assert_eq!(tokenizer.decode(&[12, 3, 4, 5], false).unwrap(), "aé\n");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bos_is_added_unless_the_file_says_otherwise() {
+    fn bos_is_added_unless_the_file_disables_it() {
         let mut file = file();
         let files = parsed(&file);
         assert_eq!((files.add_bos, files.bos_id, files.bos_token.as_deref()), (true, Some(1), Some("<s>")));

@@ -8,7 +8,7 @@ use crate::args::BenchArgs;
 pub enum Case {
     /// All tokens at once into an empty cache, up to the first sampled token.
     Prefill { tokens: u32 },
-    /// One sequence goes on after `depth` tokens.
+    /// One sequence continues after `depth` tokens.
     Decode { depth: u32 },
     /// So many sequences at once, each from an empty cache.
     Batch { sequences: u32 },
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depth_beyond_the_model_is_clipped_and_said() {
+    fn a_depth_beyond_the_model_is_clipped_with_a_note() {
         let Cases { groups, notes } = Cases::new(&args("--depth 0,8192,32768 -n 100 -r 2"), 8192);
         let max_depth = 8192 - 200 - WARM_UP_STEPS;
         assert_eq!(groups[0].cases[1..], [Case::Decode { depth: 0 }, Case::Decode { depth: max_depth }]);

@@ -7,7 +7,7 @@ use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
 
 /// Steps of a run without the clock: first ones pay for caches that later ones find warm.
 pub const WARM_UP_STEPS: u32 = 4;
-/// Runs without the clock go on for so long: a device that had nothing to do, be it for a second while kernels were compiled,
+/// Unmeasured runs take so long: a device that had nothing to do, be it for a second while kernels were compiled,
 /// takes its time to raise its frequency.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -60,7 +60,7 @@ impl Bench<'_> {
         self.repeat(run)
     }
 
-    /// A run begins at `depth` where the cache can go back to it, else (a window forgets) where the one before ended.
+    /// A run begins at `depth` where the cache can be cut back to it, else (sliding windows keep no older pages) where the one before ended.
     fn decode(&self, depth: u32) -> Result<Measured, RunError> {
         let mut session = self.model.session()?;
         session.feed(&self.tokens(depth))?;

@@ -37,7 +37,7 @@ pub fn svg(report: &BenchReport) -> Result<String, CliError> {
         points.sort_by_key(|point| point.x);
         points
     };
-    // A floor from bandwidth alone says little of many sequences, whose steps are bound by arithmetic.
+    // A floor from bandwidth alone is no bound for many sequences, whose steps are bound by arithmetic.
     let together = of("batch", |case| case.sequences).into_iter().map(|point| Point { floor: None, ..point }).collect();
     let charts = [
         Chart { title: "Decode of one sequence", x: "cached tokens", points: of("decode", |case| case.depth_tokens) },
@@ -46,8 +46,8 @@ pub fn svg(report: &BenchReport) -> Result<String, CliError> {
     ];
     // One length of prompts is no curve: it is drawn where there is nothing else.
     let only_prefill = charts[..2].iter().all(|chart| chart.points.is_empty());
-    let least_points = |chart: &Chart| if chart.title == "Prefill" && !only_prefill { 2 } else { 1 };
-    let charts: Vec<Chart> = charts.into_iter().filter(|chart| chart.points.len() >= least_points(chart)).collect();
+    let min_points = |chart: &Chart| if chart.title == "Prefill" && !only_prefill { 2 } else { 1 };
+    let charts: Vec<Chart> = charts.into_iter().filter(|chart| chart.points.len() >= min_points(chart)).collect();
     if charts.is_empty() {
         return Err(CliError::new("chart has nothing to draw: -p 0 without --depth or -s measures nothing"));
     }

@@ -134,12 +134,12 @@ impl BenchReport {
             Some(first) => first.read_bandwidth_gb_per_s,
             None => read_bandwidth_gb_per_s(model),
         };
-        let pace = |wanted: fn(&Case) -> bool| {
-            let first = measured.iter().find(|(case, _)| wanted(case));
+        let rate_of = |is_meant: fn(&Case) -> bool| {
+            let first = measured.iter().find(|(case, _)| is_meant(case));
             first.map_or(Throughput::default(), |(_, it)| Throughput { tokens: it.tokens, elapsed: it.wall })
         };
-        let prefill = pace(|case| matches!(case, Case::Prefill { .. }));
-        let decode = pace(|case| matches!(case, Case::Decode { .. }));
+        let prefill = rate_of(|case| matches!(case, Case::Prefill { .. }));
+        let decode = rate_of(|case| matches!(case, Case::Decode { .. }));
         self.first.get_or_insert_with(|| RunStatistics::of(load.load.clone(), bandwidth, prefill, decode));
         self.cases
             .extend(measured.iter().map(|(case, measured)| CaseStatistics::new(*case, measured, model, bandwidth)));
@@ -203,8 +203,8 @@ mod tests {
         let mut report = BenchReport::new(3);
         report.loads.push(LoadedFor { sequences: 1, context_tokens: 9, load: load_statistics() });
         report.cases = vec![case(Case::Prefill { tokens: 10 }, 10), case(Case::Decode { depth: 0 }, 10)];
-        let pace = Throughput { tokens: 10, elapsed: Duration::from_secs(2) };
-        report.first = Some(RunStatistics::of(load_statistics(), None, Throughput::default(), pace));
+        let throughput = Throughput { tokens: 10, elapsed: Duration::from_secs(2) };
+        report.first = Some(RunStatistics::of(load_statistics(), None, Throughput::default(), throughput));
         let json = serde_json::to_value(&report).unwrap();
         let keys = |index: usize| json["cases"][index].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(0), keys(1));

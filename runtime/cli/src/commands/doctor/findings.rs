@@ -30,7 +30,7 @@ pub enum Verdict {
 
 const AMD: u32 = 0x1002;
 /// amdgpu takes the ring of a submission that runs longer for hung; ours are a tenth of this.
-const LEAST_LOCKUP_MS: u64 = 1000;
+const MIN_LOCKUP_MS: u64 = 1000;
 /// Part of the memory that the GPU of an APU should reach: weights are most of what runs on such a machine.
 const GPU_SHARE: f64 = 0.75;
 const PAGE_BYTES: u64 = 4096;
@@ -187,9 +187,9 @@ fn memory(gpu: &Gpu, machine: &Machine, devices: &[DeviceFacts]) -> Vec<Finding>
 }
 
 fn compute_resets(gpu: &Gpu) -> Option<Finding> {
-    let ways = gpu.compute_resets.as_deref()?;
+    let resets = gpu.compute_resets.as_deref()?;
     let what = format!("{} resets", gpu.card);
-    Some(Finding::good(what, ways, "queue: one that hangs is reset without the others"))
+    Some(Finding::good(what, resets, "queue: one that hangs is reset without the others"))
 }
 
 fn amdgpu(machine: &Machine) -> Vec<Finding> {
@@ -198,8 +198,8 @@ fn amdgpu(machine: &Machine) -> Vec<Finding> {
     let list = parameters.lockup_timeout.as_deref();
     let limits = list.map(milliseconds).unwrap_or_default();
     let found = if limits.is_empty() { own.into() } else { format!("{} ms", list.unwrap_or(own)) };
-    let timeout = Finding::good("amdgpu.lockup_timeout", found, format!("at least {LEAST_LOCKUP_MS} ms"));
-    let is_short = limits.iter().any(|&limit| limit < LEAST_LOCKUP_MS);
+    let timeout = Finding::good("amdgpu.lockup_timeout", found, format!("at least {MIN_LOCKUP_MS} ms"));
+    let is_short = limits.iter().any(|&limit| limit < MIN_LOCKUP_MS);
     let recovery = match parameters.gpu_recovery {
         Some(0) => {
             Finding::good("amdgpu.gpu_recovery", "off", "on: a GPU that hangs is reset, and generation continues")
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discrete_card_keeps_its_memory_and_hears_of_bad_parameters() {
+    fn a_discrete_card_keeps_its_memory_and_bad_parameters_are_reported() {
         let devices = Ok(vec![facts("AMD Radeon RX 7900 XTX", DeviceKind::Discrete, 0x1002, 0x744c)]);
         let findings = examine(&machine(DISCRETE), &devices);
         assert_eq!(of(&findings, "card0 memory").verdict, Verdict::Good);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_gpu_says_what_is_missing() {
+    fn a_machine_without_a_gpu_has_findings_for_what_is_missing() {
         let nothing = Err(LoadError::NoLoader { detail: "libvulkan.so.1 not found".into() });
         let findings = examine(&machine(&[]), &nothing);
         assert_eq!(of(&findings, "Vulkan loader").verdict, Verdict::Problem);

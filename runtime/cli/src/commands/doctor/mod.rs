@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_says_what_to_change_and_only_then_what_was_expected() {
+    fn a_report_names_the_change_before_the_expected_value() {
         let finding = |verdict, change: Option<&str>| Finding {
             what: "thing".into(),
             verdict,

@@ -1,4 +1,4 @@
-//! What is asked of the model: the text, and its tokens.
+//! The prompt: its text and its tokens.
 
 use std::io::{self, IsTerminal, Read};
 

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_has_a_reason_and_a_way_out() {
+    fn an_empty_answer_has_a_reason_and_a_remedy() {
         assert_eq!(why_empty("text", EndReason::StopToken, false), None);
         assert_eq!(why_empty("", EndReason::Cancelled, false), None);
         assert!(why_empty(" \n", EndReason::StopToken, false).unwrap().contains("--raw"));

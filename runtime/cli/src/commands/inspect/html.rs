@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_asks_for_nothing_from_elsewhere() {
+    fn the_page_requests_no_other_resource() {
         for reference in ["http:", "https:", "src=", "@import", "url(", "href=", "fetch("] {
             assert!(!page().contains(reference), "the page has {reference}");
         }

@@ -275,7 +275,7 @@ impl<'a> DispatchRow<'a> {
             order: match dispatch.order {
                 Order::Free => "free",
                 Order::Barrier => "barrier",
-                Order::Counted => "counted",
+                Order::CounterSync => "counted",
             },
         }
     }

@@ -7,9 +7,9 @@ use crate::files::tuning_file::{TunedStep, Winner};
 use unicorn_runtime::{Choice, TimedPipeline};
 
 /// An alternative must be this much faster: below it, clocks and neighbours decide.
-const LEAST_GAIN: f64 = 0.02;
+const MIN_GAIN: f64 = 0.02;
 
-/// Ways to run a step of which whole steps are to be timed: the compiler's first, then every version of its program with
+/// Variants of a step of which whole steps are to be timed: the compiler's first, then every version of its program with
 /// the winners among its kernels, where they differ from the compiler's choice.
 pub fn choices(versions: &[Vec<TimedPipeline>]) -> Vec<Choice> {
     let mut choices = vec![Choice::default()];
@@ -28,7 +28,7 @@ pub fn choices(versions: &[Vec<TimedPipeline>]) -> Vec<Choice> {
 pub fn winner(timed: &TimedPipeline) -> Option<u32> {
     let (own, others) = timed.candidates.split_first()?;
     let (alternative, fastest) = (0..).zip(others).min_by(|left, right| left.1.seconds.total_cmp(&right.1.seconds))?;
-    (fastest.seconds < (1.0 - LEAST_GAIN) * own.seconds).then_some(alternative)
+    (fastest.seconds < (1.0 - MIN_GAIN) * own.seconds).then_some(alternative)
 }
 
 /// Which of a step's choices was fastest as a whole; the compiler's, where nothing was.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn winners_are_tried_together_and_kept_where_the_whole_is_faster() {
+    fn winners_are_measured_together_and_kept_if_whole_steps_are_faster() {
         let kernels = [vec![timed(4, &[1.0, 0.5]), timed(5, &[1.0, 1.0])], vec![timed(4, &[1.0, 2.0])]];
         let choices = choices(&kernels);
         let of = |version, winners: &[(u32, u32)]| Choice { version, winners: winners.iter().copied().collect() };

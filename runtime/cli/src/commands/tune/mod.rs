@@ -33,11 +33,11 @@ const QUICK_ROUNDS: u32 = 2;
 /// Time for all measurements of a quick tuning. Loading and compiling come on top, within a minute on a GPU.
 const QUICK_TIME: Duration = Duration::from_secs(40);
 /// Rows of the largest step: nothing is measured in a shorter context than its prefill, where the model has one.
-const LEAST_CONTEXT_TOKENS: u32 = 512;
+const MIN_CONTEXT_TOKENS: u32 = 512;
 const MAX_SEQUENCES: u32 = 64;
 
 pub fn run(args: &TuneArgs) -> Result<(), CliError> {
-    let context_tokens = LEAST_CONTEXT_TOKENS.max(args.depth.saturating_add(1)).min(max_positions(&args.artifact)?);
+    let context_tokens = MIN_CONTEXT_TOKENS.max(args.depth.saturating_add(1)).min(max_positions(&args.artifact)?);
     let model = load(args, context_tokens)?;
     interrupt::catch()?;
     let depth_tokens = args.depth.min(context_tokens - 1);
@@ -48,7 +48,7 @@ pub fn run(args: &TuneArgs) -> Result<(), CliError> {
         rounds: args.rounds.unwrap_or(if args.quick { QUICK_ROUNDS } else { ROUNDS }),
         steps: args.steps,
         depth_tokens,
-        most_time: args.quick.then(|| QUICK_TIME / phases.max(1)),
+        max_time: args.quick.then(|| QUICK_TIME / phases.max(1)),
     };
     let mut tuning = Tuning::new(args, &model, depth_tokens);
     let mut progress = Progress::new(phases);

@@ -1,4 +1,4 @@
-//! One progress bar for a whole tuning, with an estimate of the time left. Ctrl-C ends the measurement under way.
+//! One progress bar for a whole tuning, with an estimate of the time left. Ctrl-C ends the current measurement.
 
 use std::ops::ControlFlow;
 

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "power_watts in bytes")]
-    fn a_name_says_its_unit() {
+    fn a_metric_name_contains_its_unit() {
         Exposition::default().put(&Family { unit: "bytes", ..POWER }, std::iter::empty());
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     use crate::monitor::status::tests::status;
 
     #[test]
-    fn a_made_up_state_is_written_as_the_format_wants_it() {
+    fn a_synthetic_state_is_written_in_the_formats_syntax() {
         let complete = GpuSample {
             name: "card1".into(),
             busy_percent: Some(87.0),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_an_empty_exposition() {
+    fn no_data_is_an_empty_exposition() {
         assert_eq!(render(&Sample { gpus: vec![], processes: vec![] }), "# EOF\n");
         let silent = GpuSample { name: "card1".into(), ..GpuSample::default() };
         assert_eq!(render(&Sample { gpus: vec![silent], processes: vec![] }), "# EOF\n");

@@ -33,7 +33,7 @@ pub fn ask(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, settings: &
     Ok(())
 }
 
-/// An answer that does not fit the context goes on without the oldest turns.
+/// An answer that does not fit the context continues without the oldest turns.
 fn print_whole(
     runner: &mut Runner<'_>,
     chat: &mut Chat,

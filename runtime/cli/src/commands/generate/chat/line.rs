@@ -61,7 +61,7 @@ pub const COMMANDS: [Command; 11] = [
     command("/retry", "", "answer the last question again, with another seed"),
     command("/edit", "", "edit the last question and ask it instead; Ctrl-G opens it in $EDITOR"),
     command("/save", "NAME", "save the conversation"),
-    command("/load", "[NAME]", "go on with a saved conversation; without NAME, list them"),
+    command("/load", "[NAME]", "continue a saved conversation; without NAME, list them"),
     command("/clear", "", "start a new conversation; the system message stays"),
     command("/system", "[TEXT]", "set the system message; without TEXT, none"),
     command("/help", "", "this list, also as /?; /? shortcuts lists the keys"),
@@ -111,7 +111,7 @@ impl Line<'_> {
         }
     }
 
-    /// Whether a typed text goes on: it has begun a block of several lines and not ended it.
+    /// Whether a typed text continues: it has begun a block of several lines and not ended it.
     pub fn is_incomplete(line: &str) -> bool {
         let text = line.trim();
         let body = ["/system", "/set system"].iter().find_map(|command| text.strip_prefix(command)).unwrap_or(text);
@@ -235,7 +235,7 @@ const SHOW_HELP: [(&str, &str); 4] = [
 const SHORTCUTS: [(&str, &str); 10] = [
     ("Ctrl-C", "stop the answer; at the prompt, discard the line"),
     ("Ctrl-D", "end the chat, if the line is empty"),
-    ("Ctrl-G", "go on with the line in $VISUAL or $EDITOR"),
+    ("Ctrl-G", "continue the line in $VISUAL or $EDITOR"),
     ("Ctrl-R", "search the lines of this chat and earlier ones"),
     ("Up, Down", "lines of this chat and earlier ones"),
     ("Tab", "complete a command"),

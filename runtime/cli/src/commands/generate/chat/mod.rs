@@ -58,7 +58,7 @@ pub fn run(runner: Runner<'_>, tokenizer: Tokenizer, args: &RunArgs) -> Result<(
             Ok(Next::Prompt) => {}
             Ok(Next::Edit(question)) => begun = question,
             Ok(Next::End) => return Ok(()),
-            // The conversation can go on after most errors: /clear, a shorter question.
+            // The conversation can continue after most errors: /clear, a shorter question.
             Err(error @ CliError::Failed(_)) if !conversation.runner.model.is_broken() => print_error(error),
             Err(error) => return Err(error),
         }
@@ -94,7 +94,7 @@ impl<'m> Conversation<'m> {
         Ok(Conversation { runner, chat, settings, edits_question: false })
     }
 
-    /// Does what a line says.
+    /// Carries out a line.
     fn take(&mut self, line: &str, input: &mut Input) -> Result<Next, CliError> {
         let edits_question = std::mem::take(&mut self.edits_question);
         let line = Line::parse(line, |path| Path::new(path).exists()).map_err(CliError::new)?;
@@ -186,7 +186,7 @@ impl<'m> Conversation<'m> {
     fn save(&self, name: &str) -> Result<(), CliError> {
         let (model, system) = (&self.runner.model.meta().model.name, self.chat.options().system.as_deref());
         let path = saved::save(name, &Saved::new(model, system, self.chat.history()))?;
-        answer_command(&format!("saved: {}; /load {name} goes on with it", path.display()))
+        answer_command(&format!("saved: {}; /load {name} continues it", path.display()))
     }
 
     fn load(&mut self, name: Option<&str>) -> Result<(), CliError> {
