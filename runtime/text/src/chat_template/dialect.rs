@@ -2,10 +2,12 @@
 
 /// The same template for minijinja:
 /// - `{% generation %}`, by which transformers marks the assistant's text for training, becomes `{% if true %}`;
-/// - in a string, a backslash at the end of a line continues the string on the next line.
+/// - in a string, a backslash at the end of a line continues the string on the next line;
+/// - every line ends with `\n`: a template that was saved on Windows must not put `\r` into prompts.
 pub(super) fn for_minijinja(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut result = String::with_capacity(source.len());
-    let mut rest = source;
+    let mut rest = &source[..];
     while let Some(start) = ["{%", "{{", "{#"].into_iter().filter_map(|open| rest.find(open)).min() {
         result += &rest[..start];
         rest = &rest[start..];
@@ -79,6 +81,11 @@ mod tests {
     #[test]
     fn strings_continue_behind_a_backslash() {
         assert_eq!(for_minijinja("{% set a = \"one\\\n two\\\\\n\" %}\\\n"), "{% set a = \"one two\\\\\n\" %}\\\n");
+    }
+
+    #[test]
+    fn lines_end_as_in_jinja() {
+        assert_eq!(for_minijinja("a\r\n{{ 'b\r\nc' }}\rd\n"), "a\n{{ 'b\nc' }}\nd\n");
     }
 
     #[test]
