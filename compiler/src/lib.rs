@@ -98,7 +98,7 @@ pub use import::TRIAL_THREAD;
 pub use npu::npu_programs;
 pub use npu_options::{NpuOptions, NpuProgram};
 pub use options::CompileOptions;
-pub use outputs::{check_export, check_kind, check_replaced, write_text};
+pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::emit::{Dialect, generic_text, module, readable};
+use unicorn_npu::stream::encode;
 use unicorn_npu::{Problem, solve};
 
 use crate::Planned;
@@ -47,7 +48,8 @@ pub fn npu_programs(planned: &Planned, options: &NpuOptions) -> Result<Vec<NpuPr
         let mut explanation = solution.to_string();
         write!(explanation, "\n  computes           {}", uses.join(", ")).expect("writing to a String");
         let generic = generic_text(&operations).expect("MLIR takes what this project makes");
-        programs.push(NpuProgram { name, explanation, readable: readable(&operations), generic });
+        let (readable, instructions) = (readable(&operations), encode(&solution.design, &solution.lowered));
+        programs.push(NpuProgram { name, explanation, readable, generic, instructions });
     }
     Ok(programs)
 }

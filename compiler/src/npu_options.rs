@@ -22,4 +22,6 @@ pub struct NpuProgram {
     pub readable: String,
     /// MLIR in the generic form.
     pub generic: String,
+    /// What the NPU's firmware does for one command: the host's transfers, encoded.
+    pub instructions: Vec<u8>,
 }

@@ -71,10 +71,18 @@ pub fn check_export(model: &Path, folder: &Path) -> Result<()> {
 /// # Errors
 /// As of the file system.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// As [`write_text`], of any bytes.
+///
+/// # Errors
+/// As of the file system.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     let named = match std::fs::metadata(path) {
         // A device or a pipe can only be written to.
-        Ok(found) if !found.is_file() => std::fs::write(path, text),
-        _ => unicorn_artifact::write::write_whole(path, text.as_bytes()),
+        Ok(found) if !found.is_file() => std::fs::write(path, bytes),
+        _ => unicorn_artifact::write::write_whole(path, bytes),
     };
     named.map_err(CompileError::io(path))
 }

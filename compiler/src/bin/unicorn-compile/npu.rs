@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use unicorn_compiler::{CompileError, CompileOptions, NpuOptions, Source, npu_programs, plan, write_text};
+use unicorn_compiler::{CompileError, CompileOptions, NpuOptions, Source, npu_programs, plan, write_bytes, write_text};
 
 use crate::args::Args;
 use crate::progress::Bars;
 use crate::say;
 
-/// Writes two files for each shape beside the output, or prints the readable texts if there is no output.
+/// Writes three files for each shape beside the output, or prints the readable texts if there is no output.
 pub fn write_programs(
     args: &Args,
     source: Source,
@@ -26,15 +26,17 @@ pub fn write_programs(
             continue;
         };
         let named = |extension: &str| -> PathBuf { output.with_extension(format!("{}.{extension}", program.name)) };
-        let (readable, generic) = (named("mlir"), named("generic.mlir"));
+        let (readable, generic, instructions) = (named("mlir"), named("generic.mlir"), named("insts.bin"));
         write_text(&readable, &program.readable)?;
         write_text(&generic, &program.generic)?;
+        write_bytes(&instructions, &program.instructions)?;
         if !args.quiet {
             say(&format!(
-                "{}\n  written            {}, {}\n",
+                "{}\n  written            {}, {}, {}\n",
                 program.explanation,
                 readable.display(),
-                generic.display()
+                generic.display(),
+                instructions.display()
             ))?;
         }
     }
