@@ -109,7 +109,14 @@ fn aie_opt_places_and_routes_the_programs() {
     let chosen = problems().into_iter().filter(|problem| !of_models(problem) || problem.cols == 6144);
     for problem in chosen {
         let solution = solve(&problem).expect("some size fits");
-        let lowered = tool.run(&name(&problem), &readable(&module(&solution.design, tool.dialect)), &tool.passes);
+        let operations = module(&solution.design, tool.dialect);
+        let lowered = tool.run(&name(&problem), &readable(&operations), &tool.passes);
+        #[cfg(feature = "mlir")]
+        {
+            let generic = unicorn_npu::emit::generic_text(&operations).unwrap();
+            let of_generic = tool.run(&format!("{}-generic", name(&problem)), &generic, &tool.passes);
+            assert!(lowered == of_generic, "{problem:?}: the generic form is lowered to something else");
+        }
         assert!(!lowered.contains("aie.objectfifo @"), "{problem:?}: FIFOs are left");
         // The text of the instructions is that of 2024.
         if tool.dialect == Dialect::Y2024 {

@@ -62,6 +62,9 @@ mod with_mlir {
                 let parsed = melior::ir::Module::parse(&context, &without);
                 assert!(parsed.is_some_and(|parsed| parsed.as_operation().verify()), "{text}");
                 assert!(text.contains("\"aie.device\"()"), "{text}");
+                // Each core has a terminator; the device only in 2026.
+                let ends = text.matches("\"aie.end\"()").count();
+                assert_eq!(ends, 4 * columns + usize::from(dialect == Dialect::Y2026), "{text}");
             }
         }
     }

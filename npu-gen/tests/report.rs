@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::models::{MODELS, Model, ROWS};
 use support::mutants::Mutations;
@@ -53,32 +55,54 @@ fn the_report_is_the_committed_one() {
         "model", "product", "columns × k", "tile", "L1 %", "L2 %", "BDs", "ms", "busy", "stream", "error"
     )
     .unwrap();
-    let lines = std::thread::scope(|scope| {
-        // The largest first: they take longest.
-        let threads: Vec<_> = MODELS.iter().map(|model| scope.spawn(|| lines_of(model))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("every product of the model passes")).collect::<String>()
-    });
-    report += &lines;
+    let products: Vec<(&Model, &str, Solution)> = MODELS.iter().flat_map(solved).collect();
+    let errors = errors(products.iter().map(|(_, _, solution)| one_tile(solution)).collect());
+    for (model, what, solution) in &products {
+        report += &line(model.name, what, solution, errors[&one_tile(solution)]);
+    }
     report += &mutations();
     compare(&report);
 }
 
-fn lines_of(model: &Model) -> String {
-    let mut lines = String::new();
-    for (what, problem) in model.products(COLUMNS) {
+/// The designs of a model's products.
+fn solved(model: &Model) -> impl Iterator<Item = (&Model, &'static str, Solution)> {
+    model.products(COLUMNS).into_iter().map(move |(what, problem)| {
         let solution = solve(&problem).unwrap_or_else(|| panic!("{} {what}: no size fits", model.name));
-        lines += &line(model.name, what, &solution);
         let busy = solution.estimate.busy;
         assert!(model.hidden < LARGE || busy >= BUSY, "{} {what}: {busy} of the slots busy", model.name);
         for dialect in Dialect::ALL {
             let text = readable(&module(&solution.design, dialect));
             assert_eq!(text.matches("aie.core(").count(), 4 * COLUMNS, "{} {what}", model.name);
         }
-    }
-    lines
+        (model, what, solution)
+    })
 }
 
-fn line(model: &str, what: &str, solution: &Solution) -> String {
+/// The shape of a design, but with one tile of each core.
+fn one_tile(solution: &Solution) -> GemmShape {
+    let shape = solution.estimate.shape;
+    GemmShape { rows: shape.tile_rows(), cols: shape.tile_cols(), ..shape }
+}
+
+/// The error of each shape, on all processors.
+fn errors(shapes: BTreeSet<GemmShape>) -> BTreeMap<GemmShape, f32> {
+    let shapes: Vec<GemmShape> = shapes.into_iter().collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut found = Vec::new();
+        while let Some(shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
+            found.push((*shape, error(shape)));
+        }
+        found
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("every product passes")).collect()
+    })
+}
+
+fn line(model: &str, what: &str, solution: &Solution, error: f32) -> String {
     let (estimate, core) = (&solution.estimate, &solution.estimate.shape.core);
     let Problem { cols, depth, .. } = solution.problem;
     let used = |kind| solution.usage.of(kind);
@@ -96,20 +120,19 @@ fn line(model: &str, what: &str, solution: &Solution) -> String {
         format!("{fast:.2} {slow:.2}"),
         100.0 * estimate.busy,
         bytes as f64 / 1024.0,
-        error(&estimate.shape)
+        error
     )
 }
 
-/// Largest difference of one tile's outputs to the product, when the interpreter runs the design from its encoded instructions.
+/// Largest difference of the outputs to the product, when the interpreter runs the design from its encoded instructions.
 fn error(shape: &GemmShape) -> f32 {
-    let one_tile = GemmShape { rows: shape.tile_rows(), cols: shape.tile_cols(), ..*shape };
-    let case = Case::of_every(ROW_STEP, one_tile);
-    let design = gemm::design(&one_tile);
+    let case = Case::of_every(ROW_STEP, *shape);
+    let design = gemm::design(shape);
     let lowered = lower(&design);
-    legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{one_tile:?}: {faults:?}"));
+    legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{shape:?}: {faults:?}"));
     let instructions = stream::decode(&stream::encode(&design, &lowered)).unwrap();
     let commands = stream::commands(&instructions, &lowered).unwrap();
-    case.difference(&design, &lowered, &commands).unwrap_or_else(|error| panic!("{one_tile:?}: {error}"))
+    case.difference(&design, &lowered, &commands).unwrap_or_else(|error| panic!("{shape:?}: {error}"))
 }
 
 /// Single mistakes in a small design of each epilogue.

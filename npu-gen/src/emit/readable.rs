@@ -65,9 +65,9 @@ impl Writer<'_> {
                 let name = quoted("sym_name");
                 let symbol = if name.is_empty() { String::new() } else { format!(" @{name}") };
                 let head = format!("aie.device({}){symbol}", device.copied().unwrap_or_default());
-                // The terminator is implied.
-                let (_, ops) = op.regions[0].ops.split_last().expect("a device ends with its terminator");
-                self.region(&head, &Region { arguments: Vec::new(), ops: ops.to_vec() }, "");
+                // A terminator is implied.
+                let ops = op.regions[0].ops.iter().filter(|op| op.name != "aie.end").cloned().collect();
+                self.region(&head, &Region { arguments: Vec::new(), ops }, "");
             }
             "aie.tile" => {
                 let scheme = match op.attribute("allocation_scheme") {
