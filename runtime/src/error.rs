@@ -250,7 +250,8 @@ impl LoadError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             LoadError::DeviceLost { .. } | LoadError::OutOfMemory { .. } | LoadError::NoDevice { .. } => true,
-            LoadError::Vulkan { .. } => true,
+            LoadError::Vulkan { .. } | LoadError::InsufficientMemory(_) => true,
+            LoadError::Pipeline { source, .. } => source.may_pass(),
             LoadError::Loading { source } => source.may_pass(),
             _ => false,
         }

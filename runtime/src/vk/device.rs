@@ -135,9 +135,10 @@ impl Queue {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if !self.is_stuck() {
-            // SAFETY: every object made from the device holds an Arc of it, so none is left.
-            unsafe { self.raw.destroy_device(None) };
+        if self.is_stuck() {
+            return self.instance.keep();
         }
+        // SAFETY: every object made from the device holds an Arc of it, so none is left.
+        unsafe { self.raw.destroy_device(None) };
     }
 }

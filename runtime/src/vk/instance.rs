@@ -13,6 +13,8 @@ use crate::vk::{Failure, Named, faults};
 pub struct Instance {
     pub(super) raw: ash::Instance,
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
+    /// It is never destroyed.
+    is_kept: AtomicBool,
     /// Unloads the library when dropped, so that it must be dropped last.
     pub(super) entry: ash::Entry,
 }
@@ -62,11 +64,17 @@ impl Instance {
             Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => return Err(LoadError::NoDriver),
             created => created.named("vkCreateInstance")?,
         };
-        let mut instance = Instance { raw: faults::of_instance(raw), messenger: None, entry };
+        let mut instance =
+            Instance { raw: faults::of_instance(raw), messenger: None, is_kept: AtomicBool::new(false), entry };
         if validate {
             instance.messenger = Some(instance.create_messenger()?);
         }
         Ok(instance)
+    }
+
+    /// Neither the instance nor the library is let go: a device of it is never destroyed.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Release);
     }
 
     pub(super) fn physical_devices(&self) -> Result<Vec<vk::PhysicalDevice>, Failure> {
@@ -91,6 +99,9 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        if self.is_kept.load(Ordering::Acquire) {
+            return std::mem::forget(self.entry.clone());
+        }
         if let Some((functions, messenger)) = self.messenger.take() {
             // SAFETY: made in `create_messenger`, destroyed once, before its instance.
             unsafe { functions.destroy_debug_utils_messenger(messenger, None) };
