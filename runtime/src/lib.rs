@@ -91,7 +91,10 @@ pub use unicorn_artifact::{
     TokenizerSection,
 };
 #[cfg(feature = "fault-injection")]
-pub use vk::faults::{Fault, FaultKind, inject, injected, limit_reads};
+pub use vk::faults::{
+    Fault, FaultKind, failed_calls, inject, inject_into, injected, layered_calls, limit_reads, made_calls,
+    simulate_noncoherent_memory,
+};
 pub use vk::instance::{validation_errors, validation_messages};
 
 /// Where a model would lie on a device, from the device's facts alone: for planning without the device. [`Model::load`] follows the

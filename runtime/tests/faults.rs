@@ -18,6 +18,8 @@ use unicorn_runtime::{
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 
+#[path = "faults/noncoherent.rs"]
+mod noncoherent;
 mod toy_artifact;
 
 /// Faults are counted for the whole process: one test at a time.
@@ -157,29 +159,13 @@ fn fail_every_call(options: LoadOptions) {
     for call in 0..calls {
         // Both kinds are handled alike (`Failure::is_out_of_memory`), so that calls have them alternately.
         for kind in [FaultKind::DeviceLost, memories[call as usize % 2]] {
-            let fault = Fault { call, kind };
-            inject(Some(fault));
-            match load() {
-                Err(error) => {
-                    let (_, struck) = injected();
-                    let struck = struck.unwrap_or_else(|| panic!("{fault:?}: {error} without a fault"));
-                    assert!(call < calls_of_load + 10, "{fault:?}: {struck}: {error}");
-                    let text = error.to_string();
-                    let clear = match kind {
-                        // Some calls may fail without harm; then the next one reports the loss.
-                        FaultKind::DeviceLost => text.contains("device was lost") || text.contains(struck),
-                        _ => text.contains(struck) || matches!(error, LoadError::OutOfMemory { .. }),
-                    };
-                    assert!(clear, "{fault:?}: {struck}: {text}");
+            inject(Some(Fault { call, kind }));
+            match fail(kind, &load, &expected) {
+                None => {
+                    assert!(call < calls_of_load + 10, "{kind:?} of call {call}");
                     refused += 1;
                 }
-                Ok(model) => {
-                    let found = run(&model).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
-                    assert_eq!(found, expected, "{fault:?}");
-                    recovered += model.take_recoveries().len();
-                    // The fault has no later effect.
-                    assert_eq!(run(&model).unwrap(), expected, "{fault:?}, once more");
-                }
+                Some(recoveries) => recovered += recoveries,
             }
         }
     }
@@ -188,6 +174,36 @@ fn fail_every_call(options: LoadOptions) {
     assert_eq!(run(&load().unwrap()).unwrap(), expected);
     assert!(refused > 100 && recovered > 100, "{refused} loads refused, {recovered} devices recovered");
     assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
+}
+
+/// Loads and runs with the fault that was injected. Number of recoveries in a stream that is as expected, once more without the fault; `None`: the load
+/// was refused, with a clear error.
+fn fail(kind: FaultKind, load: &dyn Fn() -> Result<Model, LoadError>, expected: &Stream) -> Option<usize> {
+    match load() {
+        Err(error) => {
+            let (_, struck) = injected();
+            let struck = struck.unwrap_or_else(|| panic!("{kind:?}: {error} without a fault"));
+            let text = error.to_string();
+            let is_of_memory = text.contains(struck) || matches!(error, LoadError::OutOfMemory { .. });
+            let clear = match kind {
+                FaultKind::OutOfDeviceMemory | FaultKind::OutOfHostMemory | FaultKind::OutOfDeviceMemoryAfter => {
+                    is_of_memory
+                }
+                // Some calls may fail without harm; then the next one reports the loss.
+                _ => text.contains("device was lost") || text.contains(struck),
+            };
+            assert!(clear, "{kind:?}: {struck}: {text}");
+            None
+        }
+        Ok(model) => {
+            let found = run(&model).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            assert_eq!(found, *expected, "{kind:?}");
+            let recovered = model.take_recoveries().len();
+            // Nothing of the fault is left behind.
+            assert_eq!(run(&model).unwrap(), *expected, "{kind:?}, once more");
+            Some(recovered)
+        }
+    }
 }
 
 #[test]

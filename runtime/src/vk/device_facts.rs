@@ -6,7 +6,7 @@ use crate::device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, Memory
 use crate::error::LoadError;
 use crate::vk::features::{Extensions, FeatureChain};
 use crate::vk::instance::Instance;
-use crate::vk::{Failure, Named};
+use crate::vk::{Failure, Named, faults};
 
 impl Instance {
     /// Facts of every device, in the loader's order.
@@ -162,6 +162,7 @@ const FLOAT8_E5M2: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_4
 
 /// Cooperative matrix shapes of subgroup scope.
 fn cooperative_matrices(instance: &Instance, device: vk::PhysicalDevice) -> Result<Vec<String>, Failure> {
+    faults::before("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")?;
     let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension.
     let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }

@@ -25,7 +25,7 @@
 //! - `pipeline_cache`, `pipeline`, `pipeline_statistics`: compiled kernels
 //! - `timestamps`, `workgroup_range`, `command_list`: recorded work
 //! - `submission`: submitted work
-//! - `faults` (or `faults_disabled`): calls that fail on purpose, for tests
+//! - `faults` (or `faults_disabled`): calls that fail on purpose and memory that is not coherent, for tests
 //! - `crash`: a last message when a driver crashes the process
 
 pub mod buffer;

@@ -1,148 +1,29 @@
-//! Fault injection (feature `fault-injection`, for tests): a layer between the runtime and ash that fails one Vulkan call.
-//!
-//! ash calls through tables of function pointers. Each function that can fail is replaced in its table by one of the same type,
-//! which counts calls and then either fails or calls the original. The state is one for the whole process, so that tests that use
-//! it run one at a time.
+//! The layer that counts calls and fails one of them: every function of the runtime's that returns a result, but those of extensions,
+//! which have [`before`](super::before) in front of them.
 
-use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
+use std::sync::RwLock;
 
 use ash::vk;
 
-use crate::vk::{Failure, Named};
+use super::{Outcome, outcome};
 
-/// Which call fails, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Index of the call after [`inject`]; 0 is the first.
-    pub call: u64,
-    /// How it fails.
-    pub kind: FaultKind,
+/// Names of all calls that the layer counts.
+pub fn layered_calls() -> Vec<&'static str> {
+    [instance_calls::CALLS, device_calls::CALLS].concat()
 }
 
-/// How a call fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// The device is lost: all its calls fail until another is created.
-    DeviceLost,
-    /// The same, and the next device is lost as many calls after its creation.
-    DeviceLostTwice,
-    /// The device is lost, and no device can be created until [`inject`] is called again.
-    DeviceRemoved,
-    /// This call fails for lack of device memory; later ones succeed.
-    OutOfDeviceMemory,
-    /// This call fails for lack of host memory; later ones succeed.
-    OutOfHostMemory,
+/// Fields of ash's tables that the layer replaces.
+#[cfg(test)]
+pub fn layered_fields() -> Vec<&'static str> {
+    [instance_calls::FIELDS, device_calls::FIELDS].concat()
 }
 
-#[derive(Default)]
-struct State {
-    fault: Option<Fault>,
-    calls: u64,
-    failed: Option<&'static str>,
-    lost: bool,
-    removed: bool,
-    /// Number of calls when the device was created.
-    created: u64,
+pub fn replace_in_instance(table: &mut ash::InstanceFnV1_0) {
+    instance_calls::replace(table);
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { fault: None, calls: 0, failed: None, lost: false, removed: false, created: 0 });
-
-struct Reads {
-    limit: Option<u64>,
-    begun: u64,
-}
-
-static READS: Mutex<Reads> = Mutex::new(Reads { limit: None, begun: 0 });
-static READ: Condvar = Condvar::new();
-
-/// Resets the count and sets the fault; `None`: calls are only counted.
-pub fn inject(fault: Option<Fault>) {
-    *state() = State { fault, ..State::default() };
-}
-
-/// Number of calls since [`inject`], and the name of the one that was failed.
-pub fn injected() -> (u64, Option<&'static str>) {
-    let state = state();
-    (state.calls, state.failed)
-}
-
-/// The instance with its functions replaced.
-pub fn of_instance(raw: ash::Instance) -> ash::Instance {
-    let mut table = raw.fp_v1_0().clone();
-    instance_calls::replace(&mut table);
-    ash::Instance::from_parts_1_3(raw.handle(), table, raw.fp_v1_1().clone(), raw.fp_v1_3().clone())
-}
-
-/// The device with its functions replaced.
-pub fn of_device(raw: ash::Device) -> ash::Device {
-    // A new device works.
-    let mut state = state();
-    let was_lost = std::mem::take(&mut state.lost);
-    let (before, now) = (state.created, state.calls);
-    state.created = now;
-    let again = state.fault.filter(|fault| was_lost && fault.kind == FaultKind::DeviceLostTwice);
-    if let Some(Fault { call, .. }) = again {
-        state.fault = Some(Fault { call: now + call - before, kind: FaultKind::DeviceLost });
-    }
-    drop(state);
-    let mut table = raw.fp_v1_0().clone();
-    device_calls::replace(&mut table);
-    let (vulkan11, vulkan12, vulkan13) = (raw.fp_v1_1().clone(), raw.fp_v1_2().clone(), raw.fp_v1_3().clone());
-    ash::Device::from_parts_1_3(raw.handle(), table, vulkan11, vulkan12, vulkan13)
-}
-
-/// Counts a call of a function that is not replaced.
-pub fn before(call: &'static str) -> Result<(), Failure> {
-    fail_or_count(call, false).map_or(Ok(()), Err).named(call)
-}
-
-/// Allows this many reads of weights, in the order in which they begin; later ones block until the limit changes. `None`: no
-/// limit.
-pub fn limit_reads(limit: Option<u64>) {
-    *reads() = Reads { limit, begun: 0 };
-    READ.notify_all();
-}
-
-/// Called before a part of the weights is read; blocks at the limit.
-pub fn before_reading() {
-    let mut reads = reads();
-    while reads.limit.is_some_and(|limit| reads.begun >= limit) {
-        reads = READ.wait(reads).unwrap_or_else(|poisoned| poisoned.into_inner());
-    }
-    reads.begun += 1;
-}
-
-fn reads() -> MutexGuard<'static, Reads> {
-    READS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Counts a call; returns the error code if it must fail.
-fn fail_or_count(call: &'static str, of_device: bool) -> Option<vk::Result> {
-    let mut state = state();
-    let now = state.calls;
-    state.calls += 1;
-    if of_device && state.lost {
-        return Some(vk::Result::ERROR_DEVICE_LOST);
-    }
-    if state.removed {
-        return Some(vk::Result::ERROR_INITIALIZATION_FAILED);
-    }
-    let fault = state.fault.filter(|fault| fault.call == now)?;
-    state.failed = Some(call);
-    Some(match fault.kind {
-        FaultKind::DeviceLost | FaultKind::DeviceLostTwice | FaultKind::DeviceRemoved => {
-            state.lost = true;
-            state.removed = fault.kind == FaultKind::DeviceRemoved;
-            vk::Result::ERROR_DEVICE_LOST
-        }
-        FaultKind::OutOfDeviceMemory => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
-        FaultKind::OutOfHostMemory => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
-    })
+pub fn replace_in_device(table: &mut ash::DeviceFnV1_0) {
+    device_calls::replace(table);
 }
 
 /// Replacements for a table's functions: for each its field, Vulkan name, type and parameters.
@@ -153,6 +34,11 @@ macro_rules! layer {
     ) => {
         mod $module {
             use super::*;
+
+            /// Vulkan's names of the calls, and those of the table's fields.
+            pub const CALLS: &[&str] = &[$($call),*];
+            #[cfg(test)]
+            pub const FIELDS: &[&str] = &[$(stringify!($field)),*];
 
             pub fn replace(table: &mut $table) {
                 $(
@@ -171,12 +57,15 @@ macro_rules! layer {
                     /// # Safety
                     /// That of the original.
                     pub unsafe extern "system" fn call($($name: $type),*) -> vk::Result {
-                        if let Some(code) = fail_or_count($call, $of_device) {
-                            return code;
-                        }
+                        let code = match outcome($call, $of_device) {
+                            Outcome::Fails(code) => return code,
+                            Outcome::Works => vk::Result::SUCCESS,
+                            Outcome::WorksAndFails(code) => code,
+                        };
                         let real = REAL.read().unwrap().expect("set before it is replaced");
                         // SAFETY: the caller meets the original's requirements.
-                        unsafe { real($($name),*) }
+                        let done = unsafe { real($($name),*) };
+                        if done == vk::Result::SUCCESS { code } else { done }
                     }
                 }
             )*
@@ -221,6 +110,8 @@ layer! {
         (device: vk::Device, count: u32, fences: *const vk::Fence, all: vk::Bool32, timeout: u64);
     reset_fences "vkResetFences" PFN_vkResetFences
         (device: vk::Device, count: u32, fences: *const vk::Fence);
+    device_wait_idle "vkDeviceWaitIdle" PFN_vkDeviceWaitIdle
+        (device: vk::Device);
     create_command_pool "vkCreateCommandPool" PFN_vkCreateCommandPool
         (device: vk::Device, request: *const vk::CommandPoolCreateInfo<'_>, callbacks: Callbacks<'_>,
          made: *mut vk::CommandPool);
@@ -258,34 +149,4 @@ layer! {
          made: *mut vk::PipelineCache);
     get_pipeline_cache_data "vkGetPipelineCacheData" PFN_vkGetPipelineCacheData
         (device: vk::Device, cache: vk::PipelineCache, size: *mut usize, data: *mut std::ffi::c_void);
-}
-
-#[cfg(test)]
-mod tests {
-    /// Calls outside of recovery: those of the validation layer and of pipeline statistics.
-    const ELSEWHERE: [&str; 5] = [
-        "vkCreateDebugUtilsMessengerEXT",
-        "vkEnumerateInstanceLayerProperties",
-        "vkGetPipelineExecutablePropertiesKHR",
-        "vkGetPipelineExecutableStatisticsKHR",
-        "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
-    ];
-
-    #[test]
-    fn every_call_that_is_named_can_be_failed() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vk");
-        let files =
-            std::fs::read_dir(folder).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-        let sources: Vec<String> = files.collect();
-        let here = include_str!("faults.rs");
-        for source in &sources {
-            for part in source.split(".named(\"").skip(1) {
-                let call = part.split('"').next().unwrap();
-                let known = ELSEWHERE.contains(&call)
-                    || here.contains(&format!(" \"{call}\" PFN_"))
-                    || sources.iter().any(|other| other.contains(&format!("faults::before(\"{call}\")")));
-                assert!(known, "{call} is not in the layer of faults.rs");
-            }
-        }
-    }
 }
