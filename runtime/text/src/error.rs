@@ -62,6 +62,11 @@ pub enum TextError {
         /// Longest text, in bytes.
         max_bytes: usize,
     },
+    /// The thread that the chat template runs on could not be started.
+    TemplateThread {
+        /// What the system reported.
+        detail: String,
+    },
     /// The prompt has no tokens, and the model has no beginning-of-sequence token to start from.
     EmptyPrompt,
     /// A step of the model failed.
@@ -98,6 +103,11 @@ impl fmt::Display for TextError {
             TextError::TemplateOutput { max_bytes } => {
                 write!(f, "chat template writes more than {max_bytes} bytes, the longest text that fits the context")
             }
+            TextError::TemplateThread { detail } => write!(
+                f,
+                "chat template needs a thread with 768 MiB of address space, which cannot be started: {detail}; expected room for \
+                 it within the limits on processes (ulimit -u) and address space (ulimit -v)"
+            ),
             TextError::EmptyPrompt => {
                 write!(f, "prompt is empty, and the model has no beginning-of-sequence token to start from")
             }

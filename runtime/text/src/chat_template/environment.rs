@@ -10,8 +10,9 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::json::{number, tojson};
 use super::strftime::strftime;
 
-/// Instructions of one rendering. A long conversation takes some hundred per message; these end within seconds.
-const MAX_INSTRUCTIONS: u64 = 20_000_000;
+/// Instructions of one rendering. A long conversation takes some hundred per message; these end within a second. The stack of a
+/// rendering has room for as many levels of nested values.
+const MAX_INSTRUCTIONS: u64 = 1_000_000;
 
 /// An environment with the functions, filters and methods that templates use; `now` gives the seconds since 1970 in UTC.
 pub(super) fn environment(now: fn() -> u64) -> Environment<'static> {

@@ -25,12 +25,24 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(writer.out)
 }
 
+/// Python's limit is a thousand as well.
+const MAX_DEPTH: usize = 1000;
+/// Spaces of a level's indentation.
+const MAX_INDENT: usize = 100;
+/// More than any context holds. A list that holds another one twice, and so on, is short in memory and endless in JSON.
+const MAX_BYTES: usize = 64 << 20;
+
 /// What a level is indented by: a number of spaces, or a text.
 fn indentation(indent: Value) -> Result<String, Error> {
-    match indent.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => Ok(" ".repeat(usize::try_from(indent)?)),
+    let text = match indent.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(usize::try_from(indent)?.min(MAX_INDENT + 1)),
+    };
+    if text.len() > MAX_INDENT {
+        let detail = format!("indent of tojson: expected at most {MAX_INDENT} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
     }
+    Ok(text)
 }
 
 struct JsonWriter {
@@ -46,6 +58,10 @@ struct JsonWriter {
 
 impl JsonWriter {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_DEPTH || self.out.len() > MAX_BYTES {
+            let detail = format!("tojson: expected at most {MAX_DEPTH} levels and {MAX_BYTES} bytes");
+            return Err(Error::new(ErrorKind::BadSerialization, detail));
+        }
         match value.kind() {
             ValueKind::None => self.out += "null",
             ValueKind::Bool => self.out += if value.is_true() { "true" } else { "false" },

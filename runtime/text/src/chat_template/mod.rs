@@ -12,7 +12,8 @@ mod environment;
 mod json;
 mod strftime;
 
-use std::io;
+use std::panic::resume_unwind;
+use std::{io, thread};
 
 use minijinja::{Environment, ErrorKind, Value, context};
 use unicorn_artifact::TokenizerSection;
@@ -77,11 +78,16 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::Conversation`], with the template's message if it rejects the conversation (`raise_exception`);
     /// [`TextError::DroppedMessage`] if it has no place for a role; [`TextError::TemplateArgument`] for an argument that stands for
-    /// something else; [`TextError::TemplateSteps`] and [`TextError::TemplateOutput`] if it does not end.
+    /// something else; [`TextError::TemplateSteps`] and [`TextError::TemplateOutput`] if it does not end;
+    /// [`TextError::TemplateThread`] without address space for its stack.
     pub fn render(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
         if let Some(name) = RESERVED.into_iter().find(|name| arguments.contains_key(*name)) {
             return Err(TextError::TemplateArgument { name: name.to_owned() });
         }
+        on_deep_stack(|| self.render_arranged(messages, arguments))?
+    }
+
+    fn render_arranged(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
         let mut rejected = None;
         for arrangement in arrangements(messages) {
             match self.render_whole(&arrangement, arguments) {
@@ -166,6 +172,21 @@ const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_p
 
 /// More bytes of text than a token has, on average. The longest tokens of common vocabularies are runs of 512 spaces.
 const MAX_TOKEN_BYTES: usize = 1 << 10;
+
+/// Address space for the stack of a rendering. A step nests a value by one level at most; minijinja writes a level with some 650 bytes of
+/// stack, and drops one with less.
+const STACK_BYTES: usize = 768 << 20;
+
+/// Runs `work` with a stack for values as deep as the steps of a rendering can nest them: they are written and dropped by recursion, and
+/// an overflow would end the process.
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TextError> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| TextError::TemplateThread { detail: error.to_string() })?;
+        Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
 
 /// What a template has written, at most `max_bytes`.
 struct BoundedOutput {

@@ -185,7 +185,7 @@ fn arguments_are_variables_of_the_template() {
 
 #[test]
 fn a_template_that_does_not_end_is_stopped() {
-    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}\n{% set c = a + b %}{% endfor %}{% endfor %}";
+    let endless = "\n{% for a in range(9999) %}{% for b in range(9999) %}{% set c = a + b %}{% endfor %}{% endfor %}";
     assert_eq!(
         render_all(endless, &[], json!({})).unwrap_err(),
         "chat template does not end: it was stopped after its limit of steps (line 2 of the template)"
@@ -198,4 +198,37 @@ fn a_text_longer_than_the_context_is_stopped() {
     let long = "{% for a in range(9999) %}{{ messages[0].content }}{% endfor %}";
     let expected = "chat template writes more than 4096 bytes, the longest text that fits the context";
     assert_eq!(render_all(long, &[("user", "Hi")], json!({})).unwrap_err(), expected);
+}
+
+/// Written and dropped by recursion: a thread's usual stack overflows at some ten thousand levels, which ends the process.
+#[test]
+fn values_that_are_nested_as_deep_as_the_steps_allow_end_no_process() {
+    let nested = "{% set ns = namespace(l=[]) %}{% for j in range(4) %}{% for i in range(10000) %}\
+                  {% set ns.l = [[[[[[[[[[ns.l]]]]]]]]]] %}{% endfor %}{% endfor %}";
+    let section = |end: &str| TokenizerSection {
+        chat_template: Some(format!("{nested}{{{{ messages[0].content }}}}{end}")),
+        ..TokenizerSection::default()
+    };
+    let render = |end| {
+        let template = ChatTemplate::new(&section(end), 4096).unwrap();
+        template.render(&[Message::new("user", "Hi")], &TemplateArguments::new())
+    };
+    assert_eq!(render("").unwrap(), "Hi");
+    assert_eq!(render("{{ ns.l }}").unwrap().len(), "Hi".len() + 2 * 400_001);
+    let text = render("{{ ns.l | tojson }}").unwrap_err().to_string();
+    assert!(text.contains("tojson: expected at most 1000 levels"), "{text}");
+}
+
+#[test]
+fn json_is_bounded() {
+    for (source, expected) in [
+        ("{{ 1 | tojson(indent=1000000000000000) }}", "indent of tojson: expected at most 100 bytes"),
+        (
+            "{% set ns = namespace(l=[1]) %}{% for i in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
+            "tojson: expected at most",
+        ),
+    ] {
+        let error = template(source).unwrap().render(&[], &TemplateArguments::new()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }
