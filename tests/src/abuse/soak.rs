@@ -39,7 +39,7 @@ pub struct Soak {
     pub figures: [Figures; 2],
 }
 
-/// Of the server, while it has nothing to do and each of its sequences holds a prompt of one token.
+/// Of the server, while it has nothing to do and each of its sequences holds a short prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Resident memory in bytes.
@@ -161,10 +161,12 @@ fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String
     (known, unstable)
 }
 
-/// Gives every sequence a prompt of its own of one token, and waits until the server has nothing to do.
+/// Gives every sequence a short prompt of its own, and waits until the server has nothing to do. No prompt has half of another's tokens
+/// at its begin: it would go to the sequence of that one, and others would keep what they were given before.
 fn settle(server: &Server, options: &SoakOptions, status_file: &Path) -> Figures {
     for number in 0..2 * options.parallel {
-        let _ = answer(server, ["a", "b", "c", "d", "e"][number % 5], 1);
+        let letter = char::from_u32('Ā' as u32 + number as u32).expect("a letter");
+        let _ = answer(server, &format!("{letter} is a letter, {letter}{letter} are two"), 1);
     }
     let is_idle = || read_status(status_file).is_some_and(|status| status["doing"] == "idle" && status["queue"] == 0);
     let begun = Instant::now();
@@ -204,6 +206,10 @@ fn disconnect(server: &Server, prompt: &str, number: u64) {
     let _ = begin_post(&server.address, TEXT, &request).read(&mut some);
 }
 
+/// Each once, however often it is met.
 fn add(findings: &Mutex<Vec<String>>, finding: String) {
-    findings.lock().expect("no client panics while it adds").push(finding);
+    let mut findings = findings.lock().expect("no client panics while it adds");
+    if !findings.contains(&finding) {
+        findings.push(finding);
+    }
 }
