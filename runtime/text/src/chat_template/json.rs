@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 1000;
 /// Spaces of a level's indentation.
 const MAX_INDENT: usize = 100;
 /// More than any context holds. A list that holds another one twice, and so on, is short in memory and endless in JSON.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// What a level is indented by: a number of spaces, or a text.
 fn indentation(indent: Value) -> Result<String, Error> {
