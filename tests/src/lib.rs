@@ -22,6 +22,7 @@ pub mod skip;
 pub mod http;
 pub mod openmetrics;
 pub mod programs;
+pub mod registry;
 pub mod server;
 pub mod terminal;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use unicorn_artifact::header::{SECTION_ALIGN, Section, encode_header};
 use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec, fit};
 use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
@@ -59,6 +60,40 @@ pub fn artifact(bytes: &[u8]) {
 pub fn plan(bytes: &[u8]) {
     // A few mutations are more likely to get past the checks than many.
     drop(load_and_run(&bytes[..bytes.len().min(12)]));
+}
+
+/// A registry's manifest, before the first zero, and the head of an artifact behind it: reading them returns, and what is accepted is
+/// a plan for a file of the length that the head says. The same for a head whose hash is right, with a section and a layer for each four bytes.
+pub fn manifest(bytes: &[u8]) {
+    let at = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let (manifest, head) = bytes.split_at(at);
+    drop(unicorn_registry::check_description(manifest, head));
+
+    let (mut sections, mut layers, mut end) = (Vec::new(), Vec::new(), 64 + 64 * (bytes.len() as u64 / 4));
+    for (number, word) in (0u32..).zip(bytes.chunks_exact(4)) {
+        let (kind, len_bytes, size) =
+            (u32::from(word[0] % 8), u64::from(word[1]) << (word[2] % 40), u64::from(word[3]) << (word[2] % 40));
+        let offset_bytes = u64::next_multiple_of(end, SECTION_ALIGN);
+        end = offset_bytes + len_bytes;
+        sections.push(Section { kind, index: number, offset_bytes, len_bytes, hash: [0; 32] });
+        let name = match kind {
+            3 => format!("kernels/t{}", word[3] % 4),
+            5 => format!("weights/{number}/0"),
+            kind => format!("section/{kind}.{number}"),
+        };
+        layers.push((name, size));
+    }
+    let head = encode_header(&sections, end);
+    layers.insert(0, ("head".into(), head.len() as u64));
+    let layer = |(name, size): &(String, u64)| {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        serde_json::json!({"mediaType": "", "digest": digest, "size": size, "annotations": {"org.cncf.model.filepath": name}})
+    };
+    let layers: Vec<serde_json::Value> = layers.iter().map(layer).collect();
+    let manifest = serde_json::json!({
+        "schemaVersion": 2, "artifactType": "application/vnd.cncf.model.manifest.v1+json", "config": layers[0], "layers": layers
+    });
+    drop(unicorn_registry::check_description(manifest.to_string().as_bytes(), &head));
 }
 
 /// The same with changed words of a SPIR-V module: what a driver sees does not crash it.

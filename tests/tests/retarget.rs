@@ -52,6 +52,25 @@ fn bytes_are_those_of_a_compile_for_all_targets() {
     }
 }
 
+/// What an earlier compiler made of the same model: other kernels for the same weights.
+#[test]
+fn upgrade_makes_everything_but_weights_again() {
+    let (_kept, path) = artifact_of(Family::Gemma3, &["generic", "llvmpipe"]);
+    let today = std::fs::read(&path).unwrap();
+    let view = ArtifactView::parse(&today).unwrap();
+    let (mut meta, mut kernels) = (view.meta.clone(), view.kernels.clone());
+    meta.provenance.compiler_version = "0.0.9".into();
+    for target in &mut kernels.targets {
+        target.pipelines[0].name = "older".into();
+        target.programs.iter_mut().for_each(|program| program.dispatches[0].label = "older".into());
+    }
+    rewrite::replace_kernels(&path, &path, &meta, &view.plan, &kernels, |_| ()).unwrap();
+    assert!(std::fs::read(&path).unwrap() != today);
+    let upgraded = program("unicorn-compile").arg("upgrade").arg(&path).output().unwrap();
+    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
+    assert!(std::fs::read(&path).unwrap() == today);
+}
+
 #[test]
 fn a_plan_for_another_machine_is_kept() {
     let (_kept, path) = artifact_of(Family::Llama, &["generic"]);

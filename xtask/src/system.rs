@@ -24,6 +24,8 @@ pub const MLIR: [&str; 10] = [
     "libxml2-dev",
     "libz3-dev",
 ];
+/// What artifacts are pushed to and pulled from in tests; openssl makes keys and certificates.
+pub const REGISTRY: [&str; 2] = ["docker-registry", "openssl"];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
 ///

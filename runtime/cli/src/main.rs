@@ -32,7 +32,8 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command, LoadArgs};
 use crate::commands::{
-    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, serve, top, tune,
+    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, serve, store,
+    top, tune,
 };
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
@@ -62,7 +63,17 @@ fn run(args: Args) -> Result<(), CliError> {
     });
     let needs_device = !matches!(
         args.command,
-        Some(Command::Inspect(_) | Command::Replan(_) | Command::Top(_) | Command::Completions(_) | Command::Man(_))
+        Some(
+            Command::Inspect(_)
+                | Command::Replan(_)
+                | Command::Top(_)
+                | Command::Verify(_)
+                | Command::List(_)
+                | Command::Rm(_)
+                | Command::Gc(_)
+                | Command::Completions(_)
+                | Command::Man(_)
+        )
     );
     if needs_device {
         restart::keep_mesa_off_a_full_disk();
@@ -71,6 +82,11 @@ fn run(args: Args) -> Result<(), CliError> {
         None => generate::run(&args.run),
         Some(Command::Run(args)) => generate::run(&args),
         Some(Command::Serve(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| serve::run(&args)),
+        Some(Command::Pull(args)) => store::pull(&args),
+        Some(Command::Verify(args)) => store::verify(&args),
+        Some(Command::List(args)) => store::list(&args),
+        Some(Command::Rm(args)) => store::rm(&args),
+        Some(Command::Gc(args)) => store::gc(&args),
         Some(Command::Devices(args)) => {
             args.artifact.as_deref().map_or(Ok(()), models::check_is_artifact)?;
             devices::run(&args)

@@ -94,8 +94,12 @@ pub enum Command {
     Replan(ReplanArgs),
     /// Add kernels for more targets to an artifact, without the model that it was compiled from
     Retarget(RetargetArgs),
+    /// Make the plan and the kernels of an artifact again by this version; its weights stay as they are
+    Upgrade(UpgradeArgs),
     /// Make the kernels of an artifact again and compare them; with its model, the weights, too
     Verify(VerifyArgs),
+    /// Send an artifact to an OCI registry, from which unicorn-run pulls it
+    Push(PushArgs),
     /// Print a shell's completions, as in: source <(unicorn-compile completions bash)
     Completions {
         /// Shell to print completions for
@@ -151,6 +155,24 @@ pub struct RetargetArgs {
 }
 
 #[derive(clap::Args)]
+pub struct UpgradeArgs {
+    /// Artifact that an earlier version made
+    pub artifact: PathBuf,
+    /// Artifact to write [default: the same file, replaced when the new one is whole]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the output file even if it is no artifact
+    #[arg(long)]
+    pub force: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the targets as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
 pub struct VerifyArgs {
     /// Artifact to verify
     pub artifact: PathBuf,
@@ -161,6 +183,30 @@ pub struct VerifyArgs {
     #[arg(short, long)]
     pub quiet: bool,
     /// Print what was compared as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct PushArgs {
+    /// Artifact to send
+    pub artifact: PathBuf,
+    /// Name that it gets: oci://REGISTRY/NAME:TAG
+    #[arg(value_name = "REF")]
+    pub reference: String,
+    /// Sign the artifact with this private key: PEM, on the curve P-256 or P-384
+    #[arg(long, value_name = "KEY")]
+    pub sign: Option<PathBuf>,
+    /// Certificates of the key as PEM, its own first; repeatable
+    #[arg(long = "certificate", value_name = "FILE", requires = "sign")]
+    pub certificates: Vec<PathBuf>,
+    /// The registry has no TLS
+    #[arg(long)]
+    pub plain_http: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the manifest's digest and what was sent as one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -6,6 +6,7 @@ mod interrupt;
 mod native;
 mod npu;
 mod progress;
+mod push;
 mod threads;
 
 use std::fmt::Display;
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, VerifyArgs};
+use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, UpgradeArgs, VerifyArgs};
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
@@ -30,20 +31,29 @@ fn main() -> ExitCode {
     interrupt::leave_out_panics_of_trials();
     threads::start_pool_here();
     let result = match &args.command {
-        Some(Command::Replan(args)) => run_replan(args),
-        Some(Command::Retarget(args)) => run_retarget(args),
-        Some(Command::Verify(args)) => run_verify(args),
-        Some(Command::Completions { shell }) => print_completions(*shell),
-        Some(Command::Man { folder }) => write_man_pages(folder),
-        None => run(&args),
+        Some(Command::Push(args)) => push::run(args),
+        _ => compile_or_change(&args).map_err(|error| explain::explain(&error)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err(message) => {
             // A stderr that takes nothing (a log on a full disk) must not end in a panic.
-            let _ = writeln!(std::io::stderr(), "error: {}", explain::explain(&error));
+            let _ = writeln!(std::io::stderr(), "error: {message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Every command that only reads and writes files.
+fn compile_or_change(args: &Args) -> Result<(), CompileError> {
+    match &args.command {
+        Some(Command::Replan(args)) => run_replan(args),
+        Some(Command::Retarget(args)) => run_retarget(args),
+        Some(Command::Upgrade(args)) => run_upgrade(args),
+        Some(Command::Verify(args)) => run_verify(args),
+        Some(Command::Completions { shell }) => print_completions(*shell),
+        Some(Command::Man { folder }) => write_man_pages(folder),
+        Some(Command::Push(_)) | None => run(args),
     }
 }
 
@@ -164,6 +174,18 @@ fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
     let retargeted = retarget(&args.artifact, output, &targets_named(&args.targets)?, &mut bars)?;
     bars.finish();
     print(args.json, args.quiet, &retargeted)
+}
+
+/// All that is not weights is made again from the model's numbers in the metadata: for the targets that the artifact has, and no more.
+fn run_upgrade(args: &UpgradeArgs) -> Result<(), CompileError> {
+    let output = args.output.as_ref().unwrap_or(&args.artifact);
+    if !args.force {
+        check_kind(output)?;
+    }
+    let mut bars = Bars::new(args.quiet || args.json);
+    let upgraded = retarget(&args.artifact, output, &[], &mut bars)?;
+    bars.finish();
+    print(args.json, args.quiet, &upgraded)
 }
 
 /// Each once, with those of this machine's devices in the place of `native`.

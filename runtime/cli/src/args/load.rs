@@ -16,6 +16,9 @@ pub struct LoadArgs {
     /// Name of the artifact's target to run [default: the first that fits the device]
     #[arg(long, value_name = "NAME", help_heading = DEVICE, hide_short_help = true)]
     pub target: Option<String>,
+    /// Fetch a MODEL of the form oci://REGISTRY/NAME:TAG from a registry that has no TLS
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub plain_http: bool,
     /// Memory budget of each tier, such as vram=8GiB,gtt=20GiB [default: all free memory]
     #[arg(long, value_name = "TIER=SIZE,…", help_heading = MEMORY, hide_short_help = true)]
     pub budget: Option<Budget>,

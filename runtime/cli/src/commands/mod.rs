@@ -16,4 +16,5 @@ pub mod devices;
 pub mod doctor;
 pub mod inspect;
 pub mod replan;
+pub mod store;
 pub mod top;

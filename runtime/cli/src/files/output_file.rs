@@ -41,6 +41,18 @@ pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), C
     check_output(path, what, inputs)
 }
 
+/// Checks that `what`, an artifact, can be renamed to `path`: only an artifact may be replaced.
+///
+/// # Errors
+/// When something else is there, or when there is no such folder.
+pub fn check_kept(path: &Path, what: &str) -> Result<(), CliError> {
+    match fs::metadata(path) {
+        Ok(_) if is_artifact(path) => Ok(()),
+        Ok(_) => Err(CliError::at(path, format!("file exists and is no artifact, expected a new name for {what}"))),
+        Err(_) => check_output(path, what, &[]),
+    }
+}
+
 /// Writes `text` to `path`: all of it, or nothing if that fails.
 ///
 /// # Errors

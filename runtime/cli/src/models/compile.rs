@@ -50,6 +50,13 @@ pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliEr
     Ok(cached.path().to_owned())
 }
 
+/// Names of the targets that fit the device that `load` chooses.
+pub fn fitting_targets(load: &LoadArgs) -> Result<Vec<String>, CliError> {
+    let device = device(load)?;
+    let fits = |target: &Target| misfit(&target.matches(), &device).is_none();
+    Ok(targets().into_iter().filter(fits).map(|target| target.name.to_owned()).collect())
+}
+
 fn device(load: &LoadArgs) -> Result<DeviceFacts, CliError> {
     let Ok(choice) = load.device.as_deref().unwrap_or_default().parse();
     Ok(choose_device(&devices()?, &choice)?.clone())

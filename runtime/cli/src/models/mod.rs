@@ -1,8 +1,11 @@
-//! What a command's MODEL is: an artifact, or a GGUF file or Hugging Face folder that is compiled once for this machine's device
-//! and kept in the user's cache folder.
+//! What a command's MODEL is: an artifact, a GGUF file or Hugging Face folder that is compiled once for this machine's device
+//! and kept in the user's cache folder, or a name in a registry, from which it is fetched once into the user's store.
 //!
 //! ```text
-//! MODEL ──► is it an artifact? ── yes ──────────────────────────────────────────────► its own path
+//! MODEL ──► is it oci://…? ── yes ──► in the store, with kernels for the device? ── no ──► fetched there ──► that path
+//!             │ no
+//!             ▼
+//!           is it an artifact? ── yes ──────────────────────────────────────────────► its own path
 //!             │ no
 //!             └─► device ──► target ──► key of source, target and compiler ──► in the cache? ── yes ──► that path
 //!                                                                               └── no ──► compiled there
@@ -11,6 +14,7 @@
 mod cache;
 mod compile;
 mod identity;
+pub mod pulled;
 mod unusable;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +33,9 @@ pub use unusable::check_is_artifact;
 /// When `model` is neither an artifact nor a model that can be compiled, and as for a compile.
 pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
     check(model)?;
+    if let Some(name) = name_in_registry(model) {
+        return pulled::artifact(name, load);
+    }
     if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load) }
 }
 
@@ -37,5 +44,13 @@ pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
 /// # Errors
 /// When it is neither an artifact nor a model that can be compiled.
 pub fn check(model: &Path) -> Result<(), CliError> {
-    if is_artifact(model) { Ok(()) } else { unusable::check_is_model(model) }
+    match name_in_registry(model) {
+        Some(name) => pulled::reference(name).map(drop),
+        None if is_artifact(model) => Ok(()),
+        None => unusable::check_is_model(model),
+    }
+}
+
+fn name_in_registry(model: &Path) -> Option<&str> {
+    model.to_str().filter(|text| pulled::is_reference(text))
 }

@@ -1,0 +1,68 @@
+//! `push`: an artifact into a registry.
+
+use std::fmt::{self, Display};
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use unicorn_artifact::account::size;
+use unicorn_artifact::printable::printable_lines;
+use unicorn_registry::{CHUNK_BYTES, OciReference, PushOptions, Pushed, SigningKey};
+
+use crate::args::PushArgs;
+use crate::explain::explain;
+use crate::print;
+
+/// Sends the artifact; an error is a message for people.
+pub fn run(args: &PushArgs) -> Result<(), String> {
+    let in_words = |error: unicorn_registry::RegistryError| printable_lines(&error.to_string());
+    let reference: OciReference = args.reference.parse().map_err(in_words)?;
+    let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("pushing {wide_bar} {bytes}/{total_bytes} {eta}");
+    bar.set_style(style.expect("a constant template"));
+    let progress = |transfer: unicorn_registry::Transfer| {
+        bar.set_length(transfer.total_bytes);
+        bar.set_position(transfer.done_bytes);
+    };
+    let key = args.sign.as_ref().map(|key| SigningKey::read(key, &args.certificates)).transpose().map_err(in_words)?;
+    let options = PushOptions {
+        plain_http: args.plain_http,
+        chunk_bytes: CHUNK_BYTES,
+        signing_key: key.as_ref(),
+        progress: &progress,
+    };
+    let pushed = unicorn_registry::push(&args.artifact, &reference, &options);
+    bar.finish_and_clear();
+    let report = Report::new(&reference, pushed.map_err(in_words)?);
+    print(args.json, args.quiet, &report).map_err(|error| explain(&error))
+}
+
+#[derive(Serialize)]
+struct Report {
+    reference: String,
+    digest: String,
+    artifact_bytes: u64,
+    pushed_bytes: u64,
+}
+
+impl Report {
+    fn new(reference: &OciReference, pushed: Pushed) -> Report {
+        let Pushed { digest, total_bytes, moved_bytes } = pushed;
+        Report { reference: reference.to_string(), digest, artifact_bytes: total_bytes, pushed_bytes: moved_bytes }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  pushed    {} of {}; the registry had the rest",
+            size(self.pushed_bytes),
+            size(self.artifact_bytes)
+        )?;
+        writeln!(f, "  manifest  {}", self.digest)?;
+        write!(f, "  run it    unicorn-run {}", self.reference)
+    }
+}

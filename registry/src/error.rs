@@ -1,0 +1,145 @@
+//! What can go wrong between an artifact, a registry and the store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oci_client::errors::{OciDistributionError, OciErrorCode};
+use unicorn_artifact::ParseError;
+
+/// Why an artifact was not pushed, pulled or stored. Messages lead with what is wrong and end with what to do, where there is
+/// something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A name that is no reference to an artifact.
+    #[error("{text}: {what}, expected oci://REGISTRY/NAME:TAG, as in oci://registry.example/models/smol:1")]
+    Reference {
+        /// As given.
+        text: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A file or folder.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file that is no artifact, or one that cannot be cut into layers.
+    #[error("{}: {what}", path.display())]
+    Artifact {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// An answer of a registry that is not what was asked for.
+    #[error("{reference}: {what}")]
+    Content {
+        /// Of what was asked for.
+        reference: String,
+        /// Expected and found.
+        what: String,
+    },
+    /// A registry that does not answer, or refuses.
+    #[error("{reference}: {what}")]
+    Registry {
+        /// Of what was asked for.
+        reference: String,
+        /// What it says, and what may help.
+        what: String,
+    },
+    /// None of the artifact's targets is wanted.
+    #[error("{reference} has no kernels for {wanted}, only for {found}; fetch others by name, or --target all")]
+    Target {
+        /// Of the artifact.
+        reference: String,
+        /// Targets that were wanted.
+        wanted: String,
+        /// Targets that it has.
+        found: String,
+    },
+    /// Nothing of this name is in the store.
+    #[error("{0} is not in the store; unicorn-run list shows what is")]
+    NotStored(String),
+    /// The file system has no room for the artifact.
+    #[error("artifact takes {needed}, and {} has {free} free; free some space, or set XDG_DATA_HOME to a folder on another disk", folder.display())]
+    Space {
+        /// Of the store.
+        folder: PathBuf,
+        /// Bytes of the artifact, in words.
+        needed: String,
+        /// Bytes that are free, in words.
+        free: String,
+    },
+}
+
+impl RegistryError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
+        move |source| RegistryError::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn content(reference: impl ToString, what: impl ToString) -> RegistryError {
+        RegistryError::Content { reference: reference.to_string(), what: what.to_string() }
+    }
+
+    /// An error of the client, in words that a user can act on.
+    pub(crate) fn registry(reference: impl ToString, error: &OciDistributionError) -> RegistryError {
+        RegistryError::Registry { reference: reference.to_string(), what: in_words(error) }
+    }
+}
+
+/// Whether the same request may succeed a moment later.
+pub(crate) fn is_transient(error: &OciDistributionError) -> bool {
+    match error {
+        // An answer that refuses stays one; without an answer, the line was at fault.
+        OciDistributionError::RequestError(error) => error.status().is_none_or(|status| status.is_server_error()),
+        OciDistributionError::IoError(_) => true,
+        OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
+        _ => false,
+    }
+}
+
+/// Answer to a registry that wants to know who asks.
+const LOGIN: &str =
+    "registry wants a user name and a password; docker login or podman login stores them in config.json";
+
+fn in_words(error: &OciDistributionError) -> String {
+    match error {
+        OciDistributionError::RegistryError { envelope, .. } => {
+            let missing = envelope.errors.iter().any(|error| {
+                matches!(error.code, OciErrorCode::ManifestUnknown | OciErrorCode::NameUnknown | OciErrorCode::NotFound)
+            });
+            let said: Vec<&str> = envelope.errors.iter().map(|error| &error.message[..]).collect();
+            match missing {
+                true => "registry has no such name or tag".into(),
+                false => format!("registry refuses: {}", said.join("; ")),
+            }
+        }
+        OciDistributionError::ImageManifestNotFoundError(_) => "registry has no such name or tag".into(),
+        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => LOGIN.into(),
+        OciDistributionError::RequestError(error) if error.status().is_some_and(|status| status == 401) => LOGIN.into(),
+        OciDistributionError::RequestError(error) => {
+            let mut what = String::from("registry does not answer");
+            let mut source: Option<&dyn std::error::Error> = Some(error);
+            while let Some(error) = source {
+                what += &format!(": {error}");
+                source = error.source();
+            }
+            // A registry without TLS answers a greeting in TLS with something else.
+            if what.contains("InvalidContentType") || what.contains("corrupt message") {
+                what += "; it may have no TLS: --plain-http";
+            }
+            what
+        }
+        error => error.to_string(),
+    }
+}
+
+impl From<(&Path, ParseError)> for RegistryError {
+    fn from((path, error): (&Path, ParseError)) -> RegistryError {
+        RegistryError::Artifact { path: path.to_owned(), what: error.to_string() }
+    }
+}

@@ -1,0 +1,189 @@
+//! The parts of an artifact that become layers, and their names.
+//!
+//! ```text
+//! head            header and section table
+//! section/K.I     a section of kind K and index I: metadata, plan, tokenizer
+//! kernels/NAME    one target's record of the kernels section, whose bytes are their number and these records one after the other
+//! weights/I/C     chunk C of weight section I
+//! ```
+//!
+//! What lies between sections is zeros, and no part.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use unicorn_artifact::codec;
+use unicorn_artifact::header::{self, ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind};
+use unicorn_artifact::{Kernels, ParseError};
+
+/// Bytes of the number of targets, with which a kernels section begins.
+pub const COUNT_BYTES: u64 = 8;
+
+/// Name of a part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartName {
+    /// Header and section table.
+    Head,
+    /// A whole section that is neither kernels nor weights.
+    Section {
+        /// As in the table.
+        kind: u32,
+        /// As in the table.
+        index: u32,
+    },
+    /// A target's kernels.
+    Kernels(String),
+    /// A chunk of a weight section.
+    Weights {
+        /// Index of the section.
+        section: u32,
+        /// Number of the chunk in it.
+        chunk: u32,
+    },
+    /// The signature, which is no part of the file; a layer is known as one by its media type, not by this name.
+    Signature,
+}
+
+impl fmt::Display for PartName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PartName::Head => f.write_str("head"),
+            PartName::Section { kind, index } => write!(f, "section/{kind}.{index}"),
+            PartName::Kernels(target) => write!(f, "kernels/{target}"),
+            PartName::Weights { section, chunk } => write!(f, "weights/{section:04}/{chunk:04}"),
+            PartName::Signature => f.write_str("signature"),
+        }
+    }
+}
+
+impl FromStr for PartName {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<PartName, ()> {
+        if name == "head" {
+            return Ok(PartName::Head);
+        }
+        let (kind, rest) = name.split_once('/').ok_or(())?;
+        let pair = |separator: char| {
+            let (first, second) = rest.split_once(separator)?;
+            Some((first.parse().ok()?, second.parse().ok()?))
+        };
+        match kind {
+            "section" => pair('.').map(|(kind, index)| PartName::Section { kind, index }).ok_or(()),
+            "kernels" if is_target_name(rest) => Ok(PartName::Kernels(rest.into())),
+            "weights" => pair('/').map(|(section, chunk)| PartName::Weights { section, chunk }).ok_or(()),
+            _ => Err(()),
+        }
+    }
+}
+
+/// A target's name is part of a layer's and of an option's.
+fn is_target_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain)
+}
+
+/// A part of an artifact's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Unique in the artifact.
+    pub name: PartName,
+    /// Where it lies.
+    pub range: Range<u64>,
+}
+
+/// All parts of an artifact in the order of the file.
+///
+/// # Errors
+/// For bytes that are no artifact, and for one whose sections do not lie as the writer puts them.
+pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
+    let sections = header::decode_header(bytes)?;
+    let head_bytes = head_bytes(sections.len());
+    check_packed(&sections, bytes.len() as u64)?;
+    let mut parts = vec![Part { name: PartName::Head, range: 0..head_bytes }];
+    for section in &sections {
+        let range = section.offset_bytes..section.offset_bytes + section.len_bytes;
+        let Section { kind, index, .. } = *section;
+        if kind == SectionKind::Kernels as u32 {
+            parts.extend(cut_kernels(bytes, range)?);
+        } else if kind == SectionKind::Weights as u32 {
+            let starts = range.clone().step_by(chunk_bytes as usize);
+            parts.extend(starts.zip(0..).map(|(start, chunk)| Part {
+                name: PartName::Weights { section: index, chunk },
+                range: start..range.end.min(start + chunk_bytes),
+            }));
+        } else if !range.is_empty() {
+            parts.push(Part { name: PartName::Section { kind, index }, range });
+        }
+    }
+    Ok(parts)
+}
+
+fn cut_kernels(bytes: &[u8], range: Range<u64>) -> Result<Vec<Part>, ParseError> {
+    let kernels: Kernels = codec::decode("kernels", &bytes[range.start as usize..range.end as usize])?;
+    let mut at = range.start + COUNT_BYTES;
+    let mut parts = Vec::new();
+    for target in &kernels.targets {
+        if !is_target_name(&target.name) {
+            return Err(invalid("name of a target", "letters, digits, - _ and .", target.name.escape_debug()));
+        }
+        let end = at + codec::encode(target).len() as u64;
+        parts.push(Part { name: PartName::Kernels(target.name.clone()), range: at..end });
+        at = end;
+    }
+    // The records follow each other, as a list is encoded.
+    assert_eq!(at, range.end, "targets fill the kernels section");
+    Ok(parts)
+}
+
+/// Header and table of so many sections.
+pub fn head_bytes(n_sections: usize) -> u64 {
+    (HEADER_BYTES + n_sections * ENTRY_BYTES) as u64
+}
+
+/// Checks that sections follow each other with nothing between but the zeros up to the next multiple: a table of lies could otherwise
+/// make a small download a file without end.
+pub fn check_packed(sections: &[Section], file_bytes: u64) -> Result<(), ParseError> {
+    let mut end = head_bytes(sections.len());
+    for section in sections {
+        let expected = end.next_multiple_of(SECTION_ALIGN);
+        if section.offset_bytes != expected {
+            return Err(invalid(
+                format!("offset of section {}.{}", section.kind, section.index),
+                expected,
+                section.offset_bytes,
+            ));
+        }
+        end = section.offset_bytes + section.len_bytes;
+    }
+    if end != file_bytes {
+        return Err(invalid("end of the last section", file_bytes, end));
+    }
+    Ok(())
+}
+
+/// A number or name that is not as it must be.
+pub fn invalid(what: impl Into<String>, expected: impl fmt::Display, found: impl fmt::Display) -> ParseError {
+    ParseError::Invalid { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in [
+            PartName::Head,
+            PartName::Section { kind: 2, index: 0 },
+            PartName::Kernels("nvidia-server".into()),
+            PartName::Weights { section: 3, chunk: 12 },
+        ] {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        for wrong in ["", "heads", "kernels/", "kernels/../x", "weights/1", "section/a.b", "weights/-1/0"] {
+            assert_eq!(wrong.parse::<PartName>(), Err(()), "{wrong}");
+        }
+    }
+}

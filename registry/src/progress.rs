@@ -1,0 +1,60 @@
+//! What a caller sees of a push or a pull while it runs.
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// Of the artifact: all layers that are wanted.
+    pub total_bytes: u64,
+    /// Bytes that are where they belong: sent or fetched, or there before.
+    pub done_bytes: u64,
+    /// Of these, bytes that came over the network or went there in this call.
+    pub moved_bytes: u64,
+}
+
+/// Is told of each step of a transfer, on any thread.
+pub type TransferProgress<'a> = &'a (dyn Fn(Transfer) + Send + Sync);
+
+/// Counts the bytes of a transfer.
+pub(crate) struct Counter<'a> {
+    state: std::sync::Mutex<Transfer>,
+    report: TransferProgress<'a>,
+}
+
+impl<'a> Counter<'a> {
+    pub fn new(total_bytes: u64, report: TransferProgress<'a>) -> Counter<'a> {
+        let state = Transfer { total_bytes, ..Transfer::default() };
+        report(state);
+        Counter { state: state.into(), report }
+    }
+
+    /// Bytes that were there before.
+    pub fn kept(&self, bytes: u64) {
+        self.change(|state| state.done_bytes += bytes);
+    }
+
+    /// Bytes that came or went.
+    pub fn moved(&self, bytes: u64) {
+        self.change(|state| {
+            (state.done_bytes, state.moved_bytes) = (state.done_bytes + bytes, state.moved_bytes + bytes)
+        });
+    }
+
+    /// Bytes that came, and are wanted once more.
+    pub fn lost(&self, bytes: u64) {
+        self.change(|state| state.done_bytes -= bytes);
+    }
+
+    pub fn transfer(&self) -> Transfer {
+        *self.lock()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Transfer)) {
+        let mut state = self.lock();
+        change(&mut state);
+        (self.report)(*state);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Transfer> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,77 @@
+//! Models in a registry: fetched once, with the kernels for this machine's device, and kept in the user's store.
+
+use std::path::PathBuf;
+
+use indicatif::ProgressStyle;
+use unicorn_artifact::account::size;
+use unicorn_registry::{OciReference, PullOptions, Pulled, RegistryError, Store, Targets, Trust};
+
+use super::compile;
+use crate::args::LoadArgs;
+use crate::error::CliError;
+use crate::terminal::output::{note, progress_bar};
+
+/// Whether a text is meant as a name in a registry. Such a name is no path: a folder called `oci:` is reached as `./oci:`.
+pub fn is_reference(text: &str) -> bool {
+    OciReference::is_meant(text)
+}
+
+/// Reads a name in a registry.
+///
+/// # Errors
+/// When it is none.
+pub fn reference(text: &str) -> Result<OciReference, CliError> {
+    text.parse().map_err(|error: RegistryError| CliError::new(error))
+}
+
+/// The user's store.
+///
+/// # Errors
+/// When there is no place for it.
+pub fn store() -> Result<Store, CliError> {
+    Store::of_user()
+        .ok_or_else(|| CliError::new("there is no folder for artifacts: set HOME or XDG_DATA_HOME to an absolute path"))
+}
+
+/// The stored artifact of a name, with kernels for the device that `load` chooses; fetched if the store lacks it or them. A name
+/// that the store has needs no registry.
+pub fn artifact(text: &str, load: &LoadArgs) -> Result<PathBuf, CliError> {
+    let name = reference(text)?.to_string();
+    let targets = match &load.target {
+        Some(target) => Targets::Named(vec![target.clone()]),
+        None => targets(load)?,
+    };
+    let (Targets::Named(fitting) | Targets::FirstOf(fitting)) = &targets else { unreachable!("all is not asked for") };
+    let stored = store()?.find(&name).filter(|stored| stored.targets.iter().any(|target| fitting.contains(target)));
+    match stored {
+        Some(stored) => Ok(stored.path),
+        None => Ok(pull(text, targets, None, load.plain_http)?.stored.path),
+    }
+}
+
+/// The targets that fit the device that `load` chooses.
+pub fn targets(load: &LoadArgs) -> Result<Targets, CliError> {
+    compile::fitting_targets(load).map(Targets::FirstOf)
+}
+
+/// Fetches what a name leads to now; with `trust`, only what has a trusted signature.
+pub fn pull(text: &str, targets: Targets, trust: Option<&Trust>, plain_http: bool) -> Result<Pulled, CliError> {
+    let (reference, store) = (reference(text)?, store()?);
+    note(format_args!("fetching {reference}"));
+    let bar = progress_bar().with_style(
+        ProgressStyle::with_template("fetching {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+            .expect("the template is a constant"),
+    );
+    let progress = |transfer: unicorn_registry::Transfer| {
+        bar.set_length(transfer.total_bytes);
+        bar.set_position(transfer.done_bytes);
+    };
+    let on_wait = || note("another process fetches it; waiting for it");
+    let options = PullOptions { plain_http, targets, trust, progress: &progress, on_wait: &on_wait };
+    let pulled = unicorn_registry::pull(&store, &reference, &options);
+    bar.finish_and_clear();
+    let pulled = pulled.map_err(CliError::new)?;
+    let (stored, moved) = (&pulled.stored, size(pulled.moved_bytes));
+    note(format_args!("fetched {moved} of {}, with kernels for {}", size(stored.bytes), stored.targets.join(", ")));
+    Ok(pulled)
+}
