@@ -13,6 +13,7 @@ use unicorn_npu::{gemm, stream};
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
 use unicorn_text::{ChatTemplate, Message, TemplateArguments};
+use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 
 use crate::generators::{
     artifact_of_parts, smallest_config, smallest_gemm, smallest_safetensors, with_stream_header, with_valid_preamble,
@@ -135,6 +136,32 @@ pub fn request(bytes: &[u8]) {
         let sampling = &request.sampling;
         assert!(sampling.temperature >= 0.0 && (0.0..=1.0).contains(&sampling.top_p), "sampling of {request:?}");
     }
+}
+
+/// Reading a model's reply returns, and says the same however the text is cut. The first byte chooses the format.
+pub fn reply(bytes: &[u8]) {
+    let [choice, text @ ..] = bytes else { return };
+    let text = String::from_utf8_lossy(text);
+    let mut format = ReplyFormat::default();
+    format.thinks = [None, Some(false), Some(true)][usize::from(choice % 3)];
+    let tools = [ToolFormat::Hermes, ToolFormat::Llama, ToolFormat::Mistral, ToolFormat::Gemma, ToolFormat::Json];
+    format.tools = tools.get(usize::from(choice / 3 % 6)).copied();
+    format.harmony = choice / 18 % 2 == 1;
+    let read = |pieces: &mut dyn Iterator<Item = &str>| {
+        let mut parser = ReplyParser::new(&format, ["f"]);
+        let mut deltas: Vec<Delta> = pieces.flat_map(|piece| parser.push(piece)).collect();
+        deltas.extend(parser.finish());
+        let part = |wanted: &dyn Fn(&Delta) -> Option<&str>| deltas.iter().filter_map(wanted).collect::<String>();
+        [
+            part(&|delta| if let Delta::Reasoning(text) = delta { Some(text) } else { None }),
+            part(&|delta| if let Delta::Content(text) = delta { Some(text) } else { None }),
+            part(&|delta| if let Delta::CallBegin { name, .. } = delta { Some(name) } else { None }),
+            part(&|delta| if let Delta::CallArguments { json, .. } = delta { Some(json) } else { None }),
+        ]
+    };
+    let whole = read(&mut std::iter::once(text.as_ref()));
+    let letters = read(&mut text.split_inclusive(|_| true));
+    assert_eq!(whole, letters, "{format:?}: {text:?}");
 }
 
 fn open_folder(config_json: &[u8], safetensors: &[u8]) {

@@ -15,6 +15,7 @@ fn every_regression_file_still_passes() {
         ("tokenizer_json", oracles::tokenizer_json),
         ("chat_template", oracles::chat_template),
         ("request", oracles::request),
+        ("reply", oracles::reply),
         ("plan", oracles::plan),
         ("module", oracles::module),
         ("npu_stream", oracles::npu_stream),

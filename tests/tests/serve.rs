@@ -180,8 +180,8 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
         (
             CHAT,
             r#"{"messages": [{"role": "user", "content": "a"}], "tools": [1]}"#,
-            "tools".into(),
-            "tools: not supported",
+            "tools[0]".into(),
+            "tools[0]: expected an object with a type",
         ),
     ] {
         let (head, answer) = post(&server.address, path, body);

@@ -5,13 +5,14 @@
 //! Host          a name that the page's site cannot have, so that no rebound name is answered
 //! Origin        the server's own, or one that the operator named
 //! Content-Type  application/json, which a page of another origin may only send after it has asked
+//! key           one of the operator's, where there are any, except for what says nothing but that the server is there
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -34,12 +35,23 @@ pub(crate) struct Access {
     pub(crate) hosts: Vec<String>,
     /// As browsers write them: `https://chat.example`.
     pub(crate) origins: Vec<String>,
+    /// Empty: requests need none.
+    pub(crate) keys: Vec<String>,
 }
 
+/// Paths that need no key, as on llama-server.
+const PUBLIC: [&str; 6] = ["/", "/health", "/v1/health", "/models", "/v1/models", "/api/tags"];
+/// Anthropic's header for a key.
+const API_KEY: &str = "x-api-key";
+
 impl Access {
-    /// Refuses requests to other hosts and those of pages of other origins.
+    /// Refuses requests to other hosts, those of pages of other origins, and those without a key.
     pub(crate) async fn check(State(access): State<std::sync::Arc<Access>>, request: Request, next: Next) -> Response {
-        match access.refusal(request.headers()) {
+        let unauthorized = || {
+            let is_open = access.keys.is_empty() || PUBLIC.contains(&request.uri().path());
+            (!is_open && !access.has_key(request.headers())).then(ApiError::unauthorized)
+        };
+        match access.refusal(request.headers()).or_else(unauthorized) {
             None => next.run(request).await,
             Some(refusal) => axum::response::IntoResponse::into_response(refusal),
         }
@@ -63,6 +75,13 @@ impl Access {
                 .allow_private_network(AllowPrivateNetwork::yes())
                 .max_age(CORS_MAX_AGE),
         )
+    }
+
+    fn has_key(&self, headers: &HeaderMap) -> bool {
+        let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = bearer.or_else(|| headers.get(API_KEY).and_then(|value| value.to_str().ok()));
+        // All keys are compared, each to its end: the time tells nothing about them.
+        key.is_some_and(|key| self.keys.iter().fold(false, |found, known| found | is_equal(known, key)))
     }
 
     fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
@@ -115,6 +134,12 @@ pub(crate) fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..ApiError::bad_request(message) })
 }
 
+fn is_equal(known: &str, found: &str) -> bool {
+    let differences =
+        known.bytes().zip(found.bytes()).fold(0, |differences, (known, found)| differences | (known ^ found));
+    known.len() == found.len() && differences == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +150,7 @@ mod tests {
 
     fn access(address: &str, hosts: &[&str], origins: &[&str]) -> Access {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins) }
+        Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins), keys: Vec::new() }
     }
 
     #[test]
@@ -183,5 +208,16 @@ mod tests {
             assert_eq!(status(other), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE), "{other}");
         }
         assert!(expect_json(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_key_comes_in_one_of_two_headers() {
+        let access = Access { keys: vec!["one".into(), "two".into()], ..Access::default() };
+        let has_key = |name: &'static str, value: &str| access.has_key(&headers(&[(name, value)]));
+        assert!(has_key("authorization", "Bearer two") && has_key("x-api-key", "one"));
+        for wrong in ["Bearer tw", "Bearer two2", "Bearer ", "two", "Basic two"] {
+            assert!(!has_key("authorization", wrong), "{wrong}");
+        }
+        assert!(!access.has_key(&HeaderMap::new()) && !has_key("x-api-key", ""));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
@@ -9,18 +11,35 @@ use unicorn_text::{EndReason, OutputText, Piece, TextError};
 
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
+use crate::metrics::Metrics;
 
 /// What the response of a request is made of. `choice` is the index among the request's choices.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
     /// The first `cached_tokens` of the prompt were in the cache.
     Started { choice: u32, cached_tokens: u32 },
-    /// Never empty.
-    Text { choice: u32, text: String },
-    /// The last of a choice. `tokens` includes a stop token.
-    Ended { choice: u32, tokens: u32, reason: EndReason },
+    /// Text that became whole, and the tokens since the last. The text is never empty.
+    Text { choice: u32, text: String, tokens: Vec<u32> },
+    /// The last of a choice.
+    Ended { choice: u32, end: ChoiceEnd },
     /// The last of all choices.
     Failed(ApiError),
+}
+
+/// How a choice ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ChoiceEnd {
+    pub(crate) reason: EndReason,
+    /// The stop string that ended it.
+    pub(crate) stop_string: Option<String>,
+    /// Tokens that were sampled, a stop token included.
+    pub(crate) tokens: u32,
+    /// Those since the last text, a stop token included.
+    pub(crate) rest: Vec<u32>,
+    /// Until the first token.
+    pub(crate) prompt_time: Duration,
+    /// From the first token to the last.
+    pub(crate) decode_time: Duration,
 }
 
 /// Receives the tokens of one sequence. The other end of `events` is dropped when the client has disconnected.
@@ -28,12 +47,28 @@ pub(crate) struct Choice {
     index: u32,
     events: UnboundedSender<Event>,
     output: OutputText,
+    metrics: Arc<Metrics>,
+    /// Of the prompt that was not cached.
+    prompt_tokens: u32,
+    begun: Instant,
+    first_token: Option<Instant>,
+    /// Tokens since the last text.
+    tokens: Vec<u32>,
     _place: QueuePlace,
 }
 
 impl Choice {
-    pub(crate) fn new(index: u32, events: UnboundedSender<Event>, output: OutputText, place: QueuePlace) -> Choice {
-        Choice { index, events, output, _place: place }
+    /// Choice `index` of a request, whose prompt has `prompt_tokens`.
+    pub(crate) fn new(
+        index: u32,
+        prompt_tokens: u32,
+        events: UnboundedSender<Event>,
+        output: OutputText,
+        metrics: Arc<Metrics>,
+        place: QueuePlace,
+    ) -> Choice {
+        let (begun, first_token) = (Instant::now(), None);
+        Choice { index, events, output, metrics, prompt_tokens, begun, first_token, tokens: Vec::new(), _place: place }
     }
 
     /// Sends the events of the next piece; breaks when it is the last or the client has disconnected. The thread runs the steps of
@@ -47,10 +82,13 @@ impl Choice {
         match piece {
             Ok(Piece { text, end }) => {
                 if !text.is_empty() {
-                    self.send(Event::Text { choice: self.index, text });
+                    let tokens = std::mem::take(&mut self.tokens);
+                    self.send(Event::Text { choice: self.index, text, tokens });
                 }
                 if let Some(reason) = end {
-                    self.send(Event::Ended { choice: self.index, tokens: self.output.n_tokens(), reason });
+                    let end = self.end_of(reason);
+                    self.metrics.count(self.prompt_tokens, &end);
+                    self.send(Event::Ended { choice: self.index, end });
                 }
                 if end.is_some() || self.events.is_closed() {
                     ControlFlow::Break(())
@@ -65,6 +103,18 @@ impl Choice {
         }
     }
 
+    fn end_of(&mut self, reason: EndReason) -> ChoiceEnd {
+        let first_token = self.first_token.unwrap_or(self.begun);
+        ChoiceEnd {
+            reason,
+            stop_string: self.output.stopped_by().map(str::to_owned),
+            tokens: self.output.n_tokens(),
+            rest: std::mem::take(&mut self.tokens),
+            prompt_time: first_token - self.begun,
+            decode_time: first_token.elapsed(),
+        }
+    }
+
     /// A closed channel is no error here: it is checked after each token.
     fn send(&self, event: Event) {
         let _ = self.events.send(event);
@@ -73,10 +123,15 @@ impl Choice {
 
 impl TokenReceiver for Choice {
     fn begin(&mut self, cached_tokens: u32) {
+        self.begun = Instant::now();
+        self.prompt_tokens -= cached_tokens;
+        self.metrics.count_cached(cached_tokens);
         self.send(Event::Started { choice: self.index, cached_tokens });
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.tokens.push(token);
         self.send_piece(|output| output.push(token))
     }
 
@@ -94,8 +149,6 @@ impl TokenReceiver for Choice {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::sync::Semaphore;
     use tokio::sync::mpsc::unbounded_channel;
     use unicorn_text::{StopConditions, Tokenizer, TokenizerSection};
@@ -116,9 +169,9 @@ mod tests {
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let (events, mut received) = unbounded_channel();
         let output = OutputText::new(&tokenizer, &[], StopConditions::default());
-        let mut choice = Choice::new(0, events, output, place);
+        let mut choice = Choice::new(0, 1, events, output, Arc::default(), place);
         assert!(choice.token(0).is_continue());
-        assert_eq!(received.try_recv(), Ok(Event::Text { choice: 0, text: "a".into() }));
+        assert_eq!(received.try_recv(), Ok(Event::Text { choice: 0, text: "a".into(), tokens: vec![0] }));
         assert!(choice.token(1).is_break());
         let Ok(Event::Failed(error)) = received.try_recv() else { panic!("expected an error") };
         assert!(error.status == 500 && error.message.contains("panicked"), "{error:?}");

@@ -4,18 +4,32 @@ use std::sync::{Arc, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 use unicorn_text::unicorn_runtime::{Model, Sampling};
-use unicorn_text::{ChatTemplate, OutputText, StopConditions, TemplateArguments, TextError, Tokenizer, random_seed};
+use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
+use unicorn_text::{Tokenizer, random_seed};
 
 use crate::admission::{Admission, ClientGone};
+use crate::anthropic;
+use crate::api::endpoint::{Api, Translated};
 use crate::api::error::ApiError;
-use crate::api::request::{Endpoint, Request};
-use crate::api::response::{ResponseFormat, Usage};
+use crate::api::fields::{BOOLEAN, Fields, object};
+use crate::api::request::{Endpoint, Prompt, Request};
+use crate::api::tools;
+use crate::llama::completion::Completion;
+use crate::llama::settings::generation_settings;
+use crate::metrics::Metrics;
+use crate::ollama::response::Lines;
+use crate::openai::completions::{Completions, FINGERPRINT};
+use crate::openai::responses::Responses;
 use crate::options::ServeOptions;
 use crate::pending::PendingResponse;
-use crate::prompt::PromptEncoder;
+use crate::prompt::{EncodedPrompt, PromptEncoder};
+use crate::reply::Reply;
 use crate::worker::{Command, Job};
+use crate::writer::ResponseWriter;
 
 /// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
 pub(crate) struct RequestHandler {
@@ -25,7 +39,11 @@ pub(crate) struct RequestHandler {
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    slots: u32,
     pub(crate) model_name: String,
+    pub(crate) metrics: Arc<Metrics>,
     commands: mpsc::Sender<Command>,
 }
 
@@ -64,6 +82,10 @@ impl RequestHandler {
             stop_tokens: section.stop_ids.clone(),
             sampling: options.sampling.clone(),
             seed: options.seed,
+            bos_token: section.bos_token.clone(),
+            eos_token: section.eos_token.clone(),
+            slots: model.slots(),
+            metrics: Arc::default(),
             model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
             commands,
         })
@@ -75,60 +97,268 @@ impl RequestHandler {
     /// When the request is wrong or beyond a limit, or the server is stopping. Nothing is generated then.
     pub(crate) async fn handle(
         self: Arc<Self>,
-        endpoint: Endpoint,
+        api: Api,
         request: extract::Request,
     ) -> Result<PendingResponse, ApiError> {
+        self.with_body(request, move |handler, fields, client| handler.queue(api, fields, client)).await
+    }
+
+    /// Calls `work` with the body of a request, a JSON object, on another thread.
+    ///
+    /// # Errors
+    /// Those of `work`, and for a body that is no object or beyond a limit.
+    pub(crate) async fn with_body<T: Send + 'static>(
+        self: Arc<Self>,
+        request: extract::Request,
+        work: impl FnOnce(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let body = self.admission.read_body(request).await?;
         let handler = self.clone();
-        self.admission.tokenize(move |client| handler.queue(endpoint, &body.bytes, client)).await
+        self.admission
+            .tokenize(move |client| {
+                client.check()?;
+                work(&handler, object(&body.bytes)?, client)
+            })
+            .await
     }
 
     /// Blocks for as long as parsing and tokenizing take.
-    fn queue(&self, endpoint: Endpoint, body: &[u8], client: &ClientGone) -> Result<PendingResponse, ApiError> {
-        client.check()?;
-        let request = Request::parse(endpoint, body, &self.sampling)?;
+    fn queue(&self, api: Api, fields: Map<String, Value>, client: &ClientGone) -> Result<PendingResponse, ApiError> {
+        let response_fields = fields.get("response_fields").and_then(|fields| Vec::deserialize(fields).ok());
+        let Translated { endpoint, fields, prompt } = api.translate(fields, &self.encoder.tokenizer)?;
+        let mut request = Request::from_fields(endpoint, fields, &self.sampling)?;
+        request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
+        self.check_stop_tokens(&request)?;
+        if matches!(api, Api::Responses | Api::Messages | Api::OllamaChat | Api::OllamaGenerate) && request.n > 1 {
+            return Err(ApiError::parameter("n", format!("expected 1, which this API has, found {}", request.n)));
+        }
         let mut places = self.admission.queue(request.prompts.len() * request.n as usize)?;
-        let mut arguments = self.template_arguments.clone();
-        arguments.extend(request.template_arguments.clone());
-        let prompts: Vec<Vec<u32>> = request
+        let arguments = self.arguments(&request);
+        let prompts: Vec<EncodedPrompt> = request
             .prompts
             .iter()
-            .map(|prompt| self.encoder.tokens(prompt, &arguments, client))
+            .map(|prompt| self.encoder.encode(prompt, &request, &arguments, client))
             .collect::<Result<_, _>>()?;
-        let (events, received) = unbounded_channel();
-        let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).sum();
         let seed = request.seed.or(self.seed).unwrap_or_else(random_seed);
+        let writer = self.writer(api, endpoint, &request, &prompts, seed, response_fields.unwrap_or_default())?;
+        let (events, received) = unbounded_channel();
         let choices = prompts.iter().flat_map(|prompt| (0..request.n).map(move |number| (prompt, number)));
+        let (mut replies, mut beginnings) = (Vec::new(), Vec::new());
         for ((choice, (prompt, number)), place) in (0..).zip(choices).zip(places.drain(..)) {
             let job = Job {
                 choice,
-                prompt: prompt.clone(),
+                prompt: prompt.tokens.clone(),
                 sampling: request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into())),
-                output: OutputText::new(&self.encoder.tokenizer, prompt, self.stop_conditions(&request)),
+                output: OutputText::new(
+                    &self.encoder.tokenizer,
+                    &prompt.tokens,
+                    self.stop_conditions(&request, &prompt.format),
+                ),
                 events: events.clone(),
+                metrics: self.metrics.clone(),
                 place,
             };
+            let names = request.tools.iter().map(tools::name);
+            let parser = (prompt.format != ReplyFormat::default()).then(|| ReplyParser::new(&prompt.format, names));
+            replies.push(Reply::new(prompt.tokens.len() as u32, parser, request.one_call));
+            beginnings.push(match request.echo {
+                true => self
+                    .encoder
+                    .tokenizer
+                    .decode(&prompt.tokens)
+                    .map_err(|error| ApiError::bad_request(error.to_string()))?,
+                false => prompt.beginning.clone(),
+            });
             self.commands.send(Command::Generate(Box::new(job))).map_err(|_| ApiError::stopping())?;
         }
-        let usage = Usage { prompt_tokens, ..Usage::default() };
-        Ok(PendingResponse::new(self.format(endpoint), received, &request, usage))
+        Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
     }
 
-    fn stop_conditions(&self, request: &Request) -> StopConditions {
+    fn check_stop_tokens(&self, request: &Request) -> Result<(), ApiError> {
+        let vocab_size = self.encoder.vocab_size;
+        match request.stop_tokens.iter().find(|&&token| token >= vocab_size) {
+            Some(unknown) => {
+                let found =
+                    format!("expected token ids below {vocab_size}, the size of the vocabulary, found {unknown}");
+                Err(ApiError::parameter("stop_token_ids", found))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Variables of the chat template for a request.
+    fn arguments(&self, request: &Request) -> TemplateArguments {
+        let mut arguments = self.template_arguments.clone();
+        arguments.extend(request.template_arguments.clone());
+        arguments
+    }
+
+    fn stop_conditions(&self, request: &Request, format: &ReplyFormat) -> StopConditions {
         let mut conditions = StopConditions::default();
         conditions.max_tokens = request.max_tokens;
-        conditions.stop_tokens.clone_from(&self.stop_tokens);
+        conditions.stop_tokens.clone_from(&request.stop_tokens);
+        if !request.ignore_eos {
+            conditions.stop_tokens.extend(&self.stop_tokens);
+        }
         conditions.stop_strings.clone_from(&request.stop_strings);
+        conditions.min_tokens = request.min_tokens;
+        conditions.special_tokens = request.special_tokens || format.needs_special_tokens();
         conditions
     }
 
-    fn format(&self, endpoint: Endpoint) -> ResponseFormat {
-        let prefix = match endpoint {
-            Endpoint::ChatCompletions => "chatcmpl",
-            Endpoint::Completions => "cmpl",
+    fn writer(
+        &self,
+        api: Api,
+        endpoint: Endpoint,
+        request: &Request,
+        prompts: &[EncodedPrompt],
+        seed: u64,
+        response_fields: Vec<String>,
+    ) -> Result<Box<dyn ResponseWriter>, ApiError> {
+        let (created, model) = (seconds_since_1970(), self.model_name.as_str());
+        Ok(match api {
+            Api::Chat | Api::Completions => Box::new(Completions::new(endpoint, created, model, request)),
+            Api::Responses => Box::new(Responses::new(created, model)),
+            Api::Messages => Box::new(anthropic::response::Message::new(model)),
+            Api::OllamaChat => Box::new(Lines::new(created, model, true)),
+            Api::OllamaGenerate => Box::new(Lines::new(created, model, false)),
+            Api::Llama | Api::Infill => {
+                let text = |prompt: &EncodedPrompt| self.text(&prompt.tokens);
+                let texts = prompts.iter().map(text).collect::<Result<_, _>>()?;
+                let banned: &[u32] = if request.ignore_eos { &self.stop_tokens } else { &[] };
+                let settings =
+                    generation_settings(&request.sampling, seed, request.max_tokens, &request.stop_strings, banned);
+                Box::new(Completion::new(model, texts, settings, response_fields, request))
+            }
+        })
+    }
+
+    /// Text of token ids, special tokens included.
+    fn text(&self, tokens: &[u32]) -> Result<String, ApiError> {
+        let decoded = self.encoder.tokenizer.decode_with(tokens, true);
+        decoded.map_err(|error| ApiError::bad_request(error.to_string()))
+    }
+
+    /// The prompt that a chat is rendered to.
+    ///
+    /// # Errors
+    /// Those of a chat completion.
+    pub(crate) fn rendered(&self, fields: Map<String, Value>) -> Result<String, ApiError> {
+        let request = Request::from_fields(Endpoint::ChatCompletions, fields, &self.sampling)?;
+        match request.prompts.as_slice() {
+            [Prompt::Chat(messages)] => Ok(self.encoder.render(messages, &request, &self.arguments(&request))?.text),
+            _ => Err(ApiError::parameter("messages", "expected a conversation")),
+        }
+    }
+
+    /// Tokens of a message's prompt, in Anthropic's form.
+    ///
+    /// # Errors
+    /// Those of a message.
+    pub(crate) fn count_tokens(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<u32, ApiError> {
+        let Translated { endpoint, fields, .. } = Api::Messages.translate(fields, &self.encoder.tokenizer)?;
+        let request = Request::from_fields(endpoint, fields, &self.sampling)?;
+        let arguments = self.arguments(&request);
+        let encoded = self.encoder.encode(&request.prompts[0], &request, &arguments, client)?;
+        Ok(encoded.tokens.len() as u32)
+    }
+
+    /// `/tokenize`, of llama-server (`content`) and vLLM (`prompt` or `messages`).
+    ///
+    /// # Errors
+    /// For fields of another type, and text that the tokenizer rejects.
+    pub(crate) fn tokenize(&self, fields: Map<String, Value>) -> Result<Value, ApiError> {
+        let is_chat = fields.contains_key("messages");
+        let mut fields = Fields(fields);
+        let add_special: Option<bool> = fields.take("add_special", BOOLEAN)?;
+        let add_special_tokens: Option<bool> = fields.take("add_special_tokens", BOOLEAN)?;
+        let with_pieces = fields.take("with_pieces", BOOLEAN)?.unwrap_or(false);
+        let prompt: Option<String> = fields.take("prompt", "a text")?;
+        let text = match (is_chat, prompt) {
+            (true, _) => self.rendered(std::mem::take(&mut fields.0))?,
+            (false, Some(prompt)) => prompt,
+            (false, None) => fields.take("content", "a text")?.unwrap_or_default(),
         };
-        let id = format!("{prefix}-{:08x}{:08x}", random_seed(), random_seed());
-        ResponseFormat { endpoint, id, created: seconds_since_1970(), model: self.model_name.clone() }
+        let tokenizer = &self.encoder.tokenizer;
+        let ids = match add_special.or(add_special_tokens).unwrap_or(false) {
+            true => tokenizer.encode_prompt(&text),
+            false => tokenizer.encode(&text),
+        };
+        let ids = ids.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let piece = |id: &u32| Ok(json!({"id": id, "piece": self.text(&[*id])?}));
+        let tokens: Value = match with_pieces {
+            true => Value::Array(ids.iter().map(piece).collect::<Result<_, ApiError>>()?),
+            false => json!(ids),
+        };
+        Ok(json!({"tokens": tokens, "count": ids.len(), "max_model_len": self.encoder.context_tokens}))
+    }
+
+    /// `/detokenize`, of llama-server and vLLM.
+    ///
+    /// # Errors
+    /// For what are no token ids of the vocabulary.
+    pub(crate) fn detokenize(&self, fields: Map<String, Value>) -> Result<Value, ApiError> {
+        let tokens: Vec<u32> = Fields(fields).require("tokens", "a list of token ids")?;
+        let vocab_size = self.encoder.vocab_size;
+        if let Some(unknown) = tokens.iter().find(|&&token| token >= vocab_size) {
+            let found = format!("expected token ids below {vocab_size}, the size of the vocabulary, found {unknown}");
+            return Err(ApiError::parameter("tokens", found));
+        }
+        let text = self.text(&tokens)?;
+        Ok(json!({"content": text, "prompt": text}))
+    }
+
+    /// `/props`.
+    pub(crate) fn props(&self) -> Value {
+        let mut params = generation_settings(&self.sampling, self.seed.unwrap_or(u64::from(u32::MAX)), None, &[], &[]);
+        params["stream"] = true.into();
+        let token = |token: &Option<String>| token.clone().unwrap_or_default();
+        json!({
+            "default_generation_settings": {"id": 0, "n_ctx": self.encoder.context_tokens, "params": params},
+            "total_slots": self.slots,
+            "model_alias": self.model_name,
+            "model_path": self.model_name,
+            "modalities": {"vision": false, "audio": false},
+            "chat_template": self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default(),
+            "bos_token": token(&self.bos_token),
+            "eos_token": token(&self.eos_token),
+            "build_info": FINGERPRINT,
+        })
+    }
+
+    /// `/slots`: how many of them are busy, not which.
+    pub(crate) fn slot_list(&self) -> Value {
+        let busy = self.metrics.running();
+        let slot = |id: u32| {
+            let is_processing = u64::from(id) < busy;
+            json!({"id": id, "n_ctx": self.encoder.context_tokens, "speculative": false, "is_processing": is_processing})
+        };
+        (0..self.slots).map(slot).collect()
+    }
+
+    /// What the model can do, by Ollama's names.
+    pub(crate) fn capabilities(&self) -> Vec<&'static str> {
+        let template = self.encoder.template.as_ref();
+        let thinks = template.is_some_and(|template| {
+            let format = template.reply_format(false);
+            format.thinks.is_some() || format.harmony
+        });
+        let tools = template.is_some();
+        [("completion", true), ("tools", tools), ("thinking", thinks)]
+            .into_iter()
+            .filter(|one| one.1)
+            .map(|one| one.0)
+            .collect()
+    }
+
+    /// Longest sequence, in tokens.
+    pub(crate) fn context_tokens(&self) -> u32 {
+        self.encoder.context_tokens
+    }
+
+    /// The chat template, Jinja.
+    pub(crate) fn template_source(&self) -> &str {
+        self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default()
     }
 }
 

@@ -1,10 +1,14 @@
-//! An HTTP server with OpenAI's API for a model of [`unicorn_runtime`], whose sequences share each step.
+//! An HTTP server with the APIs of OpenAI, Anthropic, Ollama and llama-server for a model of [`unicorn_runtime`], whose sequences share each step.
 //!
 //! ```text
 //!                threads of the HTTP server                       the thread that calls Server::run
 //! client ──► http, access ──► routes ── Request ──► RequestHandler: tokens ─ Job ─► Worker ──► Scheduler ──► Model
 //!        ◄── PendingResponse (one object, or a stream) ◄─ Event ── Choice: tokens → text, until it ends
+//!                 └─ Reply: reasoning, content, calls ─► ResponseWriter of the API
 //! ```
+//!
+//! `openai`, `anthropic`, `ollama` and `llama` translate: their requests become one [`Request`], by OpenAI's names, and each writes
+//! replies in its own form.
 //!
 //! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
 //!
@@ -33,12 +37,20 @@ mod access;
 mod admission;
 mod api;
 mod handler;
-mod pending;
 mod prompt;
 mod routes;
 
 mod choice;
+mod metrics;
 mod worker;
+
+mod anthropic;
+mod llama;
+mod ollama;
+mod openai;
+mod pending;
+mod reply;
+mod writer;
 
 mod error;
 mod http;
@@ -49,6 +61,7 @@ pub use unicorn_text::unicorn_runtime;
 
 pub use api::error::ApiError;
 pub use api::request::{Endpoint, MAX_CHOICES, Prompt, Request};
+pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpLimits, HttpListener};
 pub use options::ServeOptions;

@@ -25,6 +25,12 @@ pub struct ServeOptions {
     pub template_arguments: TemplateArguments,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
     pub model_name: Option<String>,
+    /// Keys, one of which requests need to name; empty, the default: none. Whether the server is there is told without.
+    pub api_keys: Vec<String>,
+    /// Whether `/metrics` is answered. Default: no.
+    pub metrics: bool,
+    /// Whether `/slots` is answered. Default: yes.
+    pub slots: bool,
     /// Choices of requests that may wait while others run; then requests get status 429 with `Retry-After`. Default: 512.
     pub max_queue: u32,
     /// How long a client may take to send the body of a request. Default: 30 s.
@@ -45,6 +51,9 @@ impl Default for ServeOptions {
             seed: None,
             template_arguments: TemplateArguments::new(),
             model_name: None,
+            api_keys: Vec::new(),
+            metrics: false,
+            slots: true,
             max_queue: 512,
             timeout: Duration::from_secs(30),
             address: None,

@@ -1,128 +1,145 @@
-//! A response while its choices are generated: collected into one object, or sent chunk by chunk.
+//! A response while its choices are generated: collected into one object, or sent piece by piece.
 
-use futures_util::stream::{self, Stream};
-use serde_json::Value;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
 use tokio::sync::mpsc::UnboundedReceiver;
-use unicorn_text::EndReason;
+use tokio::time::{Duration, timeout};
+use unicorn_text::Delta;
 
-use crate::api::error::ApiError;
-use crate::api::request::Request;
-use crate::api::response::{ResponseFormat, Usage};
+use crate::api::error::{ApiError, json_response};
 use crate::choice::Event;
+use crate::reply::Reply;
+use crate::writer::{ResponseWriter, Stream};
 
 /// The events of a request's choices on their way into the response. Dropping it cancels the choices.
 pub(crate) struct PendingResponse {
-    format: ResponseFormat,
+    writer: Box<dyn ResponseWriter>,
     events: UnboundedReceiver<Event>,
-    pub(crate) stream: bool,
-    include_usage: bool,
-    /// Choices of each prompt.
-    n: u32,
-    choices: usize,
+    is_stream: bool,
+    replies: Vec<Reply>,
+    /// What each choice begins with, before its first token.
+    beginnings: Vec<String>,
     ended: usize,
-    usage: Usage,
+    /// All was sent.
+    is_over: bool,
 }
 
-/// What a stream sends next.
-enum Stage {
-    Choices,
-    Usage,
-    Done,
-    Over,
+/// What an event was.
+enum News {
+    Begun { choice: usize, deltas: Vec<Delta> },
+    More { choice: usize, deltas: Vec<Delta>, tokens: Vec<u32> },
+    Ended { choice: usize, deltas: Vec<Delta>, tokens: Vec<u32> },
+    Failed(ApiError),
 }
+
+/// After so long without anything to send, a stream sends a comment, so that nothing on the way takes it for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 impl PendingResponse {
-    /// To `request`; `usage` counts the tokens of its prompts.
+    /// `replies` are empty, one a choice; each begins with its text of `beginnings`, which is not generated.
     pub(crate) fn new(
-        format: ResponseFormat,
+        writer: Box<dyn ResponseWriter>,
         events: UnboundedReceiver<Event>,
-        request: &Request,
-        usage: Usage,
+        replies: Vec<Reply>,
+        beginnings: Vec<String>,
+        is_stream: bool,
     ) -> PendingResponse {
-        let &Request { n, stream, include_usage, .. } = request;
-        let choices = request.prompts.len() * n as usize;
-        PendingResponse { format, events, stream, include_usage, n, choices, ended: 0, usage }
+        PendingResponse { writer, events, is_stream, replies, beginnings, ended: 0, is_over: false }
     }
 
-    /// Waits for all choices.
+    /// The response, whole once all choices have ended, or a stream at once.
     ///
     /// # Errors
-    /// When one of them fails.
-    pub(crate) async fn collect(mut self) -> Result<Value, ApiError> {
-        let mut choices = vec![(String::new(), EndReason::MaxTokens); self.choices];
-        while let Some(event) = self.next().await {
-            match event {
-                Event::Started { .. } => {}
-                Event::Text { choice, text } => choices[choice as usize].0 += &text,
-                Event::Ended { choice, reason, .. } => choices[choice as usize].1 = reason,
-                Event::Failed(error) => return Err(error),
+    /// When a choice of a response that is not a stream fails.
+    pub(crate) async fn respond(mut self) -> Result<Response, ApiError> {
+        if self.is_stream {
+            return Ok(self.stream());
+        }
+        while let Some(news) = self.next().await {
+            if let News::Failed(error) = news {
+                return Err(error);
             }
         }
-        Ok(self.format.object(&choices, self.usage))
+        Ok(json_response(StatusCode::OK, &self.writer.whole(&self.replies)))
     }
 
-    /// The data of each server-sent event, as it becomes available.
-    pub(crate) fn chunks(self) -> impl Stream<Item = String> {
-        stream::unfold((self, Stage::Choices), |(mut response, mut stage)| async move {
-            loop {
-                let chunk = match stage {
-                    Stage::Choices => match response.next().await {
-                        Some(event) => {
-                            if matches!(event, Event::Failed(_)) {
-                                stage = Stage::Over;
-                            }
-                            response.chunk(event)
-                        }
-                        None => {
-                            stage = Stage::Usage;
-                            None
-                        }
-                    },
-                    Stage::Usage => {
-                        stage = Stage::Done;
-                        response.include_usage.then(|| response.format.usage_chunk(response.usage).to_string())
-                    }
-                    Stage::Done => {
-                        stage = Stage::Over;
-                        Some("[DONE]".to_owned())
-                    }
-                    Stage::Over => return None,
-                };
-                if let Some(chunk) = chunk {
-                    return Some((chunk, (response, stage)));
+    fn stream(self) -> Response {
+        let kind = if self.writer.is_lines() { "application/x-ndjson" } else { "text/event-stream" };
+        let pieces = stream::unfold(self, |mut response| async move {
+            let mut out = Stream::default();
+            while out.text.is_empty() && !response.is_over {
+                response.advance(&mut out).await;
+            }
+            (!out.text.is_empty()).then_some((Ok::<String, Infallible>(out.text), response))
+        });
+        ([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-cache")], Body::from_stream(pieces)).into_response()
+    }
+
+    /// Writes what the next event says.
+    async fn advance(&mut self, out: &mut Stream) {
+        let Ok(news) = timeout(KEEP_ALIVE, self.next()).await else {
+            if !self.writer.is_lines() {
+                out.text += ":\n\n";
+            }
+            return;
+        };
+        let (writer, replies) = (&mut self.writer, &self.replies);
+        match news {
+            Some(News::Begun { choice, deltas }) => {
+                writer.begin(choice, replies, out);
+                if !deltas.is_empty() {
+                    writer.add(choice, &deltas, &[], replies, out);
                 }
             }
-        })
-    }
-
-    fn chunk(&self, event: Event) -> Option<String> {
-        let chunk = match event {
-            Event::Started { choice, .. } => self.format.role_chunk(choice)?,
-            Event::Text { choice, text } => self.format.text_chunk(choice, &text),
-            Event::Ended { choice, reason, .. } => self.format.end_chunk(choice, reason),
-            Event::Failed(error) => error.json(),
-        };
-        Some(chunk.to_string())
+            Some(News::More { choice, deltas, tokens }) => writer.add(choice, &deltas, &tokens, replies, out),
+            Some(News::Ended { choice, deltas, tokens }) => {
+                if !deltas.is_empty() {
+                    writer.add(choice, &deltas, &tokens, replies, out);
+                }
+                writer.end(choice, replies, out);
+            }
+            Some(News::Failed(error)) => {
+                writer.fail(&error, out);
+                self.is_over = true;
+            }
+            None => {
+                writer.finish(replies, out);
+                self.is_over = true;
+            }
+        }
     }
 
     /// `None`: all choices have ended.
-    async fn next(&mut self) -> Option<Event> {
-        if self.ended == self.choices {
+    async fn next(&mut self) -> Option<News> {
+        if self.ended == self.replies.len() {
             return None;
         }
         // The worker has dropped the sender: the server is stopping.
         let event = self.events.recv().await.unwrap_or_else(|| Event::Failed(ApiError::stopping()));
-        match event {
-            // A prompt's tokens count once, so those of its first choice do.
-            Event::Started { choice, cached_tokens } if choice % self.n == 0 => {
-                self.usage.cached_tokens += cached_tokens
+        Some(match event {
+            Event::Started { choice, cached_tokens } => {
+                let choice = choice as usize;
+                self.replies[choice].cached_tokens = cached_tokens;
+                let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]));
+                News::Begun { choice, deltas }
             }
-            Event::Ended { tokens, .. } => {
+            Event::Text { choice, text, tokens } => {
+                let choice = choice as usize;
+                self.replies[choice].tokens.extend(&tokens);
+                News::More { choice, deltas: self.replies[choice].push(text), tokens }
+            }
+            Event::Ended { choice, end } => {
+                let choice = choice as usize;
                 self.ended += 1;
-                self.usage.completion_tokens += tokens;
+                let tokens = end.rest.clone();
+                News::Ended { choice, deltas: self.replies[choice].finish(end), tokens }
             }
-            _ => {}
-        }
-        Some(event)
+            Event::Failed(error) => News::Failed(error),
+        })
     }
 }

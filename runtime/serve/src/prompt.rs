@@ -1,10 +1,11 @@
 //! Prompts to token ids that fit the context, for texts of any length.
 
-use unicorn_text::{ChatTemplate, Message, TemplateArguments, TextError, Tokenizer};
+use unicorn_text::{ChatTemplate, Message, ReplyFormat, TemplateArguments, TextError, Tokenizer};
 
 use crate::admission::ClientGone;
 use crate::api::error::ApiError;
-use crate::api::request::Prompt;
+use crate::api::request::{Prompt, Request};
+use crate::api::tools::ToolChoice;
 
 /// What makes prompts into tokens.
 pub(crate) struct PromptEncoder {
@@ -17,6 +18,22 @@ pub(crate) struct PromptEncoder {
     pub(crate) max_text_bytes: usize,
 }
 
+/// A prompt as the model gets it.
+pub(crate) struct EncodedPrompt {
+    pub(crate) tokens: Vec<u32>,
+    /// How the reply is to be read.
+    pub(crate) format: ReplyFormat,
+    /// The end of the prompt that is a part of the reply: the beginning of a call that has to be made.
+    pub(crate) beginning: String,
+}
+
+/// A conversation as text, and how the reply is to be read.
+pub(crate) struct Rendered {
+    pub(crate) text: String,
+    format: ReplyFormat,
+    beginning: String,
+}
+
 /// Prose has about four bytes a token. A text with more than these for each token of the context is counted piece by piece before it
 /// is tokenized as a whole, which takes some hundred bytes of memory for each of its own.
 const LIKELY_BYTES_PER_TOKEN: usize = 8;
@@ -25,35 +42,56 @@ const PIECE_BYTES: usize = 64 << 10;
 const TOKENS_OF_A_CUT: usize = 16;
 
 impl PromptEncoder {
-    /// Ids of a prompt that fits the context; a chat's template gets `arguments`.
+    /// A prompt that fits the context; a chat's template gets `arguments` and the tools of `request`.
     ///
     /// # Errors
     /// When it does not, or is rejected by the chat template or the tokenizer; and when its client has gone.
-    pub(crate) fn tokens(
+    pub(crate) fn encode(
         &self,
         prompt: &Prompt,
+        request: &Request,
         arguments: &TemplateArguments,
         client: &ClientGone,
-    ) -> Result<Vec<u32>, ApiError> {
-        client.check()?;
-        let name = match prompt {
-            Prompt::Chat(_) => "messages",
-            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
-        };
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Text(text) => {
-                self.check_length(name, text, client)?;
-                self.tokenizer.encode_prompt(text).map_err(rejected)?
-            }
+    ) -> Result<EncodedPrompt, ApiError> {
+        let plain = |tokens| EncodedPrompt { tokens, format: ReplyFormat::default(), beginning: String::new() };
+        let (name, encoded) = match prompt {
             Prompt::Chat(messages) => {
-                let text = self.render(messages, arguments)?;
-                self.check_length(name, &text, client)?;
-                self.tokenizer.encode(&text).map_err(rejected)?
+                let rendered = self.render(messages, request, arguments)?;
+                self.check_length("messages", &rendered.text, client)?;
+                let tokens = self.tokenizer.encode(&rendered.text).map_err(rejected)?;
+                ("messages", EncodedPrompt { tokens, format: rendered.format, beginning: rendered.beginning })
             }
+            prompt => ("prompt", plain(self.plain_tokens(prompt, true, client)?)),
         };
-        let context_tokens = self.context_tokens;
-        if tokens.is_empty() || tokens.len() > context_tokens as usize {
+        self.check_tokens(name, &encoded.tokens)?;
+        Ok(encoded)
+    }
+
+    /// Ids of a prompt that is no chat; `is_first`: nothing precedes it.
+    fn plain_tokens(&self, prompt: &Prompt, is_first: bool, client: &ClientGone) -> Result<Vec<u32>, ApiError> {
+        client.check()?;
+        match prompt {
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Text(text) => {
+                self.check_length("prompt", text, client)?;
+                match is_first {
+                    true => self.tokenizer.encode_prompt(text).map_err(rejected),
+                    false => self.tokenizer.encode(text).map_err(rejected),
+                }
+            }
+            Prompt::Mixed(parts) => {
+                let mut tokens = Vec::new();
+                for part in parts {
+                    tokens.extend(self.plain_tokens(part, tokens.is_empty(), client)?);
+                }
+                Ok(tokens)
+            }
+            Prompt::Chat(_) => Err(ApiError::parameter("prompt", "expected text or token ids, found a conversation")),
+        }
+    }
+
+    fn check_tokens(&self, name: &str, tokens: &[u32]) -> Result<(), ApiError> {
+        if tokens.is_empty() || tokens.len() > self.context_tokens as usize {
             let found = format!("{}, found {}", self.expected(), tokens.len());
             let error = if tokens.is_empty() { ApiError::parameter } else { ApiError::context_length };
             return Err(error(name, found));
@@ -63,19 +101,50 @@ impl PromptEncoder {
                 format!("expected token ids below {}, the size of the vocabulary, found {unknown}", self.vocab_size);
             return Err(ApiError::parameter(name, found));
         }
-        Ok(tokens)
+        Ok(())
     }
 
-    fn render(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, ApiError> {
+    /// A conversation through the template, up to where the text that is generated begins.
+    ///
+    /// # Errors
+    /// When there is no template, or it rejects the conversation.
+    pub(crate) fn render(
+        &self,
+        messages: &[Message],
+        request: &Request,
+        arguments: &TemplateArguments,
+    ) -> Result<Rendered, ApiError> {
         let Some(template) = &self.template else {
             let message = "messages: the model came without a chat template; /v1/completions takes plain text";
             return Err(ApiError::bad_request(message));
         };
         self.check_bytes("messages", messages.iter().map(|message| message.content.len()).sum())?;
-        template.render(messages, arguments).map_err(|error| match error {
+        // A reply that has begun goes on from its text.
+        let (messages, begun) = match messages.split_last() {
+            Some((last, before)) if request.continues => (before, last.content.as_str()),
+            _ => (messages, ""),
+        };
+        let rendered = template.render_with_tools(messages, &request.tools, arguments);
+        let mut text = rendered.map_err(|error| match error {
             TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
             error => rejected(error),
-        })
+        })?;
+        let mut format = template.reply_format(!request.tools.is_empty());
+        if format.thinks.is_some() && text.trim_end().ends_with("<think>") {
+            format.thinks = Some(begun.is_empty());
+        }
+        if !request.splits_reasoning {
+            format.thinks = None;
+        }
+        let name = match &request.tool_choice {
+            ToolChoice::Named(name) => Some(Some(name.as_str())),
+            ToolChoice::Required => Some(None),
+            ToolChoice::Auto | ToolChoice::None => None,
+        };
+        let beginning = name.and_then(|name| format.call_beginning(name)).unwrap_or_default();
+        text += begun;
+        text += &beginning;
+        Ok(Rendered { text, format, beginning })
     }
 
     /// Refuses a text that has too many tokens whatever they are, or, counted in pieces, that has clearly too many.
@@ -130,6 +199,7 @@ mod tests {
     use unicorn_text::TokenizerSection;
 
     use super::*;
+    use crate::api::request::Endpoint;
 
     /// Words "a" to "d" by whitespace, and a token of 100 dashes.
     fn encoder(context_tokens: u32) -> PromptEncoder {
@@ -146,9 +216,16 @@ mod tests {
     }
 
     fn tokens(context_tokens: u32, text: &str) -> Result<usize, String> {
-        let prompt = Prompt::Text(text.to_owned());
-        let encoded = encoder(context_tokens).tokens(&prompt, &TemplateArguments::new(), &ClientGone::default());
-        encoded.map(|tokens| tokens.len()).map_err(|error| error.message)
+        encoded(context_tokens, text, &ClientGone::default())
+            .map(|prompt| prompt.tokens.len())
+            .map_err(|error| error.message)
+    }
+
+    fn encoded(context_tokens: u32, text: &str, client: &ClientGone) -> Result<EncodedPrompt, ApiError> {
+        let body = serde_json::json!({"prompt": text}).to_string();
+        let request =
+            Request::parse(Endpoint::Completions, body.as_bytes(), &unicorn_text::default_sampling()).unwrap();
+        encoder(context_tokens).encode(&request.prompts[0], &request, &TemplateArguments::new(), client)
     }
 
     #[test]
@@ -176,6 +253,6 @@ mod tests {
     fn nothing_is_tokenized_for_a_client_that_has_gone() {
         let gone = ClientGone::default();
         gone.leave();
-        assert!(encoder(4).tokens(&Prompt::Text("a".to_owned()), &TemplateArguments::new(), &gone).is_err());
+        assert!(encoded(4, "a", &gone).is_err());
     }
 }

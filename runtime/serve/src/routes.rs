@@ -1,49 +1,59 @@
 //! The HTTP routes.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Request};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware;
-use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use futures_util::StreamExt;
-use serde_json::{Value, json};
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Map, Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::access::{Access, expect_json};
-use crate::api::error::ApiError;
-use crate::api::request::Endpoint;
-use crate::api::response::json_response;
+use crate::admission::ClientGone;
+use crate::api::endpoint::Api;
+use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
+use crate::ollama::date::rfc3339;
 
-pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access) -> Router {
-    let generate = |endpoint: Endpoint| {
+/// Which of the endpoints that tell about the server are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) metrics: bool,
+    pub(crate) slots: bool,
+}
+
+/// Paths of the endpoints that generate text.
+const GENERATE: [(&str, Api); 13] = [
+    ("/v1/chat/completions", Api::Chat),
+    ("/chat/completions", Api::Chat),
+    ("/v1/completions", Api::Completions),
+    ("/v1/responses", Api::Responses),
+    ("/responses", Api::Responses),
+    ("/v1/messages", Api::Messages),
+    ("/messages", Api::Messages),
+    ("/api/chat", Api::OllamaChat),
+    ("/api/generate", Api::OllamaGenerate),
+    ("/completion", Api::Llama),
+    ("/completions", Api::Llama),
+    ("/infill", Api::Infill),
+    ("/v1/infill", Api::Infill),
+];
+
+pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access, shown: Shown) -> Router {
+    let routes = GENERATE.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
-        post(move |request| respond(handler, endpoint, request))
-    };
-    let name = handler.model_name.clone();
-    let model = json!({
-        "id": name, "object": "model", "created": seconds_since_1970(), "owned_by": "unicorn"
+        routes.route(path, post(move |request| generate(handler, api, request)))
     });
-    let only_model = model.clone();
-    let named_model = move |Path(id): Path<String>| async move {
-        match id == name {
-            true => Ok(json_response(StatusCode::OK, &only_model)),
-            false => Err(ApiError::unknown_model(&id, &name)),
-        }
-    };
-    let routes = Router::new()
-        .route("/v1/chat/completions", generate(Endpoint::ChatCompletions))
-        .route("/v1/completions", generate(Endpoint::Completions))
-        .route("/v1/models", constant(json!({"object": "list", "data": [model]})))
-        .route("/v1/models/{*id}", get(named_model))
-        .route("/health", constant(json!({"status": "ok"})))
+    let routes = routes
+        .merge(about_text(&handler))
+        .merge(about_models(&handler))
+        .merge(about_the_server(&handler, shown))
         .fallback(|| async {
-            let paths = "path: expected /v1/chat/completions, /v1/completions, /v1/models or /health";
+            let paths = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
             ApiError { status: StatusCode::NOT_FOUND, ..ApiError::bad_request(paths) }
         })
         .method_not_allowed_fallback(|| async {
@@ -61,16 +71,119 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access) -> Router {
         .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()))
 }
 
-fn constant(value: Value) -> axum::routing::MethodRouter {
-    get(move || async move { json_response(StatusCode::OK, &value) })
+async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> Response {
+    let responded = async {
+        expect_json(request.headers())?;
+        handler.handle(api, request).await?.respond().await
+    };
+    responded.await.unwrap_or_else(|error: ApiError| api.error(&error))
 }
 
-async fn respond(handler: Arc<RequestHandler>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    expect_json(request.headers())?;
-    let response = handler.handle(endpoint, request).await?;
-    if response.stream {
-        let events = response.chunks().map(|data| Ok::<Event, Infallible>(Event::default().data(data)));
-        return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());
-    }
-    Ok(json_response(StatusCode::OK, &response.collect().await?))
+/// What is done to text without the model.
+fn about_text(handler: &Arc<RequestHandler>) -> Router {
+    let tokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.tokenize(fields));
+    let detokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.detokenize(fields));
+    let apply_template =
+        || answer(handler, Api::Llama, |handler, fields, _| Ok(json!({"prompt": handler.rendered(fields)?})));
+    let count_tokens = || {
+        answer(handler, Api::Messages, |handler, fields, client| {
+            Ok(json!({"input_tokens": handler.count_tokens(fields, client)?}))
+        })
+    };
+    Router::new()
+        .route("/tokenize", tokenize())
+        .route("/v1/tokenize", tokenize())
+        .route("/detokenize", detokenize())
+        .route("/v1/detokenize", detokenize())
+        .route("/apply-template", apply_template())
+        .route("/v1/messages/count_tokens", count_tokens())
+        .route("/messages/count_tokens", count_tokens())
+}
+
+type Work = fn(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<Value, ApiError>;
+
+fn answer(handler: &Arc<RequestHandler>, api: Api, work: Work) -> MethodRouter {
+    let handler = handler.clone();
+    post(move |request: Request| async move {
+        let answered = async {
+            expect_json(request.headers())?;
+            Ok(json_response(StatusCode::OK, &handler.with_body(request, work).await?))
+        };
+        answered.await.unwrap_or_else(|error: ApiError| api.error(&error))
+    })
+}
+
+/// The model, as each API lists it.
+fn about_models(handler: &Arc<RequestHandler>) -> Router {
+    let (name, created) = (handler.model_name.clone(), seconds_since_1970());
+    let model = json!({
+        "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": [name], "tags": [],
+        "max_model_len": handler.context_tokens(),
+    });
+    let details = json!({
+        "format": "unicorn", "family": "", "families": [], "parent_model": "", "parameter_size": "", "quantization_level": "",
+    });
+    let tag = json!({"name": name, "model": name, "modified_at": rfc3339(created), "digest": "", "details": details});
+    let list = json!({"object": "list", "data": [model], "models": [tag]});
+    let show = json!({
+        "modelfile": "", "parameters": "", "template": handler.template_source(), "details": details,
+        "modified_at": rfc3339(created), "capabilities": handler.capabilities(),
+        "model_info": {"general.architecture": "unicorn", "unicorn.context_length": handler.context_tokens()},
+    });
+    let named_model = move |Path(id): Path<String>| async move {
+        match id == name {
+            true => Ok(json_response(StatusCode::OK, &model)),
+            false => Err(ApiError::unknown_model(&id, &name)),
+        }
+    };
+    Router::new()
+        .route("/v1/models", constant(list.clone()))
+        .route("/models", constant(list))
+        .route("/v1/models/{*id}", get(named_model))
+        .route("/api/tags", constant(json!({"models": [tag]})))
+        .route("/api/ps", constant(json!({"models": [tag]})))
+        .route("/api/show", post(move || async move { json_response(StatusCode::OK, &show) }))
+        .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
+}
+
+/// What the server is doing.
+fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
+    let (props, slots, metrics) = (handler.clone(), handler.clone(), handler.clone());
+    let health = || constant(json!({"status": "ok"}));
+    let adapters = constant(json!([])).post(|| async {
+        ApiError::disabled("lora-adapters: this server has none; they are merged into the model before it is compiled")
+    });
+    let no_embeddings = || {
+        post(|| async {
+            ApiError::disabled("embeddings: not supported here; the engine returns tokens, no hidden states")
+        })
+    };
+    let routes = Router::new()
+        .route("/health", health())
+        .route("/v1/health", health())
+        .route("/props", get(move || async move { json_response(StatusCode::OK, &props.props()) }))
+        .route("/lora-adapters", adapters);
+    let routes = ["/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/reranking", "/api/embed"]
+        .iter()
+        .fold(routes, |routes, path| routes.route(path, no_embeddings()));
+    let slots = get(move || async move {
+        match shown.slots {
+            true => Ok(json_response(StatusCode::OK, &slots.slot_list())),
+            false => Err(ApiError::disabled("slots: expected a server that was started without --no-slots")),
+        }
+    });
+    let metrics = get(move || async move {
+        if !shown.metrics {
+            return Err(ApiError::disabled("metrics: expected a server that was started with --metrics"));
+        }
+        let begun = metrics.metrics.begun.to_string();
+        let headers =
+            [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];
+        Ok((headers, metrics.metrics.text()).into_response())
+    });
+    routes.route("/slots", slots).route("/metrics", metrics)
+}
+
+fn constant(value: Value) -> MethodRouter {
+    get(move || async move { json_response(StatusCode::OK, &value) })
 }

@@ -9,7 +9,7 @@ use crate::access::Access;
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
 use crate::options::ServeOptions;
-use crate::routes::routes;
+use crate::routes::{Shown, routes};
 use crate::worker::{Command, Worker};
 
 /// Serves one model. [`Server::router`] answers requests on the threads of an HTTP server, [`Server::run`] generates the tokens on
@@ -20,6 +20,7 @@ use crate::worker::{Command, Worker};
 pub struct Server {
     handler: Arc<RequestHandler>,
     access: Access,
+    shown: Shown,
     stopper: Stopper,
     worker: Worker,
 }
@@ -58,15 +59,17 @@ impl Server {
         let scheduler = model.scheduler()?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
-        let ServeOptions { address, allowed_hosts: hosts, cors: origins, .. } = options;
-        let access = Access { address, hosts, origins };
-        Ok(Server { handler, access, stopper: Stopper { commands: sender }, worker: Worker { scheduler, commands } })
+        let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, .. } = options;
+        let access = Access { address, hosts, origins, keys };
+        let shown = Shown { metrics: options.metrics, slots: options.slots };
+        let worker = Worker { scheduler, commands, metrics: handler.metrics.clone() };
+        Ok(Server { handler, access, shown, stopper: Stopper { commands: sender }, worker })
     }
 
-    /// The routes `/v1/chat/completions`, `/v1/completions`, `/v1/models` and `/health`, to be served by themselves (see
+    /// The routes of OpenAI's, Anthropic's, Ollama's and llama-server's APIs, to be served by themselves (see
     /// [`HttpListener`](crate::HttpListener)) or as a part of another program's. Requests that arrive before [`Server::run`] wait.
     pub fn router(&self) -> Router {
-        routes(self.handler.clone(), self.access.clone())
+        routes(self.handler.clone(), self.access.clone(), self.shown)
     }
 
     /// What ends [`Server::run`].

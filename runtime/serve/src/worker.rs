@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -11,6 +12,7 @@ use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
 
 use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
+use crate::metrics::Metrics;
 use crate::server::Activity;
 
 /// What is sent to the worker.
@@ -29,12 +31,14 @@ pub(crate) struct Job {
     pub(crate) sampling: Sampling,
     pub(crate) output: OutputText,
     pub(crate) events: UnboundedSender<Event>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) place: QueuePlace,
 }
 
 pub(crate) struct Worker {
     pub(crate) scheduler: Scheduler<Choice>,
     pub(crate) commands: Receiver<Command>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Worker {
@@ -43,7 +47,9 @@ impl Worker {
         let mut received = VecDeque::new();
         loop {
             if self.scheduler.is_idle() && received.is_empty() {
-                monitor(&self.activity());
+                let activity = self.activity();
+                self.metrics.show(&activity);
+                monitor(&activity);
                 let Ok(command) = self.commands.recv() else { return };
                 received.push_back(command);
             }
@@ -55,10 +61,12 @@ impl Worker {
                 }
             }
             let mut activity = self.activity();
+            self.metrics.show(&activity);
             monitor(&activity);
-            let Worker { scheduler, commands, .. } = &mut self;
+            let Worker { scheduler, commands, metrics } = &mut self;
             scheduler.tick(&mut |n_tokens| {
                 activity.new_tokens = n_tokens as u32;
+                metrics.count_step(n_tokens);
                 monitor(&activity);
                 received.extend(commands.try_iter());
                 if received.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -77,6 +85,7 @@ impl Worker {
 }
 
 fn request(job: Job) -> Request<Choice> {
-    let Job { choice, prompt, sampling, output, events, place } = job;
-    Request { prompt, sampling, receiver: Choice::new(choice, events, output, place) }
+    let Job { choice, prompt, sampling, output, events, metrics, place } = job;
+    let receiver = Choice::new(choice, prompt.len() as u32, events, output, metrics, place);
+    Request { prompt, sampling, receiver }
 }

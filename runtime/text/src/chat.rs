@@ -174,6 +174,7 @@ impl Chat {
             max_tokens: self.options.max_tokens,
             stop_tokens: self.stop_tokens.clone(),
             stop_strings: self.options.stop_strings.clone(),
+            ..StopConditions::default()
         };
         let continuation =
             Continuation::new(&mut self.session, &self.tokenizer, prompt, &self.options.sampling, conditions)?;

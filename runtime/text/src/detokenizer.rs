@@ -16,12 +16,14 @@ pub struct Detokenizer {
     tokenizer: Tokenizer,
     known: Vec<u32>,
     pending: Vec<u32>,
+    /// Whether special tokens are text.
+    special_tokens: bool,
 }
 
 impl Detokenizer {
-    pub(crate) fn new(tokenizer: Tokenizer, prompt: &[u32]) -> Detokenizer {
+    pub(crate) fn new(tokenizer: Tokenizer, prompt: &[u32], special_tokens: bool) -> Detokenizer {
         let known = prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec();
-        Detokenizer { tokenizer, known, pending: Vec::new() }
+        Detokenizer { tokenizer, known, pending: Vec::new(), special_tokens }
     }
 
     /// The text that `id` completes; empty while a character is incomplete, and for special tokens.
@@ -42,10 +44,10 @@ impl Detokenizer {
     }
 
     fn take(&mut self, even_if_incomplete: bool) -> Result<String, TextError> {
-        let known_text = self.tokenizer.decode(&self.known)?;
+        let known_text = self.tokenizer.decode_with(&self.known, self.special_tokens)?;
         let mut window = self.known.clone();
         window.extend(&self.pending);
-        let window_text = self.tokenizer.decode(&window)?;
+        let window_text = self.tokenizer.decode_with(&window, self.special_tokens)?;
         if window_text.ends_with(char::REPLACEMENT_CHARACTER) && !even_if_incomplete {
             return Ok(String::new());
         }

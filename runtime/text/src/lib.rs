@@ -7,6 +7,7 @@
 //!                          └──────────── OutputText: where the text ends ───────────┘
 //! └──────────────────────────────── Continuation: of any prompt ──────────────────────────────┘
 //! └──────────────────────────────── Chat: of a conversation ──────────────────────────────────┘
+//! pieces of text ──► ReplyParser ──► reasoning, content, calls of tools
 //! ```
 //!
 //! It contains no device, no HTTP and no command line. Everything is read from the artifact's [`TokenizerSection`].
@@ -25,6 +26,8 @@ mod stop_strings;
 
 mod chat_template;
 
+mod reply;
+
 mod sampling;
 
 mod error;
@@ -39,6 +42,7 @@ pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use output::{EndReason, OutputText, Piece, StopConditions};
+pub use reply::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;
 pub use tokenizer::Tokenizer;

@@ -18,6 +18,10 @@ pub struct StopConditions {
     pub stop_tokens: Vec<u32>,
     /// Strings that end the text and are not part of it; see [`StopStrings`].
     pub stop_strings: Vec<String>,
+    /// Tokens after which [`StopConditions::stop_tokens`] end the text; before, they have no effect. Default: 0.
+    pub min_tokens: u32,
+    /// Whether special tokens are part of the text: parsers of replies read some of them. Default: no.
+    pub special_tokens: bool,
 }
 
 impl StopConditions {
@@ -60,18 +64,20 @@ pub struct OutputText {
     stop_strings: StopStrings,
     stop_tokens: Vec<u32>,
     max_tokens: Option<u32>,
+    min_tokens: u32,
     n_tokens: u32,
 }
 
 impl OutputText {
     /// For tokens that follow `prompt`.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], conditions: StopConditions) -> OutputText {
-        let StopConditions { max_tokens, stop_tokens, stop_strings } = conditions;
+        let StopConditions { max_tokens, stop_tokens, stop_strings, min_tokens, special_tokens } = conditions;
         OutputText {
-            detokenizer: tokenizer.detokenizer(prompt),
+            detokenizer: Detokenizer::new(tokenizer.clone(), prompt, special_tokens),
             stop_strings: StopStrings::new(stop_strings),
             stop_tokens,
             max_tokens,
+            min_tokens,
             n_tokens: 0,
         }
     }
@@ -82,7 +88,7 @@ impl OutputText {
     /// [`TextError::Decode`].
     pub fn push(&mut self, token: u32) -> Result<Piece, TextError> {
         self.n_tokens += 1;
-        if self.stop_tokens.contains(&token) {
+        if self.stop_tokens.contains(&token) && self.n_tokens > self.min_tokens {
             return self.end(EndReason::StopToken);
         }
         let text = self.detokenizer.push(token)?;
@@ -109,6 +115,11 @@ impl OutputText {
             true => Piece { text, end: Some(EndReason::StopString) },
             false => Piece { text: text + &self.stop_strings.finish(), end: Some(reason) },
         })
+    }
+
+    /// The stop string that ended the text.
+    pub fn stopped_by(&self) -> Option<&str> {
+        self.stop_strings.found()
     }
 
     /// Tokens that were pushed, a stop token included.

@@ -14,13 +14,15 @@ pub struct StopStrings {
     stop_strings: Vec<String>,
     /// The longest suffix of the text so far that a stop string begins with.
     kept_back: String,
+    /// Index of the one that was found.
+    found: Option<usize>,
 }
 
 impl StopStrings {
     /// Empty strings are ignored: they would end every text at its beginning.
     pub fn new(stop_strings: impl IntoIterator<Item = impl Into<String>>) -> StopStrings {
         let stop_strings = stop_strings.into_iter().map(Into::into).filter(|one| !one.is_empty()).collect();
-        StopStrings { stop_strings, kept_back: String::new() }
+        StopStrings { stop_strings, kept_back: String::new(), found: None }
     }
 
     /// Takes the next piece of text. Returns the text that precedes any stop string and is not part of one, and whether a stop
@@ -28,8 +30,10 @@ impl StopStrings {
     pub fn push(&mut self, text: &str) -> (String, bool) {
         let mut known = std::mem::take(&mut self.kept_back) + text;
         // The stop string that ends first counts, so that text in pieces ends where the whole text would.
-        let found = |one: &String| known.find(one.as_str()).map(|begin| (begin + one.len(), begin));
-        if let Some((_, begin)) = self.stop_strings.iter().filter_map(found).min() {
+        let found =
+            |(index, one): (usize, &String)| known.find(one.as_str()).map(|begin| (begin + one.len(), begin, index));
+        if let Some((_, begin, index)) = self.stop_strings.iter().enumerate().filter_map(found).min() {
+            self.found = Some(index);
             known.truncate(begin);
             return (known, true);
         }
@@ -37,6 +41,11 @@ impl StopStrings {
         let from = known.char_indices().map(|(at, _)| at).find(begins).unwrap_or(known.len());
         self.kept_back = known.split_off(from);
         (known, false)
+    }
+
+    /// The stop string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|index| self.stop_strings[index].as_str())
     }
 
     /// The text that was kept back. Called when no more text comes.

@@ -84,14 +84,27 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Decode`].
     pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
+        self.decode_with(ids, false)
+    }
+
+    /// Text of `ids`, with their special tokens where `special_tokens`.
+    ///
+    /// # Errors
+    /// [`TextError::Decode`].
+    pub fn decode_with(&self, ids: &[u32], special_tokens: bool) -> Result<String, TextError> {
         self.tokenizer
-            .decode(ids, true)
+            .decode(ids, !special_tokens)
             .map_err(|error| TextError::Decode { tokens: ids.to_vec(), detail: error.to_string() })
+    }
+
+    /// The id of a token as the vocabulary writes it, for example `<|fim_prefix|>`.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
     }
 
     /// A decoder for ids that follow `prompt` and arrive one at a time.
     pub fn detokenizer(&self, prompt: &[u32]) -> Detokenizer {
-        Detokenizer::new(self.clone(), prompt)
+        Detokenizer::new(self.clone(), prompt, false)
     }
 }
 

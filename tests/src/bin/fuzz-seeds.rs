@@ -26,6 +26,10 @@ fn main() {
     write("module", &[0; 13]);
     let design = unicorn_npu::gemm::design(&smallest_gemm());
     write("npu_stream", &unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)));
+    write(
+        "reply",
+        b"\x01<think>Hm.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",
+    );
     write("request", fullest_request().to_string().as_bytes());
 }
 

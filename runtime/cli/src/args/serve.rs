@@ -14,9 +14,9 @@ pub struct ServeArgs {
     /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
     #[arg(value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: PathBuf,
-    /// Address to listen on; 0.0.0.0: all addresses of this machine, without keys
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub host: String,
+    /// Addresses to listen on, with commas between them; 0.0.0.0: all addresses of this machine
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
+    pub host: Vec<String>,
     /// Port to listen on; 0: any free one
     #[arg(long, value_name = "PORT", default_value_t = 8006)]
     pub port: u16,
@@ -26,6 +26,21 @@ pub struct ServeArgs {
     /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+    /// Name of the model in responses and in lists of models [default: that of the artifact]
+    #[arg(long, value_name = "NAME")]
+    pub alias: Option<String>,
+    /// Key that requests need to name, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; repeatable, and a list with commas
+    #[arg(long, value_name = "KEY", value_delimiter = ',', env = "UNICORN_API_KEY", hide_env_values = true, help_heading = ACCESS, hide_short_help = true)]
+    pub api_key: Vec<String>,
+    /// File with a key in each line
+    #[arg(long, value_name = "FILE", help_heading = ACCESS, hide_short_help = true)]
+    pub api_key_file: Option<PathBuf>,
+    /// Answer /metrics, for Prometheus
+    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    pub metrics: bool,
+    /// Do not answer /slots
+    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    pub no_slots: bool,
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,

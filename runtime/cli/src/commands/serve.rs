@@ -1,6 +1,7 @@
 //! `unicorn-run serve`: unicorn-serve until Ctrl-C or SIGTERM.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -22,10 +23,9 @@ use crate::terminal::output::note;
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     // Errors that can be found before a minute of loading.
     refuse_synthetic(args)?;
-    let refused =
-        |error: io::Error| CliError::new(format!("cannot serve at {} port {}: {error}", args.host, args.port));
-    let listener = HttpListener::bind((args.host.as_str(), args.port)).map_err(refused)?;
-    let address = listener.address();
+    let api_keys = api_keys(args)?;
+    let listeners = bind(&args.host, args.port)?;
+    let addresses: Vec<SocketAddr> = listeners.iter().map(HttpListener::address).collect();
 
     let model = load_to_serve(&args.artifact, &args.load, args.ctx, args.parallel)?;
     let mut options = ServeOptions::default();
@@ -35,10 +35,13 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let mut limits = HttpLimits::default();
     (limits.max_connections, limits.timeout) = (args.max_connections, Duration::from_secs(args.timeout));
     (options.max_queue, options.timeout) = (args.max_queue, limits.timeout);
-    options.address = Some(address);
-    // Where --host is a name.
-    options.allowed_hosts = args.allowed_host.iter().chain([&args.host]).cloned().collect();
+    // One that stands for all addresses of the machine stands for the others.
+    options.address = addresses.iter().find(|address| address.ip().is_unspecified()).or(addresses.first()).copied();
+    // Where --host is a name, or there are several.
+    options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
     options.cors.clone_from(&args.cors);
+    options.model_name.clone_from(&args.alias);
+    (options.api_keys, options.metrics, options.slots) = (api_keys, args.metrics, !args.no_slots);
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
@@ -48,13 +51,16 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     if args.sandbox {
         enter_sandbox(&args.artifact)?;
     }
-    listener.serve("http", server.router(), limits).map_err(refused)?;
-    note(format_args!(
-        "serving {} at http://{address}/v1: {} sequences of {} tokens",
-        printable(&model.meta().model.name),
-        args.parallel,
-        model.context_tokens()
-    ));
+    for (listener, address) in listeners.into_iter().zip(addresses) {
+        let refused = |error| CliError::new(format!("cannot serve at {address}: {error}"));
+        listener.serve("http", server.router(), limits).map_err(refused)?;
+        note(format_args!(
+            "serving {} at http://{address}/v1: {} sequences of {} tokens",
+            printable(args.alias.as_deref().unwrap_or(&model.meta().model.name)),
+            args.parallel,
+            model.context_tokens()
+        ));
+    }
     server.run(&mut |activity| {
         status.set(state(activity), activity.waiting, &model);
         if activity.new_tokens > 0 {
@@ -63,6 +69,31 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
         note_recoveries(&model);
     });
     Ok(())
+}
+
+/// Sockets at all hosts. Where any port will do, all have the first one's.
+fn bind(hosts: &[String], port: u16) -> Result<Vec<HttpListener>, CliError> {
+    let mut listeners: Vec<HttpListener> = Vec::new();
+    for host in hosts {
+        let port = listeners.first().map_or(port, |first| first.address().port());
+        let refused = |error: io::Error| CliError::new(format!("cannot serve at {host} port {port}: {error}"));
+        listeners.push(HttpListener::bind((host.as_str(), port)).map_err(refused)?);
+    }
+    Ok(listeners)
+}
+
+/// Those of the command line and of the file. A file without keys is a mistake: the server would be open.
+fn api_keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
+    let mut keys: Vec<String> = args.api_key.iter().filter(|key| !key.is_empty()).cloned().collect();
+    if let Some(path) = &args.api_key_file {
+        let text = std::fs::read_to_string(path).map_err(|error| CliError::at(path, error))?;
+        let before = keys.len();
+        keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
+        if keys.len() == before {
+            return Err(CliError::at(path, "expected a key in each line, found none"));
+        }
+    }
+    Ok(keys)
 }
 
 fn enter_sandbox(artifact: &Path) -> Result<(), CliError> {

@@ -1,11 +1,9 @@
-//! Errors that a client gets, in OpenAI's form.
+//! Errors that a client gets, in the form of its API.
 
 use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-
-use super::response::json_response;
 
 /// Why a request is not answered, and with which of its parameters that has to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,23 +72,68 @@ impl ApiError {
         ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, ..ApiError::bad_request(message) }
     }
 
+    /// A key that is missing or wrong.
+    pub(crate) fn unauthorized() -> ApiError {
+        let message = "api key: expected one of the server's in Authorization: Bearer KEY, or in X-Api-Key";
+        ApiError { status: StatusCode::UNAUTHORIZED, code: Some("invalid_api_key"), ..ApiError::bad_request(message) }
+    }
+
+    /// An endpoint that the server was started without.
+    pub(crate) fn disabled(message: &str) -> ApiError {
+        ApiError { status: StatusCode::NOT_IMPLEMENTED, ..ApiError::bad_request(message) }
+    }
+
     /// The body of the response: OpenAI's `error` object.
     pub fn json(&self) -> Value {
-        let kind = match self.status {
+        json!({"error": {"message": self.message, "type": self.kind(), "param": self.parameter, "code": self.code}})
+    }
+
+    /// OpenAI's word, or llama-server's where it has none.
+    fn kind(&self) -> &'static str {
+        match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_IMPLEMENTED => "not_supported_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
-        };
-        json!({"error": {"message": self.message, "type": kind, "param": self.parameter, "code": self.code}})
+        }
     }
-}
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = json_response(self.status, &self.json());
+    /// Anthropic's form.
+    pub(crate) fn anthropic(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::INTERNAL_SERVER_ERROR => "api_error",
+            _ => self.kind(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
+    /// Ollama's form.
+    pub(crate) fn ollama(&self) -> Value {
+        json!({"error": self.message})
+    }
+
+    /// The response with this body.
+    pub(crate) fn response(&self, body: &Value) -> Response {
+        let mut response = json_response(self.status, body);
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
         response
     }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.response(&self.json())
+    }
+}
+
+/// A response with a body of JSON.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }

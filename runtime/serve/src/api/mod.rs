@@ -1,5 +1,8 @@
-//! OpenAI's API as data: requests as they are parsed, responses and errors as they are written.
+//! Requests as they are parsed, whatever their API, and errors.
 
+pub(crate) mod endpoint;
 pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod prompt;
 pub(crate) mod request;
-pub(crate) mod response;
+pub(crate) mod tools;

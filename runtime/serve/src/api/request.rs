@@ -2,12 +2,14 @@
 //! A parameter that would change the answer and is not implemented is an error; other unknown parameters are ignored.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::{Message, TemplateArguments};
 
 use super::error::ApiError;
+use super::fields::{BOOLEAN, Fields, NUMBER, object, unexpected};
+use super::prompt::{PROMPT, messages, prompts};
+use super::tools::{ToolChoice, tools};
 
 /// An endpoint that generates text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,28 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// Strings that end a choice.
     pub stop_strings: Vec<String>,
+    /// Token ids that end a choice, beside the model's own.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own stop tokens do not end a choice.
+    pub ignore_eos: bool,
+    /// Tokens before which no stop token ends a choice.
+    pub min_tokens: u32,
+    /// Whether a choice of plain text begins with its prompt.
+    pub echo: bool,
+    /// Whether special tokens are part of the text.
+    pub special_tokens: bool,
+    /// Whether the response lists token ids.
+    pub return_tokens: bool,
+    /// Tools that the model may call, in OpenAI's form. None where [`ToolChoice::None`] is asked for.
+    pub tools: Vec<Value>,
+    /// Which of them it has to call.
+    pub tool_choice: ToolChoice,
+    /// Whether calls behind the first are left out.
+    pub one_call: bool,
+    /// Whether reasoning is told apart from the answer.
+    pub splits_reasoning: bool,
+    /// Whether the last message is the beginning of the reply.
+    pub continues: bool,
     /// Further variables of the chat template.
     pub template_arguments: TemplateArguments,
     /// Whether the response is a stream of server-sent events.
@@ -51,13 +75,12 @@ pub enum Prompt {
     Text(String),
     /// Token ids, not checked yet.
     Tokens(Vec<u32>),
+    /// Texts and token ids, one behind the other.
+    Mixed(Vec<Prompt>),
 }
 
 /// Most choices of a request, of all prompts together.
 pub const MAX_CHOICES: usize = 128;
-/// Characters of a value that an error message quotes.
-const MAX_QUOTED_CHARACTERS: usize = 80;
-
 /// Stop strings of a request, and bytes of each.
 const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_BYTES: usize = 1 << 10;
@@ -66,9 +89,8 @@ const MAX_STOP_BYTES: usize = 1 << 10;
 fn not_implemented() -> Vec<(&'static str, Value)> {
     vec![
         ("audio", Value::Null),
-        ("best_of", json!(1)),
         ("dry_multiplier", json!(0.0)),
-        ("echo", json!(false)),
+        ("dynatemp_range", json!(0.0)),
         ("frequency_penalty", json!(0.0)),
         ("function_call", json!("none")),
         ("functions", json!([])),
@@ -77,20 +99,18 @@ fn not_implemented() -> Vec<(&'static str, Value)> {
         ("guided_grammar", Value::Null),
         ("guided_json", Value::Null),
         ("guided_regex", Value::Null),
-        ("ignore_eos", json!(false)),
         ("json_schema", json!({})),
         ("logit_bias", json!({})),
         ("logprobs", json!(false)),
-        ("min_tokens", json!(0)),
+        ("lora", json!([])),
         ("mirostat", json!(0)),
+        ("n_probs", json!(0)),
         ("modalities", json!(["text"])),
         ("presence_penalty", json!(0.0)),
         ("prompt_logprobs", Value::Null),
+        ("reasoning_budget", json!(-1)),
         ("response_format", json!({"type": "text"})),
-        ("stop_token_ids", json!([])),
         ("structured_outputs", Value::Null),
-        ("suffix", json!("")),
-        ("tools", json!([])),
         ("top_logprobs", json!(0)),
         ("typical_p", json!(1.0)),
         ("use_beam_search", json!(false)),
@@ -104,34 +124,45 @@ impl Request {
     /// # Errors
     /// For a body that is not JSON, a parameter outside its range, and one that is not implemented.
     pub fn parse(endpoint: Endpoint, body: &[u8], defaults: &Sampling) -> Result<Request, ApiError> {
-        let body: Value = serde_json::from_slice(body)
-            .map_err(|error| ApiError::bad_request(format!("body: expected JSON, found {error}")))?;
-        let Value::Object(fields) = body else {
-            return Err(ApiError::bad_request(format!("body: expected an object, found {}", quoted(&body))));
-        };
+        Request::from_fields(endpoint, object(body)?, defaults)
+    }
+
+    /// The same from parameters that other APIs' requests were translated to.
+    pub(crate) fn from_fields(
+        endpoint: Endpoint,
+        fields: Map<String, Value>,
+        defaults: &Sampling,
+    ) -> Result<Request, ApiError> {
         let mut fields = Fields(fields);
+        let mut template_arguments = template_arguments(&mut fields)?;
+        if fields.0.get("reasoning_budget") == Some(&json!(0)) {
+            fields.0.remove("reasoning_budget");
+            template_arguments.entry("enable_thinking").or_insert(false.into());
+        }
         for (name, no_effect) in not_implemented() {
             fields.accept_only(name, &no_effect)?;
         }
-        // Without tools there is nothing to choose.
-        if fields.0.get("tool_choice") != Some(&json!("auto")) {
-            fields.accept_only("tool_choice", &json!("none"))?;
-        }
-        let prompts = match endpoint {
+        let continues = continues(&mut fields)?;
+        let (prompts, continues) = match endpoint {
             Endpoint::ChatCompletions => {
-                vec![Prompt::Chat(messages(fields.require("messages", "a list of messages")?)?)]
+                let messages = messages(fields.require("messages", "a list of messages")?)?;
+                let ends_with_reply =
+                    messages.last().is_some_and(|last| last.role == "assistant" && last.fields.is_empty());
+                (vec![Prompt::Chat(messages)], continues.unwrap_or(true) && ends_with_reply)
             }
-            Endpoint::Completions => prompts(&fields.require("prompt", PROMPT)?)?,
+            Endpoint::Completions => (prompts(&fields.require("prompt", PROMPT)?)?, false),
         };
-        let n = fields.take("n", "a whole number")?.unwrap_or(1u32);
-        if n == 0 || prompts.len().saturating_mul(n as usize) > MAX_CHOICES {
-            let expected =
-                format!("expected 1 to {MAX_CHOICES} choices in all, found {n} for each of {}", prompts.len());
-            return Err(ApiError::parameter("n", expected));
-        }
+        let echo = match endpoint {
+            Endpoint::ChatCompletions => fields.accept_only("echo", &json!(false)).map(|()| false)?,
+            Endpoint::Completions => fields.take("echo", BOOLEAN)?.unwrap_or(false),
+        };
+        let n = choices(&mut fields, prompts.len())?;
         let stream_options: Option<Map<String, Value>> = fields.take("stream_options", "an object")?;
         let include_usage =
             stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
+        let reasoning_format: Option<String> = fields.take("reasoning_format", "a text")?;
+        let tools = tools(&mut fields)?;
+        let tool_choice = ToolChoice::of(&mut fields, &tools)?;
         Ok(Request {
             prompts,
             n,
@@ -139,61 +170,47 @@ impl Request {
             seed: seed(&mut fields)?,
             max_tokens: max_tokens(&mut fields)?,
             stop_strings: stop_strings(fields.take("stop", STOP)?)?,
-            template_arguments: template_arguments(&mut fields)?,
+            stop_tokens: fields.take("stop_token_ids", "a list of token ids")?.unwrap_or_default(),
+            ignore_eos: fields.take("ignore_eos", BOOLEAN)?.unwrap_or(false),
+            min_tokens: fields.take("min_tokens", "a whole number")?.unwrap_or(0),
+            echo,
+            special_tokens: !fields.take("skip_special_tokens", BOOLEAN)?.unwrap_or(true),
+            return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false),
+            tools: if tool_choice == ToolChoice::None { Vec::new() } else { tools },
+            tool_choice,
+            one_call: !fields.take("parallel_tool_calls", BOOLEAN)?.unwrap_or(true),
+            splits_reasoning: reasoning_format.is_none_or(|format| format != "none"),
+            continues,
+            template_arguments,
             stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
         })
     }
 }
 
-const BOOLEAN: &str = "true or false";
 const COUNT: &str = "a whole number above 0, or -1 for no limit";
-const NUMBER: &str = "a number";
-const PROMPT: &str = "text, a list of texts, token ids, or a list of lists of token ids";
 const STOP: &str = "a text or a list of texts";
 
-/// The parameters of a request, or of a part of one.
-struct Fields(Map<String, Value>);
-
-impl Fields {
-    /// A parameter that may be left out or null.
-    fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
-        let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
-        match T::deserialize(&value) {
-            Ok(value) => Ok(Some(value)),
-            Err(_) => Err(unexpected(name, expected, &value)),
-        }
+/// Choices of each of `prompts` prompts. The best of as many is each of them.
+fn choices(fields: &mut Fields, prompts: usize) -> Result<u32, ApiError> {
+    let n = fields.take("n", "a whole number")?.unwrap_or(1u32);
+    if n == 0 || prompts.saturating_mul(n as usize) > MAX_CHOICES {
+        let expected = format!("expected 1 to {MAX_CHOICES} choices in all, found {n} for each of {prompts}");
+        return Err(ApiError::parameter("n", expected));
     }
-
-    fn require<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<T, ApiError> {
-        let missing = || ApiError::parameter(name, format!("expected {expected}, found nothing"));
-        self.take(name, expected)?.ok_or_else(missing)
-    }
-
-    /// An error unless the parameter is left out, null, or has the value that has no effect.
-    fn accept_only(&mut self, name: &str, no_effect: &Value) -> Result<(), ApiError> {
-        let requested = self.0.remove(name).filter(|value| !value.is_null());
-        // 0 and 0.0 are one number.
-        let has_no_effect =
-            |value: &Value| value == no_effect || (value.is_number() && value.as_f64() == no_effect.as_f64());
-        match requested.filter(|value| !has_no_effect(value)) {
-            None => Ok(()),
-            Some(value) => Err(ApiError::parameter(name, format!("not supported here, found {}", quoted(&value)))),
-        }
-    }
+    fields.accept_only("best_of", &json!(n))?;
+    Ok(n)
 }
 
-fn unexpected(name: &str, expected: &str, found: &Value) -> ApiError {
-    ApiError::parameter(name, format!("expected {expected}, found {}", quoted(found)))
-}
-
-/// A value as an error message quotes it.
-fn quoted(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(MAX_QUOTED_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+/// Whether the reply goes on from the last message: by transformers' two names for it. `None`: where that is the assistant's.
+fn continues(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    let begins_new: Option<bool> = fields.take("add_generation_prompt", BOOLEAN)?;
+    let continues: Option<bool> = fields.take("continue_final_message", BOOLEAN)?;
+    if begins_new == Some(true) && continues == Some(true) {
+        let found = "expected false beside add_generation_prompt, found true";
+        return Err(ApiError::parameter("continue_final_message", found));
     }
+    Ok(continues.or(begins_new.map(|begins_new| !begins_new)))
 }
 
 /// By OpenAI's two names and llama.cpp's; `None`: no limit.
@@ -243,6 +260,10 @@ fn template_arguments(fields: &mut Fields) -> Result<TemplateArguments, ApiError
         arguments.entry("enable_thinking").or_insert(enable.into());
     }
     if let Some(effort) = fields.take::<String>("reasoning_effort", "a text")? {
+        // OpenAI's word for no reasoning.
+        if effort == "none" {
+            arguments.entry("enable_thinking").or_insert(false.into());
+        }
         arguments.entry("reasoning_effort").or_insert(effort.into());
     }
     Ok(arguments)
@@ -262,49 +283,6 @@ fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
             Ok(texts)
         }
     }
-}
-
-fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
-    let one = |prompt: &Value| match prompt {
-        Value::String(text) => Some(Prompt::Text(text.clone())),
-        tokens => Vec::deserialize(tokens).ok().map(Prompt::Tokens),
-    };
-    let several = |prompt: &Value| prompt.as_array()?.iter().map(one).collect::<Option<Vec<Prompt>>>();
-    let prompts = one(prompt).map(|one| vec![one]).or_else(|| several(prompt));
-    prompts.ok_or_else(|| unexpected("prompt", PROMPT, prompt))
-}
-
-fn messages(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
-    if messages.is_empty() {
-        return Err(ApiError::parameter("messages", "expected at least one message, found none"));
-    }
-    let numbered = messages.into_iter().enumerate();
-    numbered
-        .map(|(index, value)| message(&value).ok_or_else(|| unexpected(&format!("messages[{index}]"), MESSAGE, &value)))
-        .collect()
-}
-
-const MESSAGE: &str = "a role and a content that is text or a list of parts of text, without tool calls";
-
-fn message(value: &Value) -> Option<Message> {
-    let role = value.get("role")?.as_str()?.to_owned();
-    // Leaving tool calls out would change the conversation.
-    let calls = value.get("tool_calls").filter(|calls| !calls.is_null());
-    if calls.is_some_and(|calls| calls.as_array().is_none_or(|calls| !calls.is_empty())) {
-        return None;
-    }
-    let content = match value.get("content")? {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        parts => parts.as_array()?.iter().map(text_part).collect::<Option<String>>()?,
-    };
-    Some(Message { role, content })
-}
-
-fn text_part(part: &Value) -> Option<&str> {
-    // A refusal of the assistant is a part of its own kind.
-    let kind = part.get("type")?.as_str().filter(|kind| ["text", "refusal"].contains(kind))?;
-    part.get(kind)?.as_str()
 }
 
 #[cfg(test)]
@@ -331,7 +309,10 @@ mod tests {
         assert_eq!(prompts(json!(["Hello", "Bye"])), Ok(vec![hello, bye]));
         assert_eq!(prompts(json!([1, 2])), Ok(vec![Prompt::Tokens(vec![1, 2])]));
         assert_eq!(prompts(json!([[1], [2]])), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2])]));
-        assert!(prompts(json!([1, "Hello"])).unwrap_err().ends_with("found [1,\"Hello\"]"));
+        let mixed = vec![Prompt::Tokens(vec![1]), Prompt::Text("Hello".into())];
+        assert_eq!(prompts(json!([1, "Hello"])), Ok(vec![Prompt::Mixed(mixed)]));
+        assert_eq!(prompts(json!({"prompt_string": "Hello"})), Ok(vec![Prompt::Text("Hello".into())]));
+        assert!(prompts(json!([1, null])).unwrap_err().ends_with("found [1,null]"));
     }
 
     #[test]
@@ -349,14 +330,54 @@ mod tests {
             Ok(vec![Prompt::Chat(vec![Message::new("assistant", "")])])
         );
         let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
-        for rejected in [
-            json!({"role": "user", "content": image}),
-            json!({"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}),
-            json!({"content": "a"}),
-            json!("a"),
-        ] {
+        for rejected in [json!({"role": "user", "content": image}), json!({"content": "a"}), json!("a")] {
             assert!(messages(rejected).unwrap_err().starts_with("messages[0]: expected a role"));
         }
+    }
+
+    #[test]
+    fn calls_of_tools_and_their_results_are_messages() {
+        let chat = |body: Value| parse(Endpoint::ChatCompletions, body);
+        let call = |arguments: Value| json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+        let messages = |arguments: Value| {
+            let calls = json!({"role": "assistant", "content": null, "tool_calls": [call(arguments)]});
+            json!([{"role": "user", "content": "a"}, calls, {"role": "tool", "tool_call_id": "c1", "content": "b"}])
+        };
+        let tools = json!([tool, {"type": "web_search"}]);
+        let request = chat(json!({"messages": messages(json!("{\"a\": 1}")), "tools": tools})).unwrap();
+        let [Prompt::Chat(read)] = request.prompts.as_slice() else { panic!("one conversation") };
+        // Templates expect an object, and a result by the name of its tool.
+        assert_eq!(read[1].fields["tool_calls"], json!([call(json!({"a": 1}))]));
+        assert_eq!((&read[2].fields["tool_call_id"], &read[2].fields["name"]), (&json!("c1"), &json!("f")));
+        assert_eq!((request.tools, request.tool_choice), (vec![tool.clone()], ToolChoice::Auto));
+        let broken = chat(json!({"messages": messages(json!("{"))})).unwrap_err();
+        assert!(broken.starts_with("messages[1]: expected a role"), "{broken}");
+
+        let choice = |choice: Value| {
+            chat(json!({"messages": messages(json!({})), "tools": [tool], "tool_choice": choice}))
+                .map(|request| request.tool_choice)
+        };
+        assert_eq!(choice(json!("required")), Ok(ToolChoice::Required));
+        assert_eq!(choice(json!({"type": "function", "function": {"name": "f"}})), Ok(ToolChoice::Named("f".into())));
+        assert!(
+            choice(json!({"type": "function", "function": {"name": "g"}})).unwrap_err().contains("one of the tools")
+        );
+        let none = chat(json!({"messages": messages(json!({})), "tools": [tool], "tool_choice": "none"})).unwrap();
+        assert!(none.tools.is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_has_begun_is_continued_unless_the_request_says_otherwise() {
+        let continues = |body: Value| {
+            let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+            let mut whole = json!({"messages": messages});
+            whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+            parse(Endpoint::ChatCompletions, whole).map(|request| request.continues)
+        };
+        assert_eq!(continues(json!({})), Ok(true));
+        assert_eq!(continues(json!({"add_generation_prompt": true})), Ok(false));
+        assert!(continues(json!({"add_generation_prompt": true, "continue_final_message": true})).is_err());
     }
 
     #[test]
@@ -397,13 +418,16 @@ mod tests {
         assert_eq!(text(json!({"seed": -1})).unwrap().seed, None);
         assert!(text(json!({"top_p": 0})).unwrap().sampling.top_p > 0.0);
         assert!(text(json!({"tool_choice": "auto"})).is_ok() && text(json!({"tool_choice": "required"})).is_err());
+        assert_eq!(text(json!({"reasoning_budget": 0})).unwrap().template_arguments["enable_thinking"], json!(false));
+        assert!(text(json!({"best_of": 2, "n": 2})).is_ok() && text(json!({"best_of": 2})).is_err());
     }
 
     #[test]
     fn what_is_not_implemented_is_an_error_unless_it_has_no_effect() {
         let no_effect = json!({"logprobs": null, "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
         assert!(text(no_effect).is_ok());
-        for (name, value) in [("frequency_penalty", json!(0.5)), ("echo", json!(true)), ("logit_bias", json!({"1": 2}))]
+        for (name, value) in
+            [("frequency_penalty", json!(0.5)), ("mirostat", json!(2)), ("logit_bias", json!({"1": 2}))]
         {
             let message = text(json!({name: value})).unwrap_err();
             assert!(message.starts_with(&format!("{name}: not supported here, found ")), "{message}");

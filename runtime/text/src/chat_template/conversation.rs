@@ -43,12 +43,15 @@ fn with_known_role(message: &Message) -> Message {
 
 /// The same messages with a mark for each content.
 pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
-    messages.iter().enumerate().map(|(index, message)| Message::new(&message.role, mark(index))).collect()
+    let numbered = messages.iter().enumerate();
+    numbered.map(|(index, message)| Message { content: mark(index), ..message.clone() }).collect()
 }
 
-/// Index of the first message that says something and whose mark is not in `text`.
+/// Index of the first message that says something and whose mark is not in `text`. Beside calls of tools, templates leave content
+/// out, as the models that they were made for were trained.
 pub(super) fn missing_mark(messages: &[Message], text: &str) -> Option<usize> {
-    let mut with_content = messages.iter().enumerate().filter(|(_, message)| !message.content.trim().is_empty());
+    let is_text = |message: &Message| !message.content.trim().is_empty() && message.calls().next().is_none();
+    let mut with_content = messages.iter().enumerate().filter(|(_, message)| is_text(message));
     with_content.find(|(index, _)| !text.contains(&mark(*index))).map(|(index, _)| index)
 }
 

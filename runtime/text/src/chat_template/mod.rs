@@ -10,6 +10,7 @@ mod dialect;
 mod dictionary;
 mod environment;
 mod json;
+mod plain_tools;
 mod strftime;
 
 use std::panic::resume_unwind;
@@ -20,9 +21,11 @@ use unicorn_artifact::TokenizerSection;
 
 use self::conversation::{arrangements, marked, missing_mark};
 use self::dialect::for_minijinja;
-use self::dictionary::{Dictionary, dictionary};
+use self::dictionary::{Dictionary, dictionary, from_json};
 use self::environment::{environment, seconds_since_1970};
+use self::plain_tools::without_tools;
 use crate::error::TextError;
+use crate::reply::ReplyFormat;
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,9 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
+    /// What else a template may read of the message: `tool_calls` of the assistant, as OpenAI's API has them but with arguments as
+    /// an object; `tool_call_id` and `name` of a tool's result; `reasoning_content`.
+    pub fields: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Further variables of a template, by name: what llama-server and vLLM call `chat_template_kwargs`. Templates of models that
@@ -45,6 +51,7 @@ pub struct ChatTemplate {
     bos_token: Option<String>,
     eos_token: Option<String>,
     max_bytes: usize,
+    reads_tools: bool,
 }
 
 impl ChatTemplate {
@@ -66,7 +73,9 @@ impl ChatTemplate {
             .map_err(|error| TextError::ChatTemplate { detail: shown(&error) })?;
         let (bos_token, eos_token) = (section.bos_token.clone(), section.eos_token.clone());
         let max_bytes = (context_tokens as usize).saturating_mul(MAX_TOKEN_BYTES);
-        Ok(ChatTemplate { environment, source, bos_token, eos_token, max_bytes })
+        let mut template = ChatTemplate { environment, source, bos_token, eos_token, max_bytes, reads_tools: false };
+        template.reads_tools = template.reads("tools");
+        Ok(template)
     }
 
     /// The conversation as the text that the model was trained on, up to where its next answer begins. Special tokens are written
@@ -81,6 +90,38 @@ impl ChatTemplate {
     /// something else; [`TextError::TemplateSteps`] and [`TextError::TemplateOutput`] if it does not end;
     /// [`TextError::TemplateThread`] without address space for its stack.
     pub fn render(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
+        self.render_arranged(messages, &[], arguments)
+    }
+
+    /// The same where the model may call `tools`, declared as in OpenAI's API. A template that has no place for tools gets them, and
+    /// calls and results of the conversation, as text.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::render`].
+    pub fn render_with_tools(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
+        let uses_tools = !tools.is_empty() || messages.iter().any(|message| message.uses_tools());
+        match uses_tools && !self.reads_tools {
+            true => self.render_arranged(&without_tools(messages, tools), &[], arguments),
+            false => self.render_arranged(messages, tools, arguments),
+        }
+    }
+
+    /// How a reply to a conversation with this template is to be read.
+    pub fn reply_format(&self, has_tools: bool) -> ReplyFormat {
+        ReplyFormat::of_template(&self.source, self.reads_tools, has_tools)
+    }
+
+    fn render_arranged(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
         if let Some(name) = RESERVED.into_iter().find(|name| arguments.contains_key(*name)) {
             return Err(TextError::TemplateArgument { name: name.to_owned() });
         }
@@ -90,7 +131,7 @@ impl ChatTemplate {
     fn render_arranged(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
         let mut rejected = None;
         for arrangement in arrangements(messages) {
-            match self.render_whole(&arrangement, arguments) {
+            match self.render_whole(&arrangement, tools, arguments) {
                 Err(error @ (TextError::Conversation { .. } | TextError::DroppedMessage { .. })) => {
                     rejected = Some(error);
                 }
@@ -111,11 +152,16 @@ impl ChatTemplate {
     }
 
     /// An error if a message is not part of the text.
-    fn render_whole(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
-        let text = self.render_once(messages, arguments)?;
+    fn render_whole(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
+        let text = self.render_once(messages, tools, arguments)?;
         // Contents may be changed on the way (trimmed, written as JSON, without their reasoning), marks are not. A template that
         // rejects the marks says nothing of the messages.
-        if let Ok(with_marks) = self.render_once(&marked(messages), arguments)
+        if let Ok(with_marks) = self.render_once(&marked(messages), tools, arguments)
             && let Some(index) = missing_mark(messages, &with_marks)
         {
             return Err(TextError::DroppedMessage { role: messages[index].role.clone(), number: index + 1 });
@@ -123,11 +169,18 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    fn render_once(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
+    fn render_once(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
+        // Templates ask whether there are tools.
+        let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
         let own = context! {
             messages => messages.iter().map(Message::value).collect::<Vec<_>>(),
             add_generation_prompt => true,
-            tools => (),
+            tools => tools,
             documents => (),
         };
         let tokens = context! { bos_token => self.bos_token.as_deref(), eos_token => self.eos_token.as_deref() };
@@ -154,13 +207,25 @@ impl ChatTemplate {
 impl Message {
     /// A message of `role` with the text `content`.
     pub fn new(role: &str, content: impl Into<String>) -> Message {
-        Message { role: role.to_owned(), content: content.into() }
+        Message { role: role.to_owned(), content: content.into(), fields: serde_json::Map::new() }
+    }
+
+    /// The assistant's calls of tools.
+    fn calls(&self) -> impl Iterator<Item = &serde_json::Value> {
+        self.fields.get("tool_calls").and_then(serde_json::Value::as_array).into_iter().flatten()
+    }
+
+    /// Whether it is about tools, so that a template without them has no place for it.
+    fn uses_tools(&self) -> bool {
+        self.role == "tool" || self.calls().next().is_some()
     }
 
     /// A dictionary, as templates expect it.
     fn value(&self) -> Value {
-        let fields = [("role", &self.role), ("content", &self.content)];
-        fields.into_iter().map(|(name, text)| (name, Value::from(text.as_str()))).collect::<Dictionary>().into()
+        let texts = [("role", &self.role), ("content", &self.content)];
+        let texts = texts.into_iter().map(|(name, text)| (name, Value::from(text.as_str())));
+        let fields = self.fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
+        texts.chain(fields).collect::<Dictionary>().into()
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::reply::ToolFormat;
 
 const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\
     {% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}\
@@ -231,4 +232,59 @@ fn json_is_bounded() {
         let error = template(source).unwrap().render(&[], &TemplateArguments::new()).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
+}
+
+const WITH_TOOLS: &str = "{%- if tools %}<tools>{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}</tools>\n{%- endif %}\n\
+    {%- for message in messages %}\n<{{ message.role }}>{{ message.content }}\n{%- if message.tool_calls %}{% for call in \
+    message.tool_calls %}{{ call.function.name }}:{{ call.function.arguments | tojson }}{% endfor %}{% endif %}\n\
+    {%- endfor %}\n{%- if add_generation_prompt %}\n<assistant>{% endif %}";
+
+fn conversation_with_tools() -> (Vec<Message>, Vec<serde_json::Value>) {
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}});
+    let mut assistant = Message::new("assistant", "");
+    assistant.fields.insert("tool_calls".into(), json!([call]));
+    let mut result = Message::new("tool", "3");
+    result.fields.insert("tool_call_id".into(), json!("c1"));
+    let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}});
+    (vec![Message::new("user", "2 + 1?"), assistant, result], vec![tool])
+}
+
+#[test]
+fn tools_calls_and_results_reach_the_template() {
+    let (messages, tools) = conversation_with_tools();
+    let rendered =
+        template(WITH_TOOLS).unwrap().render_with_tools(&messages, &tools, &TemplateArguments::new()).unwrap();
+    assert_eq!(
+        rendered,
+        "<tools>{\"name\": \"add\", \"parameters\": {\"type\": \"object\"}}</tools><user>2 + 1?<assistant>add:{\"b\": 1, \"a\": 2}\
+         <tool>3<assistant>"
+    );
+}
+
+#[test]
+fn a_template_without_tools_gets_them_as_text() {
+    let (messages, tools) = conversation_with_tools();
+    let rendered = template(CHATML).unwrap().render_with_tools(&messages, &tools, &TemplateArguments::new()).unwrap();
+    let (system, rest) = rendered.split_once("<|im_end|>\n").unwrap();
+    assert!(
+        system.starts_with("<|im_start|>system\n")
+            && system.ends_with("{\"name\":\"add\",\"parameters\":{\"type\":\"object\"}}")
+    );
+    assert_eq!(
+        rest,
+        "<|im_start|>user\n2 + 1?<|im_end|>\n<|im_start|>assistant\n{\"name\":\"add\",\"arguments\":{\"b\":1,\"a\":2}}<|im_end|>\n\
+         <|im_start|>user\nResult: 3<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+#[test]
+fn the_template_tells_the_format_of_replies() {
+    let format = |source: &str, has_tools: bool| template(source).unwrap().reply_format(has_tools);
+    assert_eq!(format(CHATML, false), ReplyFormat::default());
+    assert_eq!(format(CHATML, true).tools, Some(ToolFormat::Json));
+    assert_eq!(format(LLAMA3, true).tools, Some(ToolFormat::Llama));
+    assert_eq!(format("{{ tools }}<tool_call></think>", true).tools, Some(ToolFormat::Hermes));
+    assert_eq!(format("{{ tools }}</think>", false).thinks, Some(false));
+    assert_eq!(format("{{ tools }}[TOOL_CALLS]", true).tools, Some(ToolFormat::Mistral));
+    assert!(format("<|channel|>", false).harmony);
 }

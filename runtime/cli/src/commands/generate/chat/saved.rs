@@ -29,7 +29,7 @@ impl Saved {
     pub fn new(model: &str, system: Option<&str>, history: &[Message]) -> Saved {
         let messages = history
             .iter()
-            .map(|Message { role, content }| SavedMessage { role: role.clone(), content: content.clone() });
+            .map(|Message { role, content, .. }| SavedMessage { role: role.clone(), content: content.clone() });
         Saved { model: model.to_owned(), system: system.map(str::to_owned), messages: messages.collect() }
     }
 

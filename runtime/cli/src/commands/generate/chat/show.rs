@@ -48,7 +48,7 @@ fn info(model: &Model, chat: &Chat) -> String {
 pub fn loaded(name: &str, model: &str, chat: &Chat) -> String {
     let mut text = format!("conversation {name}: {}, answered by {model}", questions(chat));
     let last = chat.history().iter().rposition(|message| message.role == "user").unwrap_or_default();
-    for Message { role, content } in &chat.history()[last..] {
+    for Message { role, content, .. } in &chat.history()[last..] {
         text += &format!("\n{}{content}", if role == "user" { "> " } else { "" });
     }
     text

@@ -1,0 +1,171 @@
+//! A request for a message, as one for a chat completion.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::error::ApiError;
+use crate::api::fields::{Fields, unexpected};
+
+const BLOCKS: &str = "a text, or a list of blocks of type text, tool_use, tool_result or thinking";
+/// Claude Code begins its system prompt with a line that differs in each request; left in, no prompt would go on from the cache.
+const BILLING_HEADER: &str = "x-anthropic-billing-header";
+
+/// The request by OpenAI's names.
+///
+/// # Errors
+/// For blocks that are neither text, calls, results nor thinking, and for what is missing.
+pub(crate) fn chat_request(fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    let mut fields = Fields(fields);
+    let mut messages = Vec::new();
+    if let Some(system) = fields.take::<Value>("system", BLOCKS)? {
+        let texts =
+            texts(&system).ok_or_else(|| unexpected("system", "a text or a list of blocks of text", &system))?;
+        let texts: Vec<&str> = texts.into_iter().filter(|text| !text.starts_with(BILLING_HEADER)).collect();
+        if !texts.is_empty() {
+            messages.push(json!({"role": "system", "content": texts.join("\n\n")}));
+        }
+    }
+    let turns: Vec<Value> = fields.require("messages", "a list of messages")?;
+    for (index, turn) in turns.iter().enumerate() {
+        let name = format!("messages[{index}]");
+        add_turn(turn, &mut messages).ok_or_else(|| unexpected(&name, &format!("a role, and {BLOCKS}"), turn))?;
+    }
+    fields.0.insert("messages".into(), messages.into());
+
+    let tools: Vec<Value> = fields.take("tools", "a list of tools")?.unwrap_or_default();
+    // Tools with another type run on Anthropic's servers.
+    let is_ours = |tool: &&Value| tool.get("type").is_none_or(|kind| kind.is_null() || kind == "custom");
+    let tools: Vec<Value> = tools.iter().filter(is_ours).map(tool).collect();
+    fields.0.insert("tools".into(), tools.into());
+    if let Some(choice) = fields.take::<Value>("tool_choice", "an object with a type")? {
+        if choice["disable_parallel_tool_use"] == true {
+            fields.0.insert("parallel_tool_calls".into(), false.into());
+        }
+        let choice = match choice["type"].as_str() {
+            Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+            Some(kind) => kind.into(),
+            None => return Err(unexpected("tool_choice", "an object with a type", &choice)),
+        };
+        fields.0.insert("tool_choice".into(), choice);
+    }
+    if let Some(stop) = fields.take::<Value>("stop_sequences", "a list of texts")? {
+        fields.0.insert("stop".into(), stop);
+    }
+    // Its budget is an upper limit, which shorter thinking keeps to as well.
+    match fields
+        .take::<Value>("thinking", "an object with a type")?
+        .as_ref()
+        .and_then(|thinking| thinking["type"].as_str())
+    {
+        Some("disabled") => drop(fields.0.insert("enable_thinking".into(), false.into())),
+        Some(_) => drop(fields.0.insert("enable_thinking".into(), true.into())),
+        None => {}
+    }
+    Ok(fields.0)
+}
+
+fn tool(tool: &Value) -> Value {
+    let function =
+        json!({"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]});
+    json!({"type": "function", "function": function})
+}
+
+/// The texts of a content that is a text or blocks of text.
+fn texts(content: &Value) -> Option<Vec<&str>> {
+    match content {
+        Value::String(text) => Some(vec![text]),
+        blocks => blocks.as_array()?.iter().map(|block| block.get("text")?.as_str()).collect(),
+    }
+}
+
+/// Adds the messages that a turn is: results are messages of their own, before what the user says.
+fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
+    let role = turn.get("role")?.as_str()?;
+    let content = turn.get("content")?;
+    if content.is_string() {
+        messages.push(json!({"role": role, "content": content}));
+        return Some(());
+    }
+    let (mut said, mut reasoning, mut calls) = (Vec::new(), String::new(), Vec::new());
+    for block in content.as_array()? {
+        match block.get("type")?.as_str()? {
+            "text" => said.push(block.get("text")?.as_str()?),
+            "thinking" => reasoning += block.get("thinking")?.as_str()?,
+            "redacted_thinking" => {}
+            "tool_use" => {
+                let function = json!({"name": block.get("name")?, "arguments": block.get("input")?});
+                calls.push(json!({"id": block.get("id")?, "type": "function", "function": function}));
+            }
+            "tool_result" => {
+                let output = block.get("content").map_or(Some(Vec::new()), texts)?.join("\n");
+                messages.push(json!({"role": "tool", "tool_call_id": block.get("tool_use_id")?, "content": output}));
+            }
+            _ => return None,
+        }
+    }
+    if said.is_empty() && calls.is_empty() && messages.last().is_some_and(|last| last["role"] == "tool") {
+        return Some(());
+    }
+    let mut message = json!({"role": role, "content": said.join("\n\n")});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    messages.push(message);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: Value) -> Result<Value, String> {
+        let Value::Object(fields) = body else { panic!("an object") };
+        chat_request(fields).map(Value::Object).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn calls_and_results_become_messages() {
+        let tool_use = json!({"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}});
+        let result = json!({"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "b"}]});
+        let read = chat(json!({
+            "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=1"}, {"type": "text", "text": "Be brief."}],
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""}, tool_use]},
+                {"role": "user", "content": [result, {"type": "text", "text": "c"}]},
+            ],
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
+        }))
+        .unwrap();
+        let call = json!({"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}});
+        assert_eq!(
+            read["messages"],
+            json!([
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "Hm."},
+                {"role": "tool", "tool_call_id": "t1", "content": "b"},
+                {"role": "user", "content": "c"},
+            ])
+        );
+        assert_eq!(read["tools"].as_array().unwrap().len(), 1);
+        assert_eq!((&read["tool_choice"], &read["parallel_tool_calls"]), (&json!("any"), &json!(false)));
+        assert_eq!(read["enable_thinking"], true);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert!(chat(json!({})).unwrap_err().starts_with("messages: expected"));
+        let image = json!([{"type": "image", "source": {}}]);
+        for turn in
+            [json!("a"), json!({"role": "user"}), json!({"role": "user", "content": image}), json!({"content": "a"})]
+        {
+            let message = chat(json!({"messages": [turn]})).unwrap_err();
+            assert!(message.starts_with("messages[0]: expected a role"), "{message}");
+        }
+    }
+}

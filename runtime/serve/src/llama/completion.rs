@@ -1,0 +1,105 @@
+//! `/completion`: llama-server's form of a completion.
+
+use serde_json::{Map, Value, json};
+use unicorn_text::{Delta, EndReason};
+
+use crate::api::request::Request;
+use crate::reply::Reply;
+use crate::writer::{ResponseWriter, Stream, timings};
+
+/// Writes completions in llama-server's form.
+pub(crate) struct Completion {
+    model: String,
+    /// The text of each prompt.
+    prompts: Vec<String>,
+    settings: Value,
+    return_tokens: bool,
+    /// Paths of the fields that the client wants; empty: all.
+    fields: Vec<String>,
+    /// Choices of each prompt.
+    n: u32,
+}
+
+impl Completion {
+    /// The response to `request`, whose parameters in effect are `settings`.
+    pub(crate) fn new(
+        model: &str,
+        prompts: Vec<String>,
+        settings: Value,
+        fields: Vec<String>,
+        request: &Request,
+    ) -> Completion {
+        let &Request { return_tokens, n, .. } = request;
+        Completion { model: model.to_owned(), prompts, settings, return_tokens, fields, n }
+    }
+
+    fn last(&self, index: usize, reply: &Reply, is_stream: bool) -> Value {
+        let (stop_type, truncated) = match reply.reason() {
+            EndReason::StopToken => ("eos", false),
+            EndReason::StopString => ("word", false),
+            reason => ("limit", reason == EndReason::ContextFull),
+        };
+        let word = reply.end.as_ref().and_then(|end| end.stop_string.as_deref()).unwrap_or_default();
+        let tokens: &[u32] = if self.return_tokens && !is_stream { &reply.tokens } else { &[] };
+        json!({
+            "index": index,
+            "content": if is_stream { "" } else { reply.content.as_str() },
+            "tokens": tokens,
+            "id_slot": 0,
+            "stop": true,
+            "model": self.model,
+            "tokens_predicted": reply.n_tokens(),
+            "tokens_evaluated": reply.prompt_tokens,
+            "generation_settings": self.settings,
+            "prompt": self.prompts[index / self.n as usize],
+            "has_new_line": reply.content.contains('\n'),
+            "truncated": truncated,
+            "stop_type": stop_type,
+            "stopping_word": word,
+            "tokens_cached": reply.prompt_tokens + reply.n_tokens(),
+            "timings": timings(reply),
+        })
+    }
+
+    fn chosen(&self, object: Value) -> Value {
+        if self.fields.is_empty() {
+            return object;
+        }
+        // A path `a/b` is given as `b`.
+        let one = |path: &String| {
+            let value = object.pointer(&format!("/{path}"))?;
+            Some((path.rsplit('/').next().unwrap_or_default().to_owned(), value.clone()))
+        };
+        Value::Object(self.fields.iter().filter_map(one).collect::<Map<_, _>>())
+    }
+}
+
+impl ResponseWriter for Completion {
+    fn whole(&mut self, replies: &[Reply]) -> Value {
+        let mut objects = replies.iter().enumerate().map(|(index, reply)| self.chosen(self.last(index, reply, false)));
+        match replies.len() {
+            1 => objects.next().expect("there is one"),
+            _ => objects.collect(),
+        }
+    }
+
+    fn begin(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
+
+    fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream) {
+        let reply = &replies[choice];
+        for delta in deltas {
+            let Delta::Content(text) = delta else { continue };
+            out.data(&json!({
+                "index": choice, "content": text, "tokens": tokens, "id_slot": 0, "stop": false,
+                "tokens_predicted": reply.tokens.len(), "tokens_evaluated": reply.prompt_tokens,
+            }));
+        }
+    }
+
+    fn end(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        let last = self.last(choice, &replies[choice], true);
+        out.data(&self.chosen(last));
+    }
+
+    fn finish(&mut self, _replies: &[Reply], _out: &mut Stream) {}
+}

@@ -1,0 +1,191 @@
+//! What the server has done and is doing, for Prometheus: under llama-server's names, and the aliases that routers of vLLM look for.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::choice::ChoiceEnd;
+use crate::server::Activity;
+
+/// Counters since the server began, and what it is doing now. Written by the worker, read by requests.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// Seconds since 1970.
+    pub(crate) begun: u64,
+    prompt_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
+    prompt_micros: AtomicU64,
+    predicted_tokens: AtomicU64,
+    decode_micros: AtomicU64,
+    /// Tokens that took a step of decode: all but the first of each choice.
+    decode_tokens: AtomicU64,
+    steps: AtomicU64,
+    step_tokens: AtomicU64,
+    longest: AtomicU64,
+    requests: AtomicU64,
+    waiting: AtomicU64,
+    running: AtomicU64,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let zero = AtomicU64::default;
+        Metrics {
+            begun: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            prompt_tokens: zero(),
+            cached_tokens: zero(),
+            prompt_micros: zero(),
+            predicted_tokens: zero(),
+            decode_micros: zero(),
+            decode_tokens: zero(),
+            steps: zero(),
+            step_tokens: zero(),
+            longest: zero(),
+            requests: zero(),
+            waiting: zero(),
+            running: zero(),
+        }
+    }
+}
+
+impl Metrics {
+    /// A choice ended, `prompt_tokens` of whose prompt were computed.
+    pub(crate) fn count(&self, prompt_tokens: u32, end: &ChoiceEnd) {
+        let add = |counter: &AtomicU64, value: u64| {
+            counter.fetch_add(value, Ordering::Relaxed);
+        };
+        add(&self.prompt_tokens, prompt_tokens.into());
+        add(&self.prompt_micros, end.prompt_time.as_micros() as u64);
+        add(&self.predicted_tokens, end.tokens.into());
+        add(&self.decode_micros, end.decode_time.as_micros() as u64);
+        add(&self.decode_tokens, end.tokens.saturating_sub(1).into());
+        add(&self.requests, 1);
+        self.longest.fetch_max(u64::from(prompt_tokens) + u64::from(end.tokens), Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_cached(&self, tokens: u32) {
+        self.cached_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+
+    /// A step that sampled `n_tokens`.
+    pub(crate) fn count_step(&self, n_tokens: usize) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.step_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show(&self, activity: &Activity) {
+        self.waiting.store(activity.waiting.into(), Ordering::Relaxed);
+        self.running.store((activity.in_prefill + activity.decoding).into(), Ordering::Relaxed);
+    }
+
+    /// Sequences that are generated now.
+    pub(crate) fn running(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// Prometheus' text format.
+    pub(crate) fn text(&self) -> String {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let seconds = |micros: &AtomicU64| read(micros) / 1e6;
+        let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        let (prompt_tokens, prompt_seconds) = (read(&self.prompt_tokens), seconds(&self.prompt_micros));
+        let decode_seconds = seconds(&self.decode_micros);
+        let metrics = [
+            ("llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
+            (
+                "llamacpp:prompt_tokens_cached_total",
+                "counter",
+                "Tokens of prompts that were in the cache",
+                read(&self.cached_tokens),
+            ),
+            ("llamacpp:prompt_seconds_total", "counter", "Time until the first token of each choice", prompt_seconds),
+            ("llamacpp:tokens_predicted_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
+            (
+                "llamacpp:tokens_predicted_seconds_total",
+                "counter",
+                "Time from the first token of each choice to its last",
+                decode_seconds,
+            ),
+            ("llamacpp:n_decode_total", "counter", "Steps of the model", read(&self.steps)),
+            ("llamacpp:n_tokens_max", "counter", "Most tokens that a choice has computed", read(&self.longest)),
+            (
+                "llamacpp:spec_decode_num_draft_tokens_total",
+                "counter",
+                "Tokens that a draft proposed; there is none",
+                0.0,
+            ),
+            (
+                "llamacpp:spec_decode_num_accepted_tokens_total",
+                "counter",
+                "Proposed tokens that were accepted; there are none",
+                0.0,
+            ),
+            ("llamacpp:spec_decode_num_drafts_total", "counter", "Drafts; there are none", 0.0),
+            (
+                "llamacpp:prompt_tokens_seconds",
+                "gauge",
+                "Tokens of prompts a second, on average",
+                rate(prompt_tokens, prompt_seconds),
+            ),
+            (
+                "llamacpp:predicted_tokens_seconds",
+                "gauge",
+                "Tokens of a choice a second, on average",
+                rate(read(&self.decode_tokens), decode_seconds),
+            ),
+            ("llamacpp:requests_processing", "gauge", "Sequences that are generated", read(&self.running)),
+            ("llamacpp:requests_deferred", "gauge", "Requests that wait for a sequence", read(&self.waiting)),
+            (
+                "llamacpp:n_busy_slots_per_decode",
+                "gauge",
+                "Sequences of a step, on average",
+                rate(read(&self.step_tokens), read(&self.steps)),
+            ),
+            ("vllm:num_requests_running", "gauge", "Sequences that are generated", read(&self.running)),
+            ("vllm:num_requests_waiting", "gauge", "Requests that wait for a sequence", read(&self.waiting)),
+            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
+            ("vllm:generation_tokens_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
+            ("vllm:request_success_total", "counter", "Choices that ended", read(&self.requests)),
+        ];
+        let mut text = String::new();
+        for (name, kind, help, value) in metrics {
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}").expect("writing to a String");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use unicorn_text::EndReason;
+
+    use super::*;
+
+    #[test]
+    fn what_ended_is_counted() {
+        let metrics = Metrics::default();
+        let end = ChoiceEnd {
+            reason: EndReason::MaxTokens,
+            stop_string: None,
+            tokens: 5,
+            rest: Vec::new(),
+            prompt_time: Duration::from_millis(500),
+            decode_time: Duration::from_secs(2),
+        };
+        metrics.count(10, &end);
+        metrics.count_cached(3);
+        let text = metrics.text();
+        for line in [
+            "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 10\n",
+            "\nllamacpp:prompt_tokens_seconds 20\n",
+            // The first token takes no step of decode.
+            "\nllamacpp:predicted_tokens_seconds 2\n",
+            "\nllamacpp:prompt_tokens_cached_total 3\n",
+            "\nvllm:num_requests_running 0\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+}

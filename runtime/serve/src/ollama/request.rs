@@ -1,0 +1,116 @@
+//! Requests of Ollama's API by OpenAI's names.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::error::ApiError;
+use crate::api::fields::{Fields, unexpected};
+
+/// Names of options, and OpenAI's or llama-server's.
+const RENAMED: [(&str, &str); 1] = [("num_predict", "max_tokens")];
+
+/// The request for a chat completion.
+///
+/// # Errors
+/// For fields of another type.
+pub(crate) fn chat(fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    let mut fields = Fields(fields);
+    let messages: Vec<Value> = fields.require("messages", "a list of messages")?;
+    let messages: Vec<Value> = messages.into_iter().map(message).collect();
+    fields.0.insert("messages".into(), messages.into());
+    common(fields)
+}
+
+/// The request for the reply to a prompt: a chat of one message, or with `raw`, a completion.
+///
+/// # Errors
+/// For fields of another type.
+pub(crate) fn generate(fields: Map<String, Value>) -> Result<(bool, Map<String, Value>), ApiError> {
+    let mut fields = Fields(fields);
+    let is_raw = fields.take("raw", "true or false")?.unwrap_or(false);
+    if !is_raw && fields.0.get("suffix").is_none_or(|suffix| suffix == "") {
+        let prompt: String = fields.require("prompt", "a text")?;
+        let system: Option<String> = fields.take("system", "a text")?.filter(|system: &String| !system.is_empty());
+        let system = system.map(|system| json!({"role": "system", "content": system}));
+        let messages: Vec<Value> = system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect();
+        fields.0.insert("messages".into(), messages.into());
+        return Ok((true, common(fields)?));
+    }
+    Ok((false, common(fields)?))
+}
+
+/// Calls have no ids, results have the name of their tool, images a field of their own.
+fn message(mut message: Value) -> Value {
+    let Some(fields) = message.as_object_mut() else { return message };
+    if let Some(name) = fields.remove("tool_name") {
+        fields.insert("name".into(), name);
+    }
+    if let Some(images) =
+        fields.get("images").filter(|images| images.as_array().is_some_and(|images| !images.is_empty()))
+    {
+        let content = json!([{"type": "image_url", "image_url": images}]);
+        fields.insert("content".into(), content);
+    }
+    message
+}
+
+fn common(mut fields: Fields) -> Result<Map<String, Value>, ApiError> {
+    let options: Map<String, Value> = fields.take("options", "an object")?.unwrap_or_default();
+    for (name, value) in options {
+        let known = RENAMED.iter().find(|(ollama, _)| *ollama == name).map_or(name.as_str(), |(_, openai)| openai);
+        // -2 fills the context, as no limit does.
+        let value = if known == "max_tokens" && value == -2 { json!(-1) } else { value };
+        fields.0.entry(known).or_insert(value);
+    }
+    match fields.take::<Value>("think", "true, false or a text")? {
+        None => {}
+        Some(Value::Bool(thinks)) => drop(fields.0.insert("enable_thinking".into(), thinks.into())),
+        Some(Value::String(effort)) => drop(fields.0.insert("reasoning_effort".into(), effort.into())),
+        Some(other) => return Err(unexpected("think", "true, false or a text", &other)),
+    }
+    match fields.take::<Value>("format", "json or a schema")? {
+        None => {}
+        Some(Value::String(format)) if format.is_empty() => {}
+        Some(Value::String(_)) => drop(fields.0.insert("response_format".into(), json!({"type": "json_object"}))),
+        Some(schema) => {
+            let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+            fields.0.insert("response_format".into(), format);
+        }
+    }
+    // A response is a stream unless the request says otherwise.
+    fields.0.entry("stream").or_insert(true.into());
+    Ok(fields.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(body: Value) -> Map<String, Value> {
+        body.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn options_are_parameters() {
+        let read = chat(fields(json!({
+            "model": "m", "messages": [{"role": "tool", "tool_name": "f", "content": "b"}], "think": "low", "format": "json",
+            "options": {"num_predict": -2, "temperature": 0, "num_ctx": 4096},
+        })))
+        .unwrap();
+        assert_eq!(read["messages"], json!([{"role": "tool", "content": "b", "name": "f"}]));
+        assert_eq!((&read["max_tokens"], &read["temperature"], &read["stream"]), (&json!(-1), &json!(0), &json!(true)));
+        assert_eq!(
+            (&read["reasoning_effort"], &read["response_format"]),
+            (&json!("low"), &json!({"type": "json_object"}))
+        );
+        assert!(chat(fields(json!({"messages": 1}))).is_err());
+    }
+
+    #[test]
+    fn a_prompt_is_a_chat_unless_it_is_raw() {
+        let (is_chat, read) = generate(fields(json!({"prompt": "a", "system": "b", "stream": false}))).unwrap();
+        assert!(is_chat && read["stream"] == false);
+        assert_eq!(read["messages"], json!([{"role": "system", "content": "b"}, {"role": "user", "content": "a"}]));
+        let (is_chat, read) = generate(fields(json!({"prompt": "a", "raw": true}))).unwrap();
+        assert!(!is_chat && read["prompt"] == "a");
+    }
+}

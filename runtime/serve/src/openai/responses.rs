@@ -1,0 +1,285 @@
+//! `/v1/responses`, without state: the client sends the whole conversation each time, as Codex does.
+
+use serde_json::{Map, Value, json};
+use unicorn_text::{Delta, EndReason};
+
+use crate::api::error::ApiError;
+use crate::api::fields::unexpected;
+use crate::api::prompt::text;
+use crate::reply::{Reply, Usage, new_id};
+use crate::writer::{ResponseWriter, Stream};
+
+/// The request as one for chat completions.
+///
+/// # Errors
+/// For what needs state, and for items that are neither messages, reasoning, nor calls of functions and their results.
+pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
+        let message = "not supported here: this server keeps no responses; expected the whole conversation in input";
+        return Err(ApiError::parameter("previous_response_id", message));
+    }
+    let mut messages = Vec::new();
+    if let Some(instructions) = fields.remove("instructions").filter(|value| !value.is_null()) {
+        messages.push(json!({"role": "system", "content": instructions}));
+    }
+    match fields.remove("input") {
+        Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
+        Some(Value::Array(items)) => {
+            for (index, item) in items.iter().enumerate() {
+                add_item(item, &mut messages).ok_or_else(|| unexpected(&format!("input[{index}]"), ITEM, item))?;
+            }
+        }
+        other => return Err(unexpected("input", "a text or a list of items", &other.unwrap_or_default())),
+    }
+    fields.insert("messages".into(), messages.into());
+    if let Some(limit) = fields.remove("max_output_tokens") {
+        fields.insert("max_tokens".into(), limit);
+    }
+    if let Some(effort) = fields.remove("reasoning").as_ref().and_then(|reasoning| reasoning.get("effort")) {
+        fields.insert("reasoning_effort".into(), effort.clone());
+    }
+    if let Some(format) = fields.remove("text").as_ref().and_then(|text| text.get("format")) {
+        fields.insert("response_format".into(), format.clone());
+    }
+    // Here it is a number beside a list of what to include.
+    fields.remove("top_logprobs");
+    Ok(fields)
+}
+
+const ITEM: &str = "a message of text, reasoning, function_call or function_call_output";
+
+fn add_item(item: &Value, messages: &mut Vec<Value>) -> Option<()> {
+    match item.get("type").and_then(Value::as_str).unwrap_or("message") {
+        "message" => {
+            let content = text(item.get("content")?)?;
+            messages.push(json!({"role": item.get("role")?, "content": content}));
+        }
+        // It is left out of a prompt, as the chat templates of reasoning models leave it out of earlier turns.
+        "reasoning" => {}
+        "function_call" => {
+            let function = json!({"name": item.get("name")?, "arguments": item.get("arguments")?});
+            let call = json!({"id": item.get("call_id")?, "type": "function", "function": function});
+            // Calls that were made together are one message.
+            match messages.last_mut().filter(|last| last["role"] == "assistant") {
+                Some(last) => match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                    Some(calls) => calls.push(call),
+                    None => last["tool_calls"] = json!([call]),
+                },
+                None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
+            }
+        }
+        "function_call_output" => {
+            let output = item.get("output")?;
+            let output = text(output).unwrap_or_else(|| output.to_string());
+            messages.push(json!({"role": "tool", "tool_call_id": item.get("call_id")?, "content": output}));
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Writes the response, of one choice, as items.
+pub(crate) struct Responses {
+    id: String,
+    created: u64,
+    model: String,
+    /// Items that have begun; the last of them may go on.
+    items: Vec<Item>,
+    /// Number of the next event.
+    sequence: u32,
+}
+
+struct Item {
+    id: String,
+    kind: Kind,
+    is_done: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Reasoning,
+    Message,
+    /// The call of this number.
+    Call(usize),
+}
+
+impl Responses {
+    pub(crate) fn new(created: u64, model: &str) -> Responses {
+        Responses { id: new_id("resp_"), created, model: model.to_owned(), items: Vec::new(), sequence: 0 }
+    }
+
+    fn object(&self, status: &str, output: &[Value], reply: &Reply) -> Value {
+        let usage = Usage::of(std::slice::from_ref(reply), 1);
+        let is_cut = status == "incomplete";
+        json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.model,
+            "error": null, "incomplete_details": is_cut.then(|| json!({"reason": "max_output_tokens"})),
+            "output": output, "parallel_tool_calls": true, "tool_choice": "auto", "tools": [],
+            "usage": {
+                "input_tokens": usage.prompt_tokens, "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+                "output_tokens": usage.completion_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            },
+        })
+    }
+
+    fn item(&self, item: &Item, reply: &Reply) -> Value {
+        let status = if item.is_done { "completed" } else { "in_progress" };
+        // What an item that has just begun holds comes with its own events.
+        let now = |text: &str| if item.is_done { text.to_owned() } else { String::new() };
+        match item.kind {
+            Kind::Reasoning => {
+                let content = json!([{"type": "reasoning_text", "text": now(&reply.reasoning)}]);
+                json!({"type": "reasoning", "id": item.id, "summary": [], "content": content, "status": status})
+            }
+            Kind::Message => {
+                let content = if item.is_done { json!([text_part(&reply.content)]) } else { json!([]) };
+                json!({"type": "message", "id": item.id, "role": "assistant", "content": content, "status": status})
+            }
+            Kind::Call(index) => {
+                let call = &reply.calls[index];
+                json!({
+                    "type": "function_call", "id": item.id, "call_id": call.id, "name": call.name,
+                    "arguments": now(&call.arguments), "status": status,
+                })
+            }
+        }
+    }
+
+    fn event(&mut self, mut event: Value, out: &mut Stream) {
+        event["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        out.typed(&event);
+    }
+
+    /// Makes the last item one of this kind.
+    fn go_on(&mut self, kind: Kind, reply: &Reply, out: &mut Stream) {
+        if self.items.last().is_some_and(|last| last.kind == kind && !last.is_done) {
+            return;
+        }
+        self.end_item(reply, out);
+        let prefix = match kind {
+            Kind::Reasoning => "rs_",
+            Kind::Message => "msg_",
+            Kind::Call(_) => "fc_",
+        };
+        let item = Item { id: new_id(prefix), kind, is_done: false };
+        let (index, id, value) = (self.items.len(), item.id.clone(), self.item(&item, reply));
+        self.items.push(item);
+        self.event(json!({"type": "response.output_item.added", "output_index": index, "item": value}), out);
+        if kind == Kind::Message {
+            let part = json!({
+                "type": "response.content_part.added", "item_id": id, "output_index": index, "content_index": 0,
+                "part": text_part(""),
+            });
+            self.event(part, out);
+        }
+    }
+
+    /// Ends the last item.
+    fn end_item(&mut self, reply: &Reply, out: &mut Stream) {
+        let Some(index) = self.items.len().checked_sub(1).filter(|&last| !self.items[last].is_done) else { return };
+        self.items[index].is_done = true;
+        let (id, kind) = (self.items[index].id.clone(), self.items[index].kind);
+        let at = json!({"item_id": id, "output_index": index, "content_index": 0});
+        let with = |kind: &str, name: &str, value: Value| {
+            let mut event = at.clone();
+            event["type"] = kind.into();
+            event[name] = value;
+            event
+        };
+        match kind {
+            Kind::Reasoning => self.event(with("response.reasoning_text.done", "text", json!(reply.reasoning)), out),
+            Kind::Message => {
+                self.event(with("response.output_text.done", "text", json!(reply.content)), out);
+                self.event(with("response.content_part.done", "part", text_part(&reply.content)), out);
+            }
+            Kind::Call(call) => {
+                let arguments = json!(reply.calls[call].arguments);
+                self.event(with("response.function_call_arguments.done", "arguments", arguments), out);
+            }
+        }
+        let item = self.item(&self.items[index], reply);
+        self.event(json!({"type": "response.output_item.done", "output_index": index, "item": item}), out);
+    }
+
+    fn output(&self, reply: &Reply) -> Vec<Value> {
+        self.items.iter().map(|item| self.item(item, reply)).collect()
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+fn status(reply: &Reply) -> &'static str {
+    match reply.reason() {
+        EndReason::StopToken | EndReason::StopString => "completed",
+        _ => "incomplete",
+    }
+}
+
+impl ResponseWriter for Responses {
+    fn whole(&mut self, replies: &[Reply]) -> Value {
+        let reply = &replies[0];
+        let kinds = [(Kind::Reasoning, !reply.reasoning.is_empty()), (Kind::Message, !reply.content.is_empty())];
+        let mut kinds: Vec<Kind> = kinds.into_iter().filter(|(_, is_there)| *is_there).map(|(kind, _)| kind).collect();
+        kinds.extend((0..reply.calls.len()).map(Kind::Call));
+        if kinds.is_empty() {
+            kinds.push(Kind::Message);
+        }
+        kinds.into_iter().for_each(|kind| self.go_on(kind, reply, &mut Stream::default()));
+        self.end_item(reply, &mut Stream::default());
+        self.object(status(reply), &self.output(reply), reply)
+    }
+
+    fn begin(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        let response = self.object("in_progress", &[], &replies[choice]);
+        self.event(json!({"type": "response.created", "response": response}), out);
+        self.event(json!({"type": "response.in_progress", "response": response}), out);
+    }
+
+    fn add(&mut self, choice: usize, deltas: &[Delta], _tokens: &[u32], replies: &[Reply], out: &mut Stream) {
+        let reply = &replies[choice];
+        for delta in deltas {
+            let (kind, name, text) = match delta {
+                Delta::Reasoning(text) => (Kind::Reasoning, "response.reasoning_text.delta", text.as_str()),
+                Delta::Content(text) => (Kind::Message, "response.output_text.delta", text.as_str()),
+                Delta::CallBegin { index, .. } => (Kind::Call(*index as usize), "", ""),
+                Delta::CallArguments { index, json } => {
+                    (Kind::Call(*index as usize), "response.function_call_arguments.delta", json.as_str())
+                }
+            };
+            self.go_on(kind, reply, out);
+            if !name.is_empty() {
+                let index = self.items.len() - 1;
+                let id = self.items[index].id.clone();
+                let event = json!({
+                    "type": name, "item_id": id, "output_index": index, "content_index": 0, "delta": text, "logprobs": [],
+                });
+                self.event(event, out);
+            }
+        }
+    }
+
+    fn end(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        self.end_item(&replies[choice], out);
+    }
+
+    fn finish(&mut self, replies: &[Reply], out: &mut Stream) {
+        let reply = &replies[0];
+        let status = status(reply);
+        let response = self.object(status, &self.output(reply), reply);
+        // Clients wait for this event, also where a limit ended the text.
+        let kind = format!("response.{status}");
+        self.event(json!({"type": kind, "response": response}), out);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Stream) {
+        let error = &error.json()["error"];
+        self.event(
+            json!({"type": "error", "code": error["type"], "message": error["message"], "param": error["param"]}),
+            out,
+        );
+    }
+}

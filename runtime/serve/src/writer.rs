@@ -1,0 +1,89 @@
+//! What the forms of a response have in common: an API's folder has a [`ResponseWriter`] for each of its endpoints.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use unicorn_text::Delta;
+
+use crate::api::error::ApiError;
+use crate::reply::Reply;
+
+/// Writes a response as one API's clients read it. `replies` are all choices, `choice` the index of the one that has changed.
+pub(crate) trait ResponseWriter: Send {
+    /// The response in one piece; all replies have ended.
+    fn whole(&mut self, replies: &[Reply]) -> Value;
+
+    /// A choice has begun.
+    fn begin(&mut self, choice: usize, replies: &[Reply], out: &mut Stream);
+
+    /// A choice has more of these, made of `tokens`.
+    fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream);
+
+    /// A choice has ended.
+    fn end(&mut self, choice: usize, replies: &[Reply], out: &mut Stream);
+
+    /// All choices have ended.
+    fn finish(&mut self, replies: &[Reply], out: &mut Stream);
+
+    /// The choices have failed.
+    fn fail(&mut self, error: &ApiError, out: &mut Stream) {
+        out.data(&error.json());
+    }
+
+    /// Whether a stream is lines of JSON instead of server-sent events.
+    fn is_lines(&self) -> bool {
+        false
+    }
+}
+
+/// What a stream sends next.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) text: String,
+}
+
+impl Stream {
+    /// An event without a name.
+    pub(crate) fn data(&mut self, data: &Value) {
+        write!(self.text, "data: {data}\n\n").expect("writing to a String");
+    }
+
+    /// An event whose name is its `type`.
+    pub(crate) fn typed(&mut self, data: &Value) {
+        let name = data["type"].as_str().unwrap_or_default();
+        write!(self.text, "event: {name}\ndata: {data}\n\n").expect("writing to a String");
+    }
+
+    /// A line of JSON.
+    pub(crate) fn line(&mut self, data: &Value) {
+        writeln!(self.text, "{data}").expect("writing to a String");
+    }
+
+    /// OpenAI's last event.
+    pub(crate) fn done(&mut self) {
+        self.text += "data: [DONE]\n\n";
+    }
+}
+
+/// llama-server's account of the time that a choice took.
+pub(crate) fn timings(reply: &Reply) -> Value {
+    let (prompt_time, decode_time) = reply.times();
+    let (prompt_ms, predicted_ms) = (prompt_time.as_secs_f64() * 1e3, decode_time.as_secs_f64() * 1e3);
+    let prompt_n = reply.prompt_tokens - reply.cached_tokens;
+    let predicted_n = reply.n_tokens();
+    // The first token takes no step of decode.
+    let steps = predicted_n.saturating_sub(1);
+    let each = |ms: f64, n: u32| if n > 0 { ms / f64::from(n) } else { 0.0 };
+    let rate = |ms: f64, n: u32| if ms > 0.0 { f64::from(n) * 1e3 / ms } else { 0.0 };
+    json!({
+        "cache_n": reply.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": each(prompt_ms, prompt_n),
+        "prompt_per_second": rate(prompt_ms, prompt_n),
+        "predicted_n": predicted_n,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": each(predicted_ms, steps),
+        "predicted_per_second": rate(predicted_ms, steps),
+    })
+}

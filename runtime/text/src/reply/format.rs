@@ -1,0 +1,104 @@
+//! Which format a model writes its reasoning and its calls in, as its chat template tells.
+
+/// How a reply is to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplyFormat {
+    /// `Some`: text between `<think>` and `</think>` is reasoning. `Some(true)`: the prompt ends within it.
+    pub thinks: Option<bool>,
+    /// `Some`: the reply may call tools, in this format.
+    pub tools: Option<ToolFormat>,
+    /// The reply is made of harmony's channels, whatever else is set.
+    pub harmony: bool,
+}
+
+/// How a family of models writes its calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolFormat {
+    /// Qwen, Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; Qwen 3.5 and the coders:
+    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
+    Hermes,
+    /// Llama 3: `{"name": …, "parameters": {…}}` as the whole reply, or behind `<|python_tag|>`; Llama 4: `[name(key=value)]`.
+    Llama,
+    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
+    Mistral,
+    /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
+    Gemma,
+    /// Of a model whose template has no tools: the system message asks for `{"name": …, "arguments": {…}}`.
+    Json,
+}
+
+impl ReplyFormat {
+    /// The format that `template`, a chat template, was made for. `has_tools`: the request offers tools.
+    pub(crate) fn of_template(template: &str, reads_tools: bool, has_tools: bool) -> ReplyFormat {
+        let has = |text: &str| template.contains(text);
+        if has("<|channel|>") {
+            return ReplyFormat { thinks: None, tools: has_tools.then_some(ToolFormat::Json), harmony: true };
+        }
+        let format = match () {
+            () if !reads_tools => ToolFormat::Json,
+            () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
+            () if has("<tool_call>") => ToolFormat::Hermes,
+            () if has("<start_function_call>") => ToolFormat::Gemma,
+            () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
+            () => ToolFormat::Json,
+        };
+        ReplyFormat { thinks: has("</think>").then_some(false), tools: has_tools.then_some(format), harmony: false }
+    }
+
+    /// The text that a call begins with, up to the first of the arguments of the tool `name`, or without one, up to the name: a reply
+    /// that begins so has to be a call.
+    pub fn call_beginning(&self, name: Option<&str>) -> Option<String> {
+        let arguments = |key: &str| name.map(|name| format!("{name}\", \"{key}\": {{")).unwrap_or_default();
+        let thought = if self.thinks == Some(true) { "</think>\n\n" } else { "" };
+        let call = match (self.harmony, self.tools?) {
+            (true, _) => {
+                let behind = name.map(|name| format!("{name} <|constrain|>json<|message|>{{")).unwrap_or_default();
+                format!("<|channel|>commentary to=functions.{behind}")
+            }
+            (_, ToolFormat::Hermes) => format!("<tool_call>\n{{\"name\": \"{}", arguments("arguments")),
+            (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
+            (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
+            (_, ToolFormat::Gemma) => {
+                let behind = name.map(|name| format!("{name}{{")).unwrap_or_default();
+                format!("<start_function_call>call:{behind}")
+            }
+            (_, ToolFormat::Json) => format!("{{\"name\": \"{}", arguments("arguments")),
+        };
+        Some(thought.to_owned() + &call)
+    }
+
+    /// Whether the markers of the format may be special tokens, which are no text otherwise.
+    pub fn needs_special_tokens(&self) -> bool {
+        self.harmony || self.thinks.is_some() || self.tools.is_some_and(|format| format != ToolFormat::Json)
+    }
+}
+
+impl ToolFormat {
+    /// Texts that a call begins with, anywhere in the reply.
+    pub(crate) fn openers(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes => &["<tool_call>"],
+            ToolFormat::Llama => &["<|python_tag|>", "<|python_start|>"],
+            ToolFormat::Mistral => &["[TOOL_CALLS]"],
+            ToolFormat::Gemma => &["<start_function_call>"],
+            ToolFormat::Json => &[],
+        }
+    }
+
+    /// Texts behind a call that say nothing else.
+    pub(crate) fn closers(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes => &["</tool_call>"],
+            ToolFormat::Llama => &["<|python_end|>", "<|eom_id|>"],
+            ToolFormat::Gemma => &["<end_function_call>"],
+            ToolFormat::Mistral | ToolFormat::Json => &[],
+        }
+    }
+
+    /// Whether a reply that begins as JSON, or as a list of calls, may be one.
+    pub(crate) fn is_bare(self) -> bool {
+        matches!(self, ToolFormat::Llama | ToolFormat::Json)
+    }
+}

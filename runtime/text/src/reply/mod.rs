@@ -1,0 +1,52 @@
+//! What a model's reply is made of: its reasoning, its content, and its calls of tools, told apart while the text arrives.
+//!
+//! ```text
+//! text ──► ReplyParser ── pending: text that may be a part of a marker
+//!             │  by ReplyFormat: think tags, and the ToolFormat that the chat template was made for
+//!             ├─ json_call: {"name": …, "arguments": {…}}, streamed from the first byte of the arguments
+//!             ├─ pythonic, tagged: calls that are read once they are whole
+//!             └─ harmony: channels instead of markers
+//!             ▼
+//!          Delta: what is new
+//! ```
+//!
+//! A text that is no call, or a call that does not parse, is content: nothing of a reply is dropped, except the markers around its
+//! parts. Every parser takes time in proportion to the text, however it is cut.
+
+mod format;
+mod harmony;
+mod json_call;
+mod json_scan;
+mod parser;
+mod pending;
+mod pythonic;
+mod tagged;
+
+pub use format::{ReplyFormat, ToolFormat};
+pub use parser::ReplyParser;
+
+/// What is new of a reply. Texts are never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// Text that the model thinks before it answers.
+    Reasoning(String),
+    /// Text of the answer.
+    Content(String),
+    /// A call of a tool begins. Calls are numbered from 0.
+    CallBegin {
+        /// The call's number.
+        index: u32,
+        /// Name of the tool.
+        name: String,
+    },
+    /// More of the arguments of a call, which are JSON once it has ended.
+    CallArguments {
+        /// The call's number.
+        index: u32,
+        /// A part of the JSON text.
+        json: String,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+//! The parser of a reply, whatever its format.
+
+use serde_json::{Map, Value};
+
+use super::Delta;
+use super::format::{ReplyFormat, ToolFormat};
+use super::harmony::{self, Harmony};
+use super::json_call::{JsonCall, Part};
+use super::pending::Pending;
+use super::{pythonic, tagged};
+
+/// Reads the text of one reply, piece by piece.
+///
+/// ```
+/// use unicorn_text::{Delta, ReplyFormat, ReplyParser};
+/// let mut format = ReplyFormat::default();
+/// format.thinks = Some(false);
+/// let mut reply = ReplyParser::new(&format, ["f"]);
+/// assert_eq!(reply.push("<think>Hm"), [Delta::Reasoning("Hm".into())]);
+/// assert_eq!(reply.push("</thi"), []);
+/// assert_eq!(reply.push("nk>\n\nYes"), [Delta::Content("Yes".into())]);
+/// ```
+#[derive(Debug)]
+pub struct ReplyParser {
+    pending: Pending,
+    state: State,
+    thinks: bool,
+    tools: Option<ToolFormat>,
+    /// Names of the tools.
+    names: Vec<String>,
+    n_calls: u32,
+    /// The call that has begun has arguments.
+    has_arguments: bool,
+    /// White space that ends the content, unless more follows.
+    space: String,
+    has_content: bool,
+    /// White space before the content says nothing.
+    trims: bool,
+    /// What was taken as the beginning of a call: content, if it is none.
+    skipped: String,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before the first letter.
+    Start,
+    Reasoning,
+    Content,
+    /// Behind the opener of a call.
+    Call,
+    /// Within the object of a call.
+    Json(JsonCall),
+    /// Within a call that is read when it is whole, from its first byte; `scanned` bytes hold no closer.
+    Whole {
+        kind: Whole,
+        scanned: usize,
+    },
+    Harmony(Harmony),
+}
+
+/// A call that is read when it is whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Whole {
+    /// `[name(…)]` up to its closer or the end.
+    Pythonic,
+    /// Qwen's tags.
+    Function,
+    Gemma,
+    /// Mistral's name before `[ARGS]` or the arguments.
+    Name,
+}
+
+const THINK: &str = "<think>";
+const THINK_END: &str = "</think>";
+
+impl ReplyParser {
+    /// For a reply in `format`, that may call tools of these names.
+    pub fn new(format: &ReplyFormat, tools: impl IntoIterator<Item = impl Into<String>>) -> ReplyParser {
+        let state = match (format.harmony, format.thinks) {
+            (true, _) => State::Harmony(Harmony::default()),
+            (false, Some(true)) => State::Reasoning,
+            (false, _) => State::Start,
+        };
+        ReplyParser {
+            pending: Pending::default(),
+            state,
+            thinks: format.thinks.is_some(),
+            tools: format.tools,
+            names: tools.into_iter().map(Into::into).collect(),
+            n_calls: 0,
+            has_arguments: true,
+            space: String::new(),
+            has_content: false,
+            trims: format.thinks == Some(true),
+            skipped: String::new(),
+        }
+    }
+
+    /// Calls that have begun.
+    pub fn n_calls(&self) -> u32 {
+        self.n_calls
+    }
+
+    /// Takes the next piece of text.
+    pub fn push(&mut self, text: &str) -> Vec<Delta> {
+        self.pending.push(text);
+        let mut deltas = Vec::new();
+        while self.step(false, &mut deltas) {}
+        deltas
+    }
+
+    /// What is left when no more text comes.
+    pub fn finish(&mut self) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        while self.step(true, &mut deltas) {}
+        let rest = self.pending.take_all();
+        match &mut self.state {
+            State::Harmony(harmony) => {
+                self.pending.push(&rest);
+                let parts = harmony.finish(&mut self.pending);
+                parts.into_iter().for_each(|part| self.add_harmony(part, &mut deltas));
+            }
+            State::Reasoning => add_text(&mut deltas, rest, Delta::Reasoning),
+            State::Json(call) => {
+                // The call was cut off.
+                if let Some(text) = call.undecided().map(str::to_owned) {
+                    self.no_call(text, &mut deltas);
+                }
+            }
+            _ => self.no_call(rest, &mut deltas),
+        }
+        self.end_call(&mut deltas);
+        deltas
+    }
+
+    /// Takes what is decided of the pending text. `false`: nothing more is. `at_end`: no more text comes.
+    fn step(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        match &mut self.state {
+            State::Start => self.start(at_end),
+            State::Reasoning => {
+                let (text, ended) = self.pending.take_until(&[THINK_END]);
+                add_text(deltas, text, Delta::Reasoning);
+                if ended.is_some() {
+                    self.state = State::Start;
+                    (self.thinks, self.trims) = (false, true);
+                }
+                ended.is_some()
+            }
+            State::Content => {
+                let openers = self.tools.map_or(&[][..], ToolFormat::openers);
+                let (text, opener) = self.pending.take_until(openers);
+                self.content(text, deltas);
+                if let Some(opener) = opener {
+                    openers[opener].clone_into(&mut self.skipped);
+                    self.state = State::Call;
+                }
+                opener.is_some()
+            }
+            State::Call => self.call(at_end, deltas),
+            State::Json(call) => {
+                let names = &self.names;
+                let (taken, parts) = call.push(self.pending.text(), &|name| names.iter().any(|tool| tool == name));
+                self.pending.take(taken);
+                let ended = parts.contains(&Part::End);
+                for part in parts {
+                    self.add_json(part, deltas);
+                }
+                ended
+            }
+            State::Whole { .. } => self.whole(at_end, deltas),
+            State::Harmony(harmony) => {
+                let parts = harmony.read(&mut self.pending);
+                parts.into_iter().for_each(|part| self.add_harmony(part, deltas));
+                false
+            }
+        }
+    }
+
+    /// Decides what the reply, or what follows its reasoning, begins with.
+    fn start(&mut self, at_end: bool) -> bool {
+        let text = self.pending.text().trim_start();
+        if text.is_empty() {
+            return false;
+        }
+        let may_begin = |marker: &str| marker.starts_with(text) && !at_end;
+        if self.thinks && (text.starts_with(THINK) || may_begin(THINK)) {
+            if text.starts_with(THINK) {
+                self.pending.take_space();
+                self.pending.take(THINK.len());
+                self.state = State::Reasoning;
+                return true;
+            }
+            return false;
+        }
+        let bare = self.tools.is_some_and(ToolFormat::is_bare) && (text.starts_with('{') || text.starts_with('['));
+        if bare || self.trims {
+            self.pending.take_space();
+        }
+        self.state = if bare { State::Call } else { State::Content };
+        true
+    }
+
+    /// Behind an opener, or between two calls.
+    fn call(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        let Some(format) = self.tools else { return false };
+        let space = self.pending.take_space();
+        self.skip(space, false);
+        let text = self.pending.text();
+        let Some(first) = text.chars().next() else { return false };
+        let markers = || format.closers().iter().chain(format.openers());
+        if let Some(marker) = markers().find(|marker| text.starts_with(**marker)) {
+            let (n_bytes, is_opener) = (marker.len(), format.openers().contains(marker));
+            let marker = self.pending.take(n_bytes);
+            self.skip(marker, is_opener);
+            return true;
+        }
+        if markers().any(|marker| marker.starts_with(text)) && !at_end {
+            return false;
+        }
+        let behind = text[first.len_utf8()..].trim_start();
+        let is_name = |text: &str| text.starts_with(|letter: char| letter.is_alphabetic() || letter == '_');
+        self.state = match (format, first) {
+            (_, '{') => State::Json(JsonCall::default()),
+            (ToolFormat::Llama, '[') if behind.is_empty() && !at_end => return false,
+            (ToolFormat::Llama, '[') if is_name(behind) => whole(Whole::Pythonic),
+            (ToolFormat::Llama | ToolFormat::Mistral | ToolFormat::Json, '[' | ',' | ';' | ']') => {
+                let bracket = self.pending.take(1);
+                self.skip(bracket, first == '[');
+                return true;
+            }
+            (ToolFormat::Hermes, '<') => whole(Whole::Function),
+            (ToolFormat::Gemma, 'c') => whole(Whole::Gemma),
+            (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name),
+            _ => {
+                self.no_call(String::new(), deltas);
+                State::Content
+            }
+        };
+        true
+    }
+
+    /// Leaves out text before a call, until it is one. Between two calls, only what opens the next is kept in mind.
+    fn skip(&mut self, text: String, is_opener: bool) {
+        if is_opener || !self.skipped.is_empty() {
+            self.skipped += &text;
+        }
+    }
+
+    /// What was taken for a call, up to `text`, is content.
+    fn no_call(&mut self, text: String, deltas: &mut Vec<Delta>) {
+        let skipped = std::mem::take(&mut self.skipped);
+        self.content(skipped + &text, deltas);
+    }
+
+    /// A call that is read when it is whole.
+    fn whole(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        let (State::Whole { kind, scanned }, Some(format)) = (&mut self.state, self.tools) else { return false };
+        let kind = *kind;
+        let ends: &[&str] = match kind {
+            Whole::Name => &["[ARGS]", "{"],
+            Whole::Pythonic => &[")]"],
+            _ => format.closers(),
+        };
+        let text = self.pending.text();
+        let mut from = (*scanned).min(text.len());
+        while !text.is_char_boundary(from) {
+            from -= 1;
+        }
+        let found = ends.iter().filter_map(|end| Some((from + text[from..].find(end)?, *end))).min();
+        let Some((at, end)) = found else {
+            *scanned = text.len().saturating_sub(ends.iter().map(|end| end.len()).max().unwrap_or(0));
+            if at_end {
+                let text = self.pending.take_all();
+                self.read_whole(kind, &text, deltas);
+            }
+            return false;
+        };
+        match kind {
+            Whole::Name => {
+                let name = self.pending.take(at);
+                if !self.names.iter().any(|tool| tool == name.trim()) {
+                    self.no_call(name, deltas);
+                    self.state = State::Content;
+                    return true;
+                }
+                if end != "{" {
+                    self.pending.take(end.len());
+                }
+                self.begin_call(name.trim().to_owned(), deltas);
+                self.state = State::Json(JsonCall::of_arguments());
+            }
+            Whole::Pythonic => {
+                let text = self.pending.take(at + end.len());
+                self.read_whole(kind, &text, deltas);
+            }
+            _ => {
+                let text = self.pending.take(at);
+                self.read_whole(kind, &text, deltas);
+            }
+        }
+        true
+    }
+
+    fn read_whole(&mut self, kind: Whole, text: &str, deltas: &mut Vec<Delta>) {
+        let calls = match kind {
+            Whole::Pythonic => pythonic::calls(text),
+            Whole::Function => tagged::function(text).map(|call| vec![call]),
+            Whole::Gemma => tagged::gemma(text).map(|call| vec![call]),
+            Whole::Name => None,
+        };
+        let is_tool = |(name, _): &(String, Map<String, Value>)| self.names.contains(name);
+        match calls.filter(|calls| calls.iter().all(is_tool)) {
+            None => {
+                self.no_call(text.to_owned(), deltas);
+                self.state = State::Content;
+            }
+            Some(calls) => {
+                for (name, arguments) in calls {
+                    self.begin_call(name, deltas);
+                    self.arguments(Value::Object(arguments).to_string(), deltas);
+                }
+                self.state = State::Call;
+            }
+        }
+    }
+
+    fn add_json(&mut self, part: Part, deltas: &mut Vec<Delta>) {
+        match part {
+            Part::Begin(name) => self.begin_call(name, deltas),
+            Part::Arguments(json) => self.arguments(json, deltas),
+            Part::NoCall(text) => {
+                self.no_call(text, deltas);
+                self.state = State::Content;
+            }
+            // After a text that is no call, content goes on.
+            Part::End if matches!(self.state, State::Content) => {}
+            Part::End => self.state = State::Call,
+        }
+    }
+
+    fn add_harmony(&mut self, part: harmony::Part, deltas: &mut Vec<Delta>) {
+        match part {
+            harmony::Part::Reasoning(text) => add_text(deltas, text, Delta::Reasoning),
+            harmony::Part::Content(text) => self.content(text, deltas),
+            harmony::Part::CallBegin(name) => self.begin_call(name, deltas),
+            harmony::Part::CallArguments(json) => self.arguments(json, deltas),
+        }
+    }
+
+    fn begin_call(&mut self, name: String, deltas: &mut Vec<Delta>) {
+        self.end_call(deltas);
+        // White space and markers between content and a call say nothing.
+        self.space.clear();
+        self.skipped.clear();
+        deltas.push(Delta::CallBegin { index: self.n_calls, name });
+        self.n_calls += 1;
+        self.has_arguments = false;
+    }
+
+    fn arguments(&mut self, json: String, deltas: &mut Vec<Delta>) {
+        self.has_arguments = true;
+        deltas.push(Delta::CallArguments { index: self.n_calls - 1, json });
+    }
+
+    /// A call without arguments has an empty object of them.
+    fn end_call(&mut self, deltas: &mut Vec<Delta>) {
+        if !self.has_arguments {
+            self.arguments("{}".to_owned(), deltas);
+        }
+    }
+
+    /// Text of the answer. White space at its end waits for what follows where a call may follow.
+    fn content(&mut self, text: String, deltas: &mut Vec<Delta>) {
+        if self.tools.is_none() {
+            return add_text(deltas, text, Delta::Content);
+        }
+        let kept = text.trim_end().len();
+        if kept == 0 {
+            self.space += &text;
+            return;
+        }
+        let space = std::mem::replace(&mut self.space, text[kept..].to_owned());
+        let text = space + &text[..kept];
+        let is_first = !std::mem::replace(&mut self.has_content, true);
+        let text = if is_first && self.trims { text.trim_start() } else { &text };
+        deltas.push(Delta::Content(text.to_owned()));
+    }
+}
+
+fn whole(kind: Whole) -> State {
+    State::Whole { kind, scanned: 0 }
+}
+
+fn add_text(deltas: &mut Vec<Delta>, text: String, delta: fn(String) -> Delta) {
+    if !text.is_empty() {
+        deltas.push(delta(text));
+    }
+}

@@ -1,0 +1,234 @@
+//! Replies of every format, whole and in pieces of every size, and replies that only look like one.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Reasoning, content, and names and arguments of the calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Reply {
+    reasoning: String,
+    content: String,
+    calls: Vec<(String, String)>,
+}
+
+fn add(reply: &mut Reply, deltas: Vec<Delta>) {
+    for delta in deltas {
+        match delta {
+            Delta::Reasoning(text) => reply.reasoning += &text,
+            Delta::Content(text) => reply.content += &text,
+            Delta::CallBegin { index, name } => {
+                assert_eq!(index as usize, reply.calls.len());
+                reply.calls.push((name, String::new()));
+            }
+            Delta::CallArguments { index, json } => reply.calls[index as usize].1 += &json,
+        }
+    }
+}
+
+const TOOLS: [&str; 2] = ["get_weather", "add"];
+
+fn read(format: &ReplyFormat, pieces: impl IntoIterator<Item = impl AsRef<str>>) -> Reply {
+    let (mut parser, mut reply) = (ReplyParser::new(format, TOOLS), Reply::default());
+    for piece in pieces {
+        add(&mut reply, parser.push(piece.as_ref()));
+    }
+    add(&mut reply, parser.finish());
+    reply
+}
+
+/// The reply to `text` as a whole, which is the same however it is cut.
+fn whole(format: &ReplyFormat, text: &str) -> Reply {
+    let reply = read(format, [text]);
+    let letters: Vec<String> = text.chars().map(String::from).collect();
+    for size in [1, 2, 3, 7] {
+        assert_eq!(read(format, letters.chunks(size).map(|letters| letters.concat())), reply, "{text:?} by {size}");
+    }
+    reply
+}
+
+fn tools(format: ToolFormat) -> ReplyFormat {
+    ReplyFormat { tools: Some(format), ..ReplyFormat::default() }
+}
+
+fn reply(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Reply {
+    let calls = calls.iter().map(|(name, arguments)| ((*name).to_owned(), (*arguments).to_owned())).collect();
+    Reply { reasoning: reasoning.to_owned(), content: content.to_owned(), calls }
+}
+
+const WEATHER: (&str, &str) = ("get_weather", r#"{"city": "Paris"}"#);
+
+#[test]
+fn hermes_calls_stand_between_tags() {
+    let format = tools(ToolFormat::Hermes);
+    let one = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+    assert_eq!(whole(&format, one), reply("", "", &[WEATHER]));
+    assert_eq!(whole(&format, &format!("I look.\n\n{one}\n{one}\n")), reply("", "I look.", &[WEATHER, WEATHER]));
+    assert_eq!(whole(&format, &format!("{one}\n Done.")), reply("", "Done.", &[WEATHER]));
+    let tagged = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\ntwo\nlines\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(whole(&format, tagged), reply("", "", &[("add", r#"{"a":1,"b":"two\nlines"}"#)]));
+}
+
+#[test]
+fn llama_calls_are_the_whole_reply() {
+    let format = tools(ToolFormat::Llama);
+    let json = r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#;
+    for text in [json.to_owned(), format!("<|python_tag|>{json}"), format!("<|python_tag|>{json}<|eom_id|>")] {
+        assert_eq!(whole(&format, &text), reply("", "", &[WEATHER]), "{text}");
+    }
+    assert_eq!(whole(&format, &format!("{json}; {json}")), reply("", "", &[WEATHER, WEATHER]));
+    let pythonic = r#"[get_weather(city="Paris", days=[1, 2.5], deep={'a': None}), add()]"#;
+    let calls = [("get_weather", r#"{"city":"Paris","days":[1,2.5],"deep":{"a":null}}"#), ("add", "{}")];
+    assert_eq!(whole(&format, pythonic), reply("", "", &calls));
+}
+
+#[test]
+fn mistral_calls_follow_their_marker() {
+    let format = tools(ToolFormat::Mistral);
+    let list =
+        r#"[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "add", "arguments": {}}]"#;
+    assert_eq!(whole(&format, list), reply("", "", &[WEATHER, ("add", "{}")]));
+    let named = r#"[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]add{"a": 1}"#;
+    assert_eq!(whole(&format, named), reply("", "", &[WEATHER, ("add", r#"{"a": 1}"#)]));
+}
+
+#[test]
+fn gemma_calls_have_a_syntax_of_their_own() {
+    let format = tools(ToolFormat::Gemma);
+    let text =
+        "<start_function_call>call:add{a:<escape>x, {y<escape>,b:[1,<escape>z<escape>],c:true}<end_function_call>";
+    assert_eq!(whole(&format, text), reply("", "", &[("add", r#"{"a":"x, {y","b":[1,"z"],"c":true}"#)]));
+}
+
+#[test]
+fn harmony_s_channels_are_reasoning_calls_and_content() {
+    let format = ReplyFormat { harmony: true, ..ReplyFormat::default() };
+    let thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    let answer = format!("{thought}<|channel|>final<|message|>Yes.<|return|>");
+    assert_eq!(whole(&format, &answer), reply("Hm.", "Yes.", &[]));
+    let call = format!(
+        "{thought}<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{}<|call|>",
+        WEATHER.1
+    );
+    assert_eq!(whole(&format, &call), reply("Hm.", "", &[WEATHER]));
+    assert_eq!(whole(&format, "Plain text."), reply("", "Plain text.", &[]));
+}
+
+#[test]
+fn reasoning_stands_between_tags_or_ends_with_one() {
+    let thinks = |open| ReplyFormat { thinks: Some(open), ..ReplyFormat::default() };
+    assert_eq!(whole(&thinks(false), "<think>\nHm.</think>\n\nYes. </think>"), reply("\nHm.", "Yes. </think>", &[]));
+    assert_eq!(whole(&thinks(true), "Hm.</think>\n\nYes."), reply("Hm.", "Yes.", &[]));
+    assert_eq!(whole(&thinks(false), " No <think> here"), reply("", " No <think> here", &[]));
+    assert_eq!(whole(&thinks(true), "Cut o"), reply("Cut o", "", &[]));
+    let both = ReplyFormat { thinks: Some(false), ..tools(ToolFormat::Hermes) };
+    let text = "<think>Hm.</think>\n<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
+    assert_eq!(whole(&both, text), reply("Hm.", "", &[("add", "{}")]));
+}
+
+#[test]
+fn what_only_looks_like_a_call_is_content() {
+    for (format, text) in [
+        (ToolFormat::Json, r#"{"name": "unknown", "arguments": {}}"#),
+        (ToolFormat::Json, r#"[{"answer": [1, 2]}, 3]"#),
+        (ToolFormat::Json, r#"{"answer": "cut o"#),
+        (ToolFormat::Llama, "[1, 2]"),
+        (ToolFormat::Llama, "[add(a=), 2]"),
+        (ToolFormat::Llama, "[unknown(a=1)]"),
+        (ToolFormat::Hermes, "a < b, <tool_cal and <tool> are text"),
+        (ToolFormat::Hermes, "<tool_call>\nnothing"),
+        (ToolFormat::Hermes, r#"<tool_call>{"name": 1}"#),
+        (ToolFormat::Mistral, "[TOOL_CALLS]unknown[ARGS]{}"),
+        (ToolFormat::Gemma, "<start_function_call>call:add{a"),
+    ] {
+        assert_eq!(whole(&tools(format), text), reply("", text, &[]));
+    }
+}
+
+#[test]
+fn arguments_are_passed_on_before_they_are_whole() {
+    let mut parser = ReplyParser::new(&tools(ToolFormat::Hermes), TOOLS);
+    let begun = parser.push(r#"<tool_call>{"name": "add", "arguments": {"a": "#);
+    let begin = Delta::CallBegin { index: 0, name: "add".into() };
+    assert_eq!(begun, [begin, Delta::CallArguments { index: 0, json: r#"{"a": "#.into() }]);
+    assert_eq!(parser.push("1}"), [Delta::CallArguments { index: 0, json: "1}".into() }]);
+    assert_eq!((parser.push("}</tool_call>"), parser.finish()), (vec![], vec![]));
+    // The other order, and arguments that are a text, are read when they are whole.
+    let late = r#"{"arguments": "{\"a\": 1}", "name": "add"}"#;
+    assert_eq!(whole(&tools(ToolFormat::Json), late), reply("", "", &[("add", r#"{"a": 1}"#)]));
+}
+
+/// Parts of replies, in any order.
+fn part() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "{\"name\": \"add\"",
+        ", \"arguments\": ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        "add(",
+        "a=1",
+        ")",
+        "<function=add>",
+        "<parameter=a>",
+        "</function>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "add",
+        "<start_function_call>",
+        "call:add{",
+        "<escape>",
+        "<end_function_call>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "analysis",
+        " to=functions.add",
+        "<|python_tag|>",
+        " ",
+        "\n",
+        "é",
+        ",",
+        ";",
+        ":",
+        "<",
+        "text",
+    ])
+}
+
+proptest! {
+    /// Any text ends, in any format, and says the same however it is cut.
+    #[test]
+    fn hostile_replies_are_read_to_their_end(
+        parts in prop::collection::vec(part(), 0..24),
+        thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
+        tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Llama), Some(ToolFormat::Mistral),
+            Some(ToolFormat::Gemma), Some(ToolFormat::Json)]),
+        harmony in any::<bool>(),
+    ) {
+        let format = ReplyFormat { thinks, tools, harmony };
+        whole(&format, &parts.concat());
+    }
+}
+
+/// A megabyte in single letters: a parser that looks at all of it again for each would take hours.
+#[test]
+fn a_long_reply_takes_time_in_proportion() {
+    let letters = |text: &str| text.repeat((1 << 20) / text.len());
+    for (format, text) in [
+        (tools(ToolFormat::Json), format!("{{\"arguments\": \"{}", letters("x"))),
+        (tools(ToolFormat::Hermes), format!("<tool_call><function=add>{}", letters("<"))),
+        (tools(ToolFormat::Llama), format!("[add(a=\"{}", letters(")"))),
+        (ReplyFormat { thinks: Some(true), ..ReplyFormat::default() }, letters("</thin")),
+    ] {
+        let letters = text.as_bytes().iter().map(|letter| char::from(*letter).to_string());
+        read(&format, letters);
+    }
+}
