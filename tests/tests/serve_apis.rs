@@ -1,0 +1,218 @@
+//! The APIs of `unicorn-run serve`: each in its own form, and all of them the same text.
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+use tests::compiled::{Compiled, options};
+use tests::http::{exchange, get, post};
+use tests::models::models;
+use tests::programs::program;
+use tests::server::Server;
+use tests::skip::skip;
+
+static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
+});
+
+fn start(arguments: &[&str]) -> Server {
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    Server::start(command, &MODEL.artifact_path(), arguments)
+}
+
+const QUESTION: &str = "Who lives on the island?";
+
+/// The data of the events of a stream.
+fn events(server: &Server, path: &str, request: &Value) -> Vec<Value> {
+    let mut request = request.clone();
+    request["stream"] = json!(true);
+    let (head, body) = post(&server.address, path, &request.to_string());
+    assert!(head.starts_with("HTTP/1.0 200 "), "{head}\n{body}");
+    let data =
+        body.lines().filter_map(|line| line.strip_prefix("data: ").or(Some(line).filter(|line| line.starts_with('{'))));
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn joined<'e>(events: &'e [Value], pointer: &str) -> String {
+    events.iter().filter_map(|event: &'e Value| event.pointer(pointer)?.as_str()).collect()
+}
+
+#[test]
+fn every_api_gives_the_same_text() {
+    let server = start(&["--parallel", "2", "--ctx", "512", "--metrics"]);
+    let messages = json!([{"role": "user", "content": QUESTION}]);
+    let chat = json!({"messages": messages, "max_tokens": 12, "temperature": 0});
+    let text =
+        server.whole("/v1/chat/completions", &chat)["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(joined(&events(&server, "/chat/completions", &chat), "/choices/0/delta/content"), text);
+
+    let message = server.whole("/v1/messages", &chat);
+    assert_eq!(message["content"], json!([{"type": "text", "text": text}]));
+    assert_eq!((&message["stop_reason"], &message["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(12)));
+    let message = events(&server, "/v1/messages", &chat);
+    assert_eq!(joined(&message, "/delta/text"), text);
+    let kinds: Vec<&str> = message
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .filter(|kind| *kind != "content_block_delta")
+        .collect();
+    assert_eq!(kinds, ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]);
+
+    let respond = json!({"input": QUESTION, "max_output_tokens": 12, "temperature": 0});
+    let response = server.whole("/v1/responses", &respond);
+    assert_eq!(response["output"][0]["content"][0]["text"].as_str(), Some(text.as_str()));
+    assert_eq!((&response["status"], &response["usage"]["output_tokens"]), (&json!("incomplete"), &json!(12)));
+    let response = events(&server, "/v1/responses", &respond);
+    let deltas: Vec<Value> =
+        response.iter().filter(|event| event["type"] == "response.output_text.delta").cloned().collect();
+    assert_eq!(joined(&deltas, "/delta"), text);
+    assert_eq!(response.last().unwrap()["response"]["output"][0]["content"][0]["text"].as_str(), Some(text.as_str()));
+
+    let ollama = json!({"model": "any", "messages": messages, "options": {"num_predict": 12, "temperature": 0}, "stream": false});
+    let reply = server.whole("/api/chat", &ollama);
+    assert_eq!((reply["message"]["content"].as_str(), &reply["done"]), (Some(text.as_str()), &json!(true)));
+    let lines = events(&server, "/api/chat", &ollama);
+    assert_eq!(joined(&lines, "/message/content"), text);
+    assert_eq!(
+        (&lines.last().unwrap()["done_reason"], &lines.last().unwrap()["eval_count"]),
+        (&json!("length"), &json!(12))
+    );
+    let generate = json!({"prompt": QUESTION, "options": {"num_predict": 12, "temperature": 0}, "stream": false});
+    assert_eq!(server.whole("/api/generate", &generate)["response"].as_str(), Some(text.as_str()));
+
+    // The rendered prompt, as text and as tokens.
+    let prompt = server.whole("/apply-template", &chat)["prompt"].clone();
+    let tokens = server.whole("/tokenize", &json!({"content": prompt}))["tokens"].clone();
+    let counted = server.whole("/v1/messages/count_tokens", &chat)["input_tokens"].as_u64();
+    assert_eq!(counted, Some(tokens.as_array().unwrap().len() as u64));
+    assert_eq!(server.whole("/detokenize", &json!({"tokens": tokens}))["content"], prompt);
+    let completion = server
+        .whole("/completion", &json!({"prompt": tokens, "n_predict": 12, "temperature": 0, "return_tokens": true}));
+    assert_eq!((completion["content"].as_str(), &completion["stop_type"]), (Some(text.as_str()), &json!("limit")));
+    assert_eq!((completion["tokens"].as_array().unwrap().len(), &completion["prompt"]), (12, &prompt));
+    let pieces = events(&server, "/completion", &json!({"prompt": tokens, "n_predict": 12, "temperature": 0}));
+    assert_eq!(joined(&pieces, "/content"), text);
+    assert_eq!(pieces.last().unwrap()["timings"]["predicted_n"], 12);
+
+    let metrics = get(&server.address, "/metrics").1;
+    assert!(metrics.contains("\nvllm:request_success_total 11\n"), "{metrics}");
+    assert!(metrics.contains(&format!("\nllamacpp:tokens_predicted_total {}\n", 11 * 12)), "{metrics}");
+}
+
+#[test]
+fn a_tool_that_has_to_be_called_is_called() {
+    let server = start(&["--parallel", "1", "--ctx", "512"]);
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
+    let choice = json!({"type": "function", "function": {"name": "look"}});
+    let messages = json!([{"role": "user", "content": QUESTION}]);
+    let request = json!({"messages": messages, "tools": [tool, {"type": "web_search"}], "tool_choice": choice, "max_tokens": 8, "temperature": 0});
+    let message = server.whole("/v1/chat/completions", &request)["choices"][0]["message"].take();
+    // The prompt ends where the arguments begin; what a model of stories writes there is no JSON.
+    let call = &message["tool_calls"][0]["function"];
+    assert_eq!((&message["content"], &call["name"]), (&Value::Null, &json!("look")), "{message}");
+    let chunks = events(&server, "/v1/chat/completions", &request);
+    assert_eq!(joined(&chunks, "/choices/0/delta/tool_calls/0/function/name"), "look");
+    assert_eq!(
+        joined(&chunks, "/choices/0/delta/tool_calls/0/function/arguments"),
+        call["arguments"].as_str().unwrap()
+    );
+
+    let anthropic = json!({
+        "messages": messages, "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "tool", "name": "look"}, "max_tokens": 8, "temperature": 0,
+    });
+    let content = &server.whole("/v1/messages", &anthropic)["content"][0];
+    assert_eq!((&content["type"], &content["name"]), (&json!("tool_use"), &json!("look")));
+    // Calls and results of the conversation reach the prompt, which this model's template has no tools for.
+    let calls = json!([{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{\"at\": 1}"}}]);
+    let conversation = json!([
+        messages[0], {"role": "assistant", "content": null, "tool_calls": calls}, {"role": "tool", "tool_call_id": "1", "content": "a goat"}
+    ]);
+    let prompt =
+        server.whole("/apply-template", &json!({"messages": conversation, "tools": [tool]}))["prompt"].to_string();
+    for part in [r#"{\"name\":\"look\",\"arguments\":{\"at\":1}}"#, "Result of look: a goat", r#"\"parameters\""#] {
+        assert!(prompt.contains(&part.replace('\\', "\\")), "{part}: {prompt}");
+    }
+}
+
+#[test]
+fn parameters_of_stopping_do_what_they_say() {
+    let server = start(&["--parallel", "1", "--ctx", "256"]);
+    let request = json!({"prompt": "The sea", "max_tokens": 8, "temperature": 0, "return_tokens": true});
+    let choice = server.whole("/v1/completions", &request)["choices"][0].take();
+    let tokens: Vec<u64> =
+        choice["token_ids"].as_array().unwrap().iter().map(|token| token.as_u64().unwrap()).collect();
+    let with = |name: &str, value: Value| {
+        let mut request = request.clone();
+        request[name] = value;
+        request["min_tokens"] = json!(if name == "min_tokens" { 8 } else { 0 });
+        request["stop_token_ids"] = json!([tokens[3]]);
+        request
+    };
+    let first = tokens.iter().position(|token| *token == tokens[3]).unwrap();
+    let stopped = server.whole("/v1/completions", &with("n", json!(1)))["choices"][0].take();
+    assert_eq!((stopped["token_ids"].as_array().unwrap().len(), &stopped["finish_reason"]), (first, &json!("stop")));
+    let later = server.whole("/v1/completions", &with("min_tokens", json!(8)))["choices"][0].take();
+    assert_eq!((&later["token_ids"], &later["finish_reason"]), (&choice["token_ids"], &json!("length")));
+    let echoed = server.whole("/v1/completions", &with("echo", json!(true)))["choices"][0]["text"].take();
+    assert_eq!(echoed, json!(format!("The sea{}", stopped["text"].as_str().unwrap())));
+}
+
+#[test]
+fn errors_have_the_form_of_their_api() {
+    let server = start(&["--parallel", "1", "--ctx", "64", "--api-key", "one,two", "--alias", "mine"]);
+    let ask = |method: &str, path: &str, headers: &str, body: &str| {
+        let head =
+            format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}");
+        let (head, body) = exchange(&server.address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+        (head.split(' ').nth(1).unwrap().parse::<u16>().unwrap(), serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let key = "Authorization: Bearer two\r\n";
+    for (path, pointer, kind) in [
+        ("/v1/chat/completions", "/error/type", "invalid_request_error"),
+        ("/v1/messages", "/error/type", "invalid_request_error"),
+        ("/api/chat", "/error", "messages: expected a list of messages, found nothing"),
+    ] {
+        let (status, body) = ask("POST", path, key, "{}");
+        assert_eq!((status, body.pointer(pointer)), (400, Some(&json!(kind))), "{path}: {body}");
+    }
+    assert_eq!(ask("POST", "/v1/messages", key, "{}").1["type"], "error");
+    assert_eq!(ask("GET", "/metrics", key, "").0, 501);
+    assert_eq!(ask("POST", "/infill", key, r#"{"input_prefix": "a"}"#).0, 501);
+    for (path, headers, status) in [
+        ("/health", "", 200),
+        ("/v1/models", "", 200),
+        ("/props", "", 401),
+        ("/props", "X-Api-Key: one\r\n", 200),
+        ("/props", "Authorization: Bearer three\r\n", 401),
+        ("/slots", key, 200),
+    ] {
+        assert_eq!(ask("GET", path, headers, "").0, status, "{path} {headers}");
+    }
+    assert_eq!(ask("GET", "/v1/models", "", "").1["data"][0]["id"], "mine");
+    assert_eq!(ask("POST", "/api/show", key, "{}").1["capabilities"], json!(["completion", "tools"]));
+}
+
+/// The programs that people point at a server, as PyPI has them.
+#[test]
+fn real_clients_understand_every_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let clients = ["openai==3.57.0", "anthropic==2.13.0", "ollama==0.6.3"];
+    let installed = Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
+        .arg(folder.path())
+        .args(clients)
+        .output();
+    match installed {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return skip("real clients", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return skip("real clients", error),
+    }
+    let server = start(&["--parallel", "2", "--ctx", "512"]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients.py");
+    let output =
+        Command::new("python3").arg(script).arg(&server.address).env("PYTHONPATH", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
