@@ -62,7 +62,7 @@ pub fn for_each<I: Send, R: Send, E: Send>(
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         let (next, work) = (&next, &work);
-        start(scope, threads, move || {
+        let threads = start(scope, threads, move || {
             // The receiver is dropped on an error or a break.
             while let Some(item) = next() {
                 if sender.send(work(item)).is_err() {
@@ -72,12 +72,18 @@ pub fn for_each<I: Send, R: Send, E: Send>(
         });
         // Items are left only if no thread could be started.
         let left = iter::from_fn(|| next().map(work));
-        for result in receiver.into_iter().chain(left) {
-            if done(result?).is_break() {
-                return Ok(ControlFlow::Break(()));
+        let receive = || {
+            for result in receiver.into_iter().chain(left) {
+                if done(result?).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
-        }
-        Ok(ControlFlow::Continue(()))
+            Ok(ControlFlow::Continue(()))
+        };
+        let received = receive();
+        // A scope waits for the closures alone, not for the ends of their threads.
+        threads.into_iter().for_each(|thread| thread.join().expect("work does not panic"));
+        received
     })
 }
 
