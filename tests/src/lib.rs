@@ -2,6 +2,7 @@
 //! Nobody depends on this crate.
 
 pub mod abuse;
+pub mod radv;
 pub mod reference;
 
 pub mod devices;
@@ -27,8 +28,6 @@ pub mod server;
 pub mod terminal;
 
 pub mod launch;
-
-pub mod phoenix;
 
 pub use skip::skip;
 

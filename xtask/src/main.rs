@@ -7,7 +7,7 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! npu-report      shapes of six models → NPU designs, checked, run and compared with a report  when NPU programs change
-//! phoenix-report  a driver without its GPU → kernels of two models as RDNA3 code               when kernels change
+//! radv-report     a driver without its GPUs → kernels as machine code of seven families        when kernels change
 //! loading         one artifact → bytes a second of each upload path and its medium             when loading changes
 //! manuals         programs → man pages and completions of both                                for a package
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
@@ -31,7 +31,7 @@ mod loading;
 mod manuals;
 mod matrices;
 mod npu;
-mod phoenix_report;
+mod radv_report;
 mod test;
 
 mod suites;
@@ -76,8 +76,8 @@ enum Command {
     Matrices,
     /// Solve, check and simulate the NPU programs of six models, and compare what came out
     NpuReport(npu::NpuReportArgs),
-    /// Compile every kernel of two models for the Radeon 780M, without one, and compare what came out
-    PhoenixReport(phoenix_report::PhoenixReportArgs),
+    /// Compile every kernel of a model for seven families of Radeons, without one, and compare what came out
+    RadvReport(radv_report::RadvReportArgs),
     /// Bundle everything that a machine with a GPU needs to check and time the programs, beside llama.cpp
     BenchGpu(bench_gpu::BenchGpuArgs),
 }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Command::Manuals => manuals::run_all(),
         Command::Matrices => matrices::run_tests(|_| (), &mut Vec::new()),
         Command::NpuReport(args) => npu::run_report(&args),
-        Command::PhoenixReport(args) => phoenix_report::run_report(&args),
+        Command::RadvReport(args) => radv_report::run_report(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };
     match result {

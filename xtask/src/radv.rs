@@ -1,6 +1,6 @@
-//! RADV for the Radeon 780M without one: Mesa's driver on its null device compiles kernels to real RDNA3 code and runs
-//! nothing. It takes Mesa 25. Where the system's is older, Debian's newer packages are unpacked into a folder of ours,
-//! from which only our own process loads them: the system stays as it is.
+//! RADV for a family of AMD's GPUs without one: Mesa's driver on its null device compiles kernels to real machine code and runs
+//! nothing. It takes a Mesa from 25.0 on and before 26, which has no such device any more. Where the system's is another, Debian's packages
+//! are unpacked into a folder of ours, from which only our own process loads them: the system stays as it is.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::debian;
 
 /// The first Mesa whose null device gives what the report requires.
-const LEAST_MESA: u32 = 25;
+const LEAST_MESA: (u32, u32) = (25, 0);
+/// The first whose RADV says that AMD_FORCE_FAMILY has been removed.
+const FIRST_WITHOUT: (u32, u32) = (26, 0);
 /// The Debian release that needs backports, and the packages that hold the driver and what it links to.
 const RELEASE: &str = "bookworm";
 const BACKPORTS: [&str; 3] = ["mesa-vulkan-drivers", "libdrm2", "libdrm-amdgpu1"];
@@ -33,7 +35,7 @@ impl std::error::Error for NoRadv {}
 
 impl std::fmt::Display for NoRadv {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RADV of Mesa {LEAST_MESA} or later is missing: {}; install a newer mesa-vulkan-drivers", self.0)
+        write!(f, "RADV of Mesa 25 is missing: {}; install mesa-vulkan-drivers of such a version", self.0)
     }
 }
 
@@ -44,10 +46,8 @@ impl Radv {
     /// [`NoRadv`] on a system that has none and that we know no packages for; any other error is one of fetching them.
     pub fn find(folder: &Path) -> Result<Radv> {
         let version = system_mesa();
-        if version.as_deref().is_none_or(|version| major(version).is_some_and(|major| major >= LEAST_MESA)) {
-            let manifest =
-                manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan has no driver of that name".into()))?;
-            return Ok(Radv { manifest, libraries: None });
+        if suits(version.as_deref()) {
+            return Radv::of_the_system();
         }
         let version = version.unwrap_or_default();
         if !folder.exists() {
@@ -65,11 +65,17 @@ impl Radv {
         Ok(Radv { manifest, libraries: Some(libraries_in(folder)?) })
     }
 
-    /// `command` sees RADV's null device for the 780M, and no other.
-    pub fn alone_in<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+    fn of_the_system() -> Result<Radv> {
+        let manifest = manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan has no driver of that name".into()))?;
+        Ok(Radv { manifest, libraries: None })
+    }
+
+    /// Runs `program` so that it sees RADV's null device for `family`, and no other.
+    pub fn command(&self, program: &Path, family: &str) -> Command {
+        let mut command = Command::new(program);
         // Each variable also under the name that it had or has in other versions of the loader and of Mesa.
         command.env("VK_DRIVER_FILES", &self.manifest).env("VK_ICD_FILENAMES", &self.manifest);
-        command.env("RADV_FORCE_FAMILY", "phoenix").env("AMD_FORCE_FAMILY", "phoenix");
+        command.env("RADV_FORCE_FAMILY", family).env("AMD_FORCE_FAMILY", family);
         if let Some(libraries) = &self.libraries {
             command.env("LD_LIBRARY_PATH", libraries);
         }
@@ -85,9 +91,15 @@ fn system_mesa() -> Option<String> {
     String::from_utf8(output.stdout).ok().filter(|version| !version.is_empty())
 }
 
-/// `25` of `25.0.7-2~bpo12+1`.
-fn major(version: &str) -> Option<u32> {
-    version.split('.').next()?.parse().ok()
+/// Whether a system's Mesa has a null device as the report needs it; one that is of no Debian package is tried.
+fn suits(version: Option<&str>) -> bool {
+    version.is_none_or(|version| numbers(version).is_some_and(|numbers| (LEAST_MESA..FIRST_WITHOUT).contains(&numbers)))
+}
+
+/// `25` and `0` of `25.0.7-2~bpo12+1`.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 fn manifest_in(root: &Path) -> Option<PathBuf> {
@@ -115,10 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_begins_with_its_major_number() {
-        assert_eq!(major("25.0.7-2~bpo12+1"), Some(25));
-        assert_eq!(major("22.3.6-1+deb12u2"), Some(22));
-        assert_eq!(major("none"), None);
+    fn versions_are_compared_by_their_first_two_numbers() {
+        assert_eq!(numbers("25.0.7-2~bpo12+1"), Some((25, 0)));
+        assert_eq!(numbers("none"), None);
+        let versions = ["22.3.6-1+deb12u2", "25.0.7-2~bpo12+1", "25.2.6-1", "26.1.6-1"];
+        assert_eq!(versions.map(|version| suits(Some(version))), [false, true, true, false]);
     }
 
     #[test]
@@ -134,8 +147,12 @@ mod tests {
         }
         assert!(libraries_in(root.path()).is_err());
         std::fs::write(libraries.join("libvulkan_radeon.so"), "").unwrap();
-        let radv =
-            Radv { manifest: manifest_in(root.path()).unwrap(), libraries: Some(libraries_in(root.path()).unwrap()) };
-        assert_eq!(radv, Radv { manifest: manifests.join("radeon_icd.json"), libraries: Some(libraries) });
+        let radv = Radv {
+            manifest: manifest_in(root.path()).unwrap(),
+            libraries: libraries_in(root.path()).ok(),
+            loader: None,
+        };
+        let expected = Radv { manifest: manifests.join("radeon_icd.json"), libraries: Some(libraries) };
+        assert_eq!(radv, expected);
     }
 }

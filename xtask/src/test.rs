@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::binaries::{build_with_tests, target_folder};
 use crate::run::{cargo, run};
-use crate::{deny, matrices, npu, phoenix_report, skip, suites, system};
+use crate::{deny, matrices, npu, radv_report, skip, suites, system};
 
 #[derive(clap::Args)]
 pub struct TestArgs {
@@ -66,7 +66,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     })?;
     steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
     steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;
-    steps.time("phoenix report", |_| phoenix_report::run_where_possible(skipped))
+    steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))
 }
 
 /// Tests run on Mesa's software device, unless the environment names another.

@@ -1,41 +1,56 @@
-//! How long a step would take on a 780M, worked out from bytes, multiply-adds and occupancy: an estimate, not a measurement.
+//! How long a step would take on a device, worked out from bytes, multiply-adds, the instruction stream and occupancy: an estimate, not a
+//! measurement.
 
 use unicorn_artifact::{Dispatch, LogitsRows};
 use unicorn_kernels::gemm::GemmSpec;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{CacheLayout, KernelSpec};
 
+use super::family::Family;
 use super::instructions::Class;
+use super::stream::Stream;
 use super::{CompiledModel, Kernel};
-
-/// DDR5-5600 on 128 bits.
-const BYTES_PER_S: f64 = 89.6e9;
-/// 12 compute units, each 512 multiply-adds of f16 matrices or of packed bytes a cycle, at 2.7 GHz.
-const FAST_FLOPS_PER_S: f64 = 16.6e12;
-/// A plain f32 multiply-add does a quarter of that.
-const PLAIN_FLOPS_PER_S: f64 = FAST_FLOPS_PER_S / 4.0;
-/// Two a compute unit.
-const SIMDS: f64 = 24.0;
 
 /// Cached tokens that the decode step attends to, itself included.
 const DECODE_CONTEXT: u64 = 1024;
 const PREFILL_ROWS: u64 = 512;
 
 /// What the estimate is made from.
-pub const METHOD: &str = "\
-Estimates, not measurements. A dispatch takes the longer of its bytes at 89.6 GB/s (weights once, cached K and V once) and
-its multiply-adds at 16.6 TFLOP/s where the machine code has v_wmma or v_dot4, a quarter of that elsewhere. The second is
-stretched where a dispatch has fewer waves than the 24 SIMDs, or a SIMD too few waves to hide ACO's latency behind ACO's
-inverse throughput. A step is the sum of its dispatches; unpacking, launches and cache misses are left out.
-";
+pub fn method(family: &Family) -> String {
+    let (bytes, simds) = (family.bytes_per_s / 1e9, family.simds());
+    let peaks = [Class::Matrix, Class::PackedDot, Class::MultiplyAdd].map(|class| peak(family, class) / 1e12);
+    let [matrix, dot, plain] = peaks;
+    format!(
+        "\
+Estimates for {}, not measurements. A dispatch takes the longer of its bytes at {bytes:.1} GB/s (weights once, cached K
+and V once) and its multiply-adds at the peak of their instruction ({matrix:.1} TFLOP/s v_wmma, {dot:.1} v_dot4, {plain:.1} multiply-adds of f32).
+The sum over a step's dispatches is the bound: no code is faster. The estimate divides the peak by what the instruction stream
+allows: the part of the vector instructions' cycles that is arithmetic, in the loop that has most of it. It is stretched where a
+dispatch has fewer waves than the {simds} SIMDs, or a SIMD too few waves to hide ACO's latency behind ACO's inverse throughput.
+Launches and cache misses are left out.
+",
+        family.device
+    )
+}
+
+/// Operations a second where nothing but `class` is issued; a product and a sum are two.
+fn peak(family: &Family, class: Class) -> f64 {
+    let lanes = family.lanes_per_cycle();
+    let per_cycle = match class {
+        Class::Matrix => family.matrix_cycles.map_or(0.0, |cycles| 2.0 * 16f64.powi(3) / cycles),
+        Class::PackedDot => 8.0 * lanes,
+        Class::MultiplyAdd | Class::WideLoad => 2.0 * lanes,
+    };
+    per_cycle * family.simds() * family.hz
+}
 
 /// One line a step.
-pub fn estimates(model: &CompiledModel) -> String {
-    let decode = Cost::of_program(model, 1, DECODE_CONTEXT - 1);
-    let prefill = Cost::of_program(model, PREFILL_ROWS, 0);
+pub fn estimates(model: &CompiledModel, family: &Family) -> String {
+    let decode = Cost::of_program(model, family, 1, DECODE_CONTEXT - 1);
+    let prefill = Cost::of_program(model, family, PREFILL_ROWS, 0);
     let line = |step: String, cost: &Cost, tokens: u64| {
-        let rate = tokens as f64 / cost.seconds;
-        format!("{:<14}{step:<24}{}, {rate:.1} tokens/s\n", model.name, cost.text())
+        let [rate, bound] = [cost.seconds, cost.bound_seconds].map(|seconds| tokens as f64 / seconds);
+        format!("{:<14}{step:<24}{}, {rate:.1} tokens/s; bound {bound:.1}\n", model.name, cost.text())
     };
     line(format!("decode at {DECODE_CONTEXT} tokens"), &decode, 1)
         + &line(format!("prefill of {PREFILL_ROWS} tokens"), &prefill, PREFILL_ROWS)
@@ -46,50 +61,56 @@ struct Cost {
     bytes: f64,
     flops: f64,
     seconds: f64,
+    /// By bytes and the arithmetic peak alone.
+    bound_seconds: f64,
 }
 
 impl Cost {
     /// The program of `rows` rows that samples a token, all rows of one sequence in use, after `before` tokens.
-    fn of_program(model: &CompiledModel, rows: u64, before: u64) -> Cost {
+    fn of_program(model: &CompiledModel, family: &Family, rows: u64, before: u64) -> Cost {
         let mut programs = model.set.targets[0].programs.iter();
         let program = programs
             .find(|program| u64::from(program.rows) == rows && program.logits == LogitsRows::One)
             .expect("every target has programs of 1 and 512 rows");
         let costs = program.dispatches.iter().map(|dispatch| {
             let kernel = &model.kernels[dispatch.pipeline as usize];
-            Cost::of_dispatch(kernel, dispatch, rows, before)
+            Cost::of_dispatch(kernel, family, dispatch, rows, before)
         });
         costs.fold(Cost::default(), |sum, one| Cost {
             bytes: sum.bytes + one.bytes,
             flops: sum.flops + one.flops,
             seconds: sum.seconds + one.seconds,
+            bound_seconds: sum.bound_seconds + one.bound_seconds,
         })
     }
 
-    fn of_dispatch(kernel: &Kernel, dispatch: &Dispatch, rows: u64, before: u64) -> Cost {
+    fn of_dispatch(kernel: &Kernel, family: &Family, dispatch: &Dispatch, rows: u64, before: u64) -> Cost {
         let (cached_bytes, flops) = work(&kernel.spec, rows, before);
         let bytes = (dispatch.weight_bytes + cached_bytes) as f64;
         let flops = flops as f64;
-        let fast = kernel.count(Class::PackedDot) + kernel.count(Class::Matrix) > 0;
-        let flops_per_s = if fast { FAST_FLOPS_PER_S } else { PLAIN_FLOPS_PER_S };
+        let stream = Stream::of(kernel.assembly(), family).unwrap_or(Stream { class: Class::MultiplyAdd, share: 1.0 });
+        let flops_per_s = peak(family, stream.class);
         let workgroups: u64 = dispatch.workgroups.iter().map(|&count| u64::from(count)).product();
         let waves = workgroups * u64::from(kernel.words.lanes.div_ceil(kernel.executable.subgroup_size));
-        let compute_seconds = flops / (flops_per_s * busy_share(kernel, waves as f64));
-        Cost { bytes, flops, seconds: compute_seconds.max(bytes / BYTES_PER_S) }
+        let busy = busy_share(kernel, family, waves as f64);
+        let (memory, arithmetic) = (bytes / family.bytes_per_s, flops / flops_per_s);
+        let seconds = memory.max(arithmetic / (busy * stream.share));
+        Cost { bytes, flops, seconds, bound_seconds: memory.max(arithmetic) }
     }
 
     fn text(&self) -> String {
-        let Cost { bytes, flops, seconds } = self;
+        let Cost { bytes, flops, seconds, .. } = self;
         format!("{:>6.2} GB, {:>8.1} GFLOP: {:>7.1} ms", bytes / 1e9, flops / 1e9, 1e3 * seconds)
     }
 }
 
 /// Share of the device's arithmetic that so many waves of a kernel can keep busy.
-fn busy_share(kernel: &Kernel, waves: f64) -> f64 {
-    let waves_per_simd = (waves / SIMDS).clamp(1.0, kernel.statistic("Subgroups per SIMD") as f64);
+fn busy_share(kernel: &Kernel, family: &Family, waves: f64) -> f64 {
+    let simds = family.simds();
+    let waves_per_simd = (waves / simds).clamp(1.0, kernel.statistic("Subgroups per SIMD") as f64);
     let hidden =
         waves_per_simd * kernel.statistic("Inverse Throughput") as f64 / kernel.statistic("Latency").max(1) as f64;
-    (waves / SIMDS).min(1.0) * hidden.min(1.0)
+    (waves / simds).min(1.0) * hidden.min(1.0)
 }
 
 /// Bytes of K and V that a dispatch reads, and its flops: a multiply and an add are two. What is small beside the matrices

@@ -23,9 +23,9 @@ pub fn compare(golden: &str, report: &str) -> Comparison {
     Comparison::Differs(lines_missing(golden, report, '-') + &lines_missing(report, golden, '+'))
 }
 
-/// Where it is committed.
-pub fn path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/phoenix-report.txt")
+/// Where the report of a family is committed.
+pub fn path(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/radv/{family}.txt"))
 }
 
 /// Lines of `text` that `other` has not as often.

@@ -1,9 +1,10 @@
-//! What may not be in a kernel for the 780M, and what may not be missing.
+//! What may not be in a kernel, and what may not be missing.
 
 use super::Kernel;
-use super::instructions::Class;
+use super::family::Family;
+use super::instructions::{Class, matrix_operand_registers};
 
-/// A family of kernels that must be built on a class of instructions.
+/// Kernels that must be built on the best class of instructions that the target has for them.
 pub struct Expectation {
     pub family: &'static str,
     /// All are part of the kernel's name.
@@ -11,30 +12,21 @@ pub struct Expectation {
     /// The kernel is part of a program of so many rows.
     min_rows: u32,
     max_rows: u32,
-    needs: Class,
 }
 
 /// What the fast kernels are fast by.
 pub const EXPECTATIONS: [Expectation; 2] = [
-    Expectation {
-        family: "decode matmuls of INT4",
-        name_parts: &["matmul", "int4"],
-        min_rows: 1,
-        max_rows: 8,
-        needs: Class::PackedDot,
-    },
-    Expectation {
-        family: "prefill matmuls of INT4",
-        name_parts: &["int4"],
-        min_rows: 16,
-        max_rows: 512,
-        needs: Class::Matrix,
-    },
+    Expectation { family: "decode matmuls of INT4", name_parts: &["matmul", "int4"], min_rows: 1, max_rows: 8 },
+    Expectation { family: "prefill matmuls of INT4", name_parts: &["int4"], min_rows: 16, max_rows: 512 },
 ];
 
 /// Everything that is wrong with a model's kernels, one line each. Spills, and classes that the words promise and the
-/// machine code lacks, are wrong, and so is a kernel that does not meet its [`EXPECTATIONS`].
-pub fn broken(model: &str, kernels: &[Kernel]) -> Vec<String> {
+/// machine code lacks, are wrong, and so is a kernel that does not meet its
+/// [`EXPECTATIONS`], or that has matrix products in the form of another generation.
+pub fn broken(model: &str, kernels: &[Kernel], family: &Family) -> Vec<String> {
+    let target = family.target();
+    let dots = target.integer_dot.then_some(Class::PackedDot);
+    let matrices = target.matrix.as_ref().map(|_| Class::Matrix).or(dots);
     let mut found = Vec::new();
     for (index, kernel) in kernels.iter().enumerate() {
         let mut say = |what: String| found.push(format!("{model}: pipeline {index}, {}: {what}", kernel.name));
@@ -50,10 +42,15 @@ pub fn broken(model: &str, kernels: &[Kernel]) -> Vec<String> {
             }
         }
         for expectation in EXPECTATIONS.iter().filter(|expectation| expectation.is_for(kernel)) {
-            if !kernel.words.promised.contains(&expectation.needs) {
-                let Expectation { family, needs, .. } = expectation;
+            let needs = if expectation.min_rows > 1 { matrices } else { dots };
+            if let Some(needs) = needs.filter(|needs| !kernel.words.promised.contains(needs)) {
+                let Expectation { family, .. } = expectation;
                 say(format!("{family}: expected SPIR-V with {}, found none", needs.name()));
             }
+        }
+        let expected = family.matrix_operand_registers;
+        for found in matrix_operand_registers(kernel.assembly()).into_iter().filter(|found| *found != expected) {
+            say(format!("matrix products: expected operands of {expected} registers, found {found}"));
         }
     }
     found
@@ -72,10 +69,10 @@ mod tests {
 
     use unicorn_kernels::KernelSpec;
     use unicorn_kernels::sample::SampleSpec;
-    use unicorn_runtime::{Executable, Representation};
+    use unicorn_runtime::Executable;
 
     use super::*;
-    use crate::phoenix::instructions::Words;
+    use crate::radv::instructions::Words;
 
     fn kernel(rows: u32, promised: &[Class], spilled_vgprs: f64, assembly: &str) -> Kernel {
         let statistics = [("Spilled VGPRs", spilled_vgprs), ("Spilled SGPRs", 0.0), ("Scratch size", 0.0)];
@@ -90,20 +87,40 @@ mod tests {
             }),
             rows: BTreeSet::from([rows]),
             words: Words { promised: promised.iter().copied().collect(), lanes: 32 },
+            assembly: assembly.into(),
             executable: Executable {
                 name: "compute".into(),
                 subgroup_size: 32,
                 statistics: statistics.map(|(name, value)| (name.to_owned(), value)).to_vec(),
-                representations: vec![Representation { name: "Assembly".into(), text: assembly.into() }],
+                representations: Vec::new(),
             },
         }
     }
 
     const DOT: (&[Class], &str) = (&[Class::PackedDot], "\tv_dot4_i32_iu8 v0, v1, v2, v0");
 
+    fn on_phoenix(kernels: &[Kernel]) -> Vec<String> {
+        broken("a model", kernels, Family::named("phoenix").unwrap())
+    }
+
+    #[test]
+    fn matrix_products_have_the_form_of_the_generation() {
+        let of_gfx12 = "\tv_wmma_f32_16x16x16_f16 v[0:7], v[8:11], v[12:15], v[0:7]";
+        let found = on_phoenix(&[kernel(512, &[Class::Matrix], 0.0, of_gfx12)]);
+        assert!(found.len() == 1 && found[0].ends_with("expected operands of 8 registers, found 4"), "{found:?}");
+    }
+
+    #[test]
+    fn a_target_without_matrices_is_held_to_packed_dots_and_one_without_those_to_nothing() {
+        let kernels = [kernel(512, &[], 0.0, "")];
+        let found = broken("a model", &kernels, Family::named("navi21").unwrap());
+        assert!(found.len() == 1 && found[0].contains("v_dot4"), "{found:?}");
+        assert_eq!(broken("a model", &kernels, Family::named("renoir").unwrap()), [""; 0]);
+    }
+
     #[test]
     fn a_spill_is_always_wrong() {
-        let found = broken("a model", &[kernel(1, DOT.0, 0.0, DOT.1), kernel(1, DOT.0, 3.0, DOT.1)]);
+        let found = on_phoenix(&[kernel(1, DOT.0, 0.0, DOT.1), kernel(1, DOT.0, 3.0, DOT.1)]);
         assert_eq!(found, ["a model: pipeline 1, matmul 8×32 int4/32 ×1: Spilled VGPRs: expected 0, found 3"]);
     }
 
@@ -111,14 +128,14 @@ mod tests {
     fn what_the_words_promise_must_be_in_the_machine_code() {
         let kept = kernel(1, DOT.0, 0.0, DOT.1);
         let lost = kernel(512, &[Class::Matrix], 0.0, "\tv_fma_f32 v0, v1, v2, v0");
-        let found = broken("a model", &[kept, lost]);
+        let found = on_phoenix(&[kept, lost]);
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("pipeline 1") && found[0].contains("v_wmma"), "{found:?}");
     }
 
     #[test]
     fn kernel_families_have_their_instructions() {
-        let found = broken("a model", &[kernel(1, &[], 0.0, ""), kernel(512, &[], 0.0, "")]);
+        let found = on_phoenix(&[kernel(1, &[], 0.0, ""), kernel(512, &[], 0.0, "")]);
         assert!(
             found[0].contains("decode matmuls of INT4") && found[1].contains("prefill matmuls of INT4"),
             "{found:?}"

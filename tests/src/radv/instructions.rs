@@ -1,4 +1,4 @@
-//! Instructions that make a kernel fast on RDNA3: what a module's words ask for, and what its machine code holds.
+//! Instructions that make a kernel fast: what a module's words ask for, and what its machine code holds.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,8 @@ pub enum Class {
     PackedDot,
     /// A 16×16×16 matrix product in one instruction a subgroup.
     Matrix,
+    /// A product and a sum of f32 in one instruction a lane.
+    MultiplyAdd,
     /// 16 bytes a lane in one load from memory.
     WideLoad,
 }
@@ -29,6 +31,7 @@ impl Class {
         match self {
             Class::PackedDot => "packed dot products (v_dot4)",
             Class::Matrix => "matrix products (v_wmma)",
+            Class::MultiplyAdd => "multiply-adds",
             Class::WideLoad => "16-byte loads",
         }
     }
@@ -37,15 +40,30 @@ impl Class {
         match self {
             Class::PackedDot => &["v_dot4"],
             Class::Matrix => &["v_wmma"],
-            Class::WideLoad => &["buffer_load_b128", "global_load_b128"],
+            Class::MultiplyAdd => &["v_fma", "v_mac", "v_pk_fma", "v_mad_f32", "v_dual_fmac"],
+            Class::WideLoad => &["buffer_load_b128", "global_load_b128", "buffer_load_dwordx4", "global_load_dwordx4"],
         }
     }
 
     /// Lines of `assembly` whose instruction is of this class.
     pub fn count_in(self, assembly: &str) -> usize {
-        let of_class = |line: &&str| self.mnemonics().iter().any(|start| line.trim_start().starts_with(start));
-        assembly.lines().filter(of_class).count()
+        assembly.lines().filter(|line| self.is_of(line)).count()
     }
+
+    /// Whether the instruction of a line is of this class.
+    pub fn is_of(self, line: &str) -> bool {
+        self.mnemonics().iter().any(|start| line.trim_start().starts_with(start))
+    }
+}
+
+/// Registers that the operands of matrix products take in `assembly`, sums aside: they tell the forms of generations apart.
+pub fn matrix_operand_registers(assembly: &str) -> BTreeSet<u32> {
+    let registers = |line: &str| {
+        let operand = line.split(", ").nth(1)?.strip_prefix("v[")?.split(']').next()?;
+        let (first, last) = operand.split_once(':')?;
+        Some(last.parse::<u32>().ok()? + 1 - first.parse::<u32>().ok()?)
+    };
+    assembly.lines().filter(|line| Class::Matrix.is_of(line)).filter_map(registers).collect()
 }
 
 impl Words {
@@ -79,6 +97,13 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forms_of_matrix_products_differ_in_their_operands() {
+        let gfx11 = "\tv_wmma_f32_16x16x16_f16 v[48:55], v[112:119], v[120:127], v[48:55] ; cc404030 1cc2f170";
+        let gfx12 = "\tv_wmma_f32_16x16x16_f16 v[48:55], v[112:115], v[120:123], v[48:55]";
+        assert_eq!([gfx11, gfx12].map(matrix_operand_registers), [BTreeSet::from([8]), BTreeSet::from([4])]);
+    }
 
     #[test]
     fn instructions_are_counted_by_their_first_word() {

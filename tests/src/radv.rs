@@ -1,5 +1,5 @@
-//! The kernels of target `rdna3`, compiled to real RDNA3 code by RADV on a machine without one: what they cost, what may
-//! not be missing in them, and what follows for a step's time.
+//! Kernels of the targets for AMD's GPUs, compiled to real machine code by RADV on a machine without one, for each family of GPUs: what they
+//! cost, what may not be missing in them, and what follows for a step's time.
 //!
 //! ```text
 //! a model's shape ─ compiler ─► SPIR-V ─ runtime, RADV ─► statistics, machine code ─► Kernel ─┬─ rules     what is wrong
@@ -7,7 +7,10 @@
 //!                                                                                             └─ estimate  time of a step
 //! ```
 
+pub mod family;
 pub mod instructions;
+pub mod listing;
+pub mod stream;
 
 pub mod estimate;
 pub mod golden;
@@ -27,6 +30,7 @@ use unicorn_spirv::Target;
 
 use crate::compiled::{Silent, options, with};
 use instructions::{Class, Words};
+use listing::normalized;
 
 /// A model with all of its kernels on one device.
 pub struct CompiledModel {
@@ -45,28 +49,35 @@ pub struct Kernel {
     /// Rows of the programs that use it as the compiler chose them; none of a kernel that only another version uses.
     pub rows: BTreeSet<u32>,
     pub words: Words,
+    /// Machine code, one instruction a line.
+    pub assembly: String,
     pub executable: Executable,
 }
 
 impl CompiledModel {
-    /// Compiles the model of the shape in `config`, INT4 in groups of 32, for `target` on the device of `facts`.
+    /// Compiles the model of the shape in `config`, INT4 in groups of 32, for `target` on the device of `facts`, with or without
+    /// alternatives.
     ///
     /// # Errors
     /// When the compiler or the driver refuses.
-    pub fn of(config: &Path, target: &Target, facts: &DeviceFacts) -> Result<CompiledModel, Error> {
-        let options = with(options(vec![target.clone()], vec![]), |options| options.alternatives = true);
+    pub fn of(config: &Path, target: &Target, facts: &DeviceFacts, alternatives: bool) -> Result<CompiledModel, Error> {
+        let options = with(options(vec![target.clone()], vec![]), |options| options.alternatives = alternatives);
         let planned = plan(Source::Synthetic(config), &options, &mut Silent)?;
         let selected = &planned.selection.targets[0];
         let set = planned.kernels(&mut Silent)?;
         let compiled = &set.targets[0];
         let modules = compiled.modules.unpack_all().expect("the compiler packed them");
         let executables = kernel_statistics(facts, compiled, true)?;
-        let kernel = |pipeline: &Pipeline, spec: &KernelSpec, rows, mut executables: Vec<Executable>| Kernel {
-            name: pipeline.name.clone(),
-            spec: spec.clone(),
-            rows,
-            words: Words::of(&modules[pipeline.module as usize]),
-            executable: executables.pop().expect("a compute pipeline is one executable"),
+        let kernel = |pipeline: &Pipeline, spec: &KernelSpec, rows, mut executables: Vec<Executable>| {
+            let executable = executables.pop().expect("a compute pipeline is one executable");
+            Kernel {
+                name: pipeline.name.clone(),
+                spec: spec.clone(),
+                rows,
+                words: Words::of(&modules[pipeline.module as usize]),
+                assembly: executable.representations.last().map(|last| normalized(&last.text)).unwrap_or_default(),
+                executable,
+            }
         };
         let own = || compiled.pipelines.iter().zip(&selected.kernels).zip(rows_of_pipelines(compiled));
         let kernels = own()
@@ -130,7 +141,7 @@ impl Kernel {
 
     /// Machine code, one instruction a line.
     pub fn assembly(&self) -> &str {
-        self.executable.representations.last().map_or("", |last| &last.text)
+        &self.assembly
     }
 
     /// Machine instructions of a class.

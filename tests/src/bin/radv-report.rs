@@ -1,18 +1,20 @@
-//! `cargo xtask phoenix-report` sets the driver up and runs this: the kernels of two models on RADV's null device, held
+//! `cargo xtask radv-report` sets the driver up and runs this for each family: the kernels of its target on RADV's null device, held
 //! against their rules and the golden report. By hand, with the driver's variables set:
-//! `cargo run -p tests --bin phoenix-report -- [--bless] [--subgroup-size LANES] [--dump FOLDER]`.
+//! `cargo run -p tests --bin radv-report -- --family NAME [--bless] [--subgroup-size LANES] [--dump FOLDER]`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tests::phoenix::estimate::{METHOD, estimates};
-use tests::phoenix::golden::{self, Comparison};
-use tests::phoenix::rules::broken;
-use tests::phoenix::table::{LEGEND, alternatives_table, table};
-use tests::phoenix::{CompiledModel, Kernel, second_start};
+use tests::radv::estimate::{estimates, method};
+use tests::radv::family::{FAMILIES, Family};
+use tests::radv::golden::{self, Comparison};
+use tests::radv::rules::broken;
+use tests::radv::table::{LEGEND, alternatives_table, table};
+use tests::radv::{CompiledModel, Kernel, second_start};
 use unicorn_runtime::DeviceFacts;
 
-const TARGET: &str = "rdna3";
+/// The family whose report has both models, alternatives and the pipeline cache's starts.
+const FULL: &str = "phoenix";
 const MODELS: [&str; 2] = ["gemma-3-27b", "llama-3-8b"];
 
 fn main() -> ExitCode {
@@ -25,8 +27,8 @@ fn main() -> ExitCode {
     }
 }
 
-#[derive(Default)]
 struct Arguments {
+    family: &'static Family,
     bless: bool,
     /// Instead of the target's; then nothing is compared.
     subgroup_size: Option<u32>,
@@ -35,39 +37,46 @@ struct Arguments {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
-    let device = device()?;
-    let mut target = unicorn_spirv::target::by_name(TARGET).expect("a preset");
+    let family = arguments.family;
+    let device = device(family)?;
+    let mut target = family.target();
+    let is_full = family.name == FULL;
     target.subgroup_size = arguments.subgroup_size.unwrap_or(target.subgroup_size);
-    let models = MODELS.map(|name| {
+    let models = &MODELS[if is_full { 0 } else { 1 }..];
+    let models = models.iter().map(|name| {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("benches/shapes/{name}.json"));
-        CompiledModel::of(&config, &target, &device).map_err(|error| format!("{name}: {error}"))
+        CompiledModel::of(&config, &target, &device, is_full).map_err(|error| format!("{name}: {error}"))
     });
-    let models = models.into_iter().collect::<Result<Vec<_>, String>>()?;
+    let models = models.collect::<Result<Vec<_>, String>>()?;
     if let Some(folder) = &arguments.dump {
         dump(folder, &models)?;
     }
 
-    let head = format!("Kernels of target {TARGET} for {}, {}\n\n{LEGEND}", device.name, device.driver);
-    let estimated: String = models.iter().map(estimates).collect();
-    let (own, others) = (table(&models), alternatives_table(&models));
-    let report = format!("{head}{own}\n{METHOD}\n{estimated}\n{others}");
+    let head = format!("Kernels of target {} for {}, {}\n\n{LEGEND}", target.name, device.name, device.driver);
+    let estimated: String = models.iter().map(|model| estimates(model, family)).collect();
+    let own = table(&models);
+    let others = if is_full { format!("\n{}", alternatives_table(&models)) } else { String::new() };
+    let report = format!("{head}{own}\n{}\n{estimated}{others}", method(family));
     print!("{report}");
 
     let wrong: Vec<String> = models
         .iter()
-        .flat_map(|model| [broken(&model.name, &model.kernels), broken(&model.name, &model.alternatives)].concat())
+        .flat_map(|model| {
+            [&model.kernels, &model.alternatives].map(|kernels| broken(&model.name, kernels, family)).concat()
+        })
         .collect();
     if !wrong.is_empty() {
         return Err(format!("kernels break their rules:\n{}", wrong.join("\n")));
     }
-    let wrong: Vec<String> = models.iter().flat_map(|model| second_start::broken(model, &device)).collect();
+    let started = models.iter().filter(|_| is_full);
+    let wrong: Vec<String> = started.flat_map(|model| second_start::broken(model, &device)).collect();
     if !wrong.is_empty() {
         return Err(format!("pipeline cache does not do its work:\n{}", wrong.join("\n")));
     }
     if arguments.subgroup_size.is_some() {
         return Ok(());
     }
-    let path = golden::path();
+    let path = golden::path(family.name);
     if arguments.bless {
         return std::fs::write(&path, report).map_err(|error| format!("{}: {error}", path.display()));
     }
@@ -79,19 +88,20 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             Ok(())
         }
         Comparison::Differs(lines) => Err(format!(
-            "report differs from {}; if it should, cargo xtask phoenix-report --bless and read the diff:\n{lines}",
+            "report differs from {}; if it should, cargo xtask radv-report --bless and read the diff:\n{lines}",
             path.display()
         )),
     }
 }
 
-/// RADV's device for the 780M, with or without its hardware.
-fn device() -> Result<DeviceFacts, String> {
+/// RADV's device of the family, with or without its hardware.
+fn device(family: &Family) -> Result<DeviceFacts, String> {
     let devices = unicorn_runtime::devices().map_err(|error| error.to_string())?;
     let names: Vec<String> = devices.iter().map(|device| format!("{} ({})", device.name, device.driver)).collect();
-    let is_phoenix = |device: &DeviceFacts| device.driver.starts_with("radv") && device.name.contains("PHOENIX");
-    devices.into_iter().find(is_phoenix).ok_or(format!(
-        "device is missing: expected RADV with RADV_FORCE_FAMILY=phoenix, found {}; cargo xtask phoenix-report sets it up",
+    let is_it = |device: &DeviceFacts| device.driver.starts_with("radv") && device.name.contains(family.chip);
+    devices.into_iter().find(is_it).ok_or(format!(
+        "device is missing: expected RADV with RADV_FORCE_FAMILY={}, found {}; cargo xtask radv-report sets it up",
+        family.name,
         if names.is_empty() { "none".into() } else { names.join(", ") }
     ))
 }
@@ -114,11 +124,13 @@ fn file_name(kernel: &Kernel) -> String {
 
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let mut arguments = Arguments::default();
+        let mut family = None;
+        let mut arguments = Arguments { family: &FAMILIES[0], bless: false, subgroup_size: None, dump: None };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("option {word} has no value"));
             match word.as_str() {
                 "--bless" => arguments.bless = true,
+                "--family" => family = Some(value()?),
                 "--subgroup-size" => {
                     let text = value()?;
                     let lanes = text.parse().map_err(|_| format!("subgroup size: expected a number, found {text}"))?;
@@ -128,6 +140,9 @@ impl Arguments {
                 _ => return Err(format!("option {word} is unknown")),
             }
         }
+        let names = FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ");
+        let named = family.as_deref().and_then(Family::named);
+        arguments.family = named.ok_or(format!("--family: expected one of {names}, found {family:?}"))?;
         Ok(arguments)
     }
 }

@@ -1,0 +1,76 @@
+//! `cargo xtask radv-report`: every kernel of a dense model, compiled for seven families of AMD's GPUs on a machine without one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::binaries::{build_with_tests, target_folder};
+use crate::radv::{NoRadv, Radv};
+use crate::run::run;
+use crate::system;
+use crate::test::Skipped;
+
+/// As RADV names them; `tests/src/radv/family.rs` says what they are.
+const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", "gfx1201"];
+
+#[derive(clap::Args, Default)]
+pub struct RadvReportArgs {
+    /// Only this family of GPUs, such as phoenix
+    #[arg(long, value_name = "NAME", value_parser = FAMILIES)]
+    family: Option<String>,
+    /// Rewrite the golden reports
+    #[arg(long)]
+    bless: bool,
+    /// Lanes of a subgroup instead of the target's own; the report is then not compared
+    #[arg(long, value_name = "LANES")]
+    subgroup_size: Option<u32>,
+    /// Write each kernel's machine code into this folder
+    #[arg(long, value_name = "FOLDER")]
+    dump: Option<PathBuf>,
+}
+
+/// The reports as one of the tests: skipped where the system cannot have the driver.
+///
+/// # Errors
+/// As [`run_report`].
+pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
+    match run_report(&RadvReportArgs::default()) {
+        Err(error) if error.is::<NoRadv>() => skipped.skip("Debian packages", &error.to_string()),
+        done => done,
+    }
+}
+
+/// Sets the driver up, builds the programs and runs the report's.
+///
+/// # Errors
+/// When the driver cannot be had, a kernel spills or lacks what it promises, or the report differs from the golden one.
+pub fn run_report(args: &RadvReportArgs) -> Result<()> {
+    system::install(&system::VULKAN)?;
+    let target = target_folder()?;
+    let radv = Radv::find(&target.join("radv"))?;
+    build_with_tests()?;
+    let mut failed = Vec::new();
+    for family in FAMILIES.into_iter().filter(|family| args.family.as_deref().is_none_or(|only| only == *family)) {
+        // Not through cargo run: the driver's libraries are for this program only.
+        let mut report = radv.command(&target.join("debug/radv-report"), family);
+        report.args(["--family", family]);
+        if args.bless {
+            report.arg("--bless");
+        }
+        if let Some(lanes) = args.subgroup_size {
+            report.args(["--subgroup-size", &lanes.to_string()]);
+        }
+        if let Some(folder) = &args.dump {
+            let folder = folder.join(family);
+            std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            report.arg("--dump").arg(folder);
+        }
+        if let Err(error) = run(&mut report) {
+            failed.push(format!("{family}: {error:#}"));
+        }
+    }
+    if !failed.is_empty() {
+        bail!("reports fail:\n{}", failed.join("\n"));
+    }
+    Ok(())
+}
