@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn every_regression_file_still_passes() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 10] = [
+    let targets: [(&str, Oracle); 12] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("gguf", oracles::gguf),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::debian;
 
 /// The first Mesa whose null device gives what the report requires.
-const LEAST_MESA: (u32, u32) = (25, 0);
+const MIN_MESA: (u32, u32) = (25, 0);
 /// The first whose RADV says that AMD_FORCE_FAMILY has been removed.
 const FIRST_WITHOUT: (u32, u32) = (26, 0);
 /// The Debian release that needs backports, and the packages that hold the driver and what it links to.
@@ -93,7 +93,7 @@ fn system_mesa() -> Option<String> {
 
 /// Whether a system's Mesa has a null device as the report needs it; one that is of no Debian package is tried.
 fn suits(version: Option<&str>) -> bool {
-    version.is_none_or(|version| numbers(version).is_some_and(|numbers| (LEAST_MESA..FIRST_WITHOUT).contains(&numbers)))
+    version.is_none_or(|version| numbers(version).is_some_and(|numbers| (MIN_MESA..FIRST_WITHOUT).contains(&numbers)))
 }
 
 /// `25` and `0` of `25.0.7-2~bpo12+1`.
@@ -147,11 +147,7 @@ mod tests {
         }
         assert!(libraries_in(root.path()).is_err());
         std::fs::write(libraries.join("libvulkan_radeon.so"), "").unwrap();
-        let radv = Radv {
-            manifest: manifest_in(root.path()).unwrap(),
-            libraries: libraries_in(root.path()).ok(),
-            loader: None,
-        };
+        let radv = Radv { manifest: manifest_in(root.path()).unwrap(), libraries: libraries_in(root.path()).ok() };
         let expected = Radv { manifest: manifests.join("radeon_icd.json"), libraries: Some(libraries) };
         assert_eq!(radv, expected);
     }

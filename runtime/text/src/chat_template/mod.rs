@@ -125,10 +125,16 @@ impl ChatTemplate {
         if let Some(name) = RESERVED.into_iter().find(|name| arguments.contains_key(*name)) {
             return Err(TextError::TemplateArgument { name: name.to_owned() });
         }
-        on_deep_stack(|| self.render_arranged(messages, arguments))?
+        on_deep_stack(|| self.render_first_arrangement(messages, tools, arguments))?
     }
 
-    fn render_arranged(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
+    /// The first arrangement of `messages` that the template takes.
+    fn render_first_arrangement(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
         let mut rejected = None;
         for arrangement in arrangements(messages) {
             match self.render_whole(&arrangement, tools, arguments) {
