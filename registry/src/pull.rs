@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -235,7 +235,7 @@ impl Pull<'_> {
     /// Brings every layer to its place in the file; returns the bytes that came over the network.
     async fn fill(
         &self,
-        path: &PathBuf,
+        path: &Path,
         file: &Arc<File>,
         manifest: &Manifest,
         assembly: &Assembly,

@@ -1,14 +1,11 @@
 //! Push and pull by the library alone, against a real registry: layers, interruption, damage, sharing, signatures. Texts and command lines
-//! are in `tests/tests/registry.rs` and `signing.rs`.
-
-#[path = "../../tests/src/registry.rs"]
-mod registry;
+//! are in `registry.rs` and `signing.rs` beside it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use registry::{Line, Proxy, Registry};
 use tempfile::TempDir;
+use tests::registry::{Line, Proxy, Registry};
 use unicorn_artifact::{ArtifactView, ArtifactWriter};
 use unicorn_registry::{
     OciReference, PullOptions, Pulled, PushOptions, Pushed, RegistryError, SigningKey, Store, Targets, Trust, copy_to,
@@ -65,7 +62,7 @@ fn store(folder: &TempDir) -> Store {
     Store::at(folder.path().join("store"))
 }
 
-/// The registry, and a folder; `None` where there is no registry, which the tests of `tests/tests/registry.rs` report.
+/// The registry, and a folder; `None` where there is no registry, which the tests of `registry.rs` report.
 fn start() -> Option<(Registry, TempDir)> {
     Some((Registry::start()?, tempfile::tempdir().unwrap()))
 }
@@ -219,7 +216,7 @@ fn only_trusted_signatures_are_accepted() {
 /// What `tests/golden/signing/make.sh` made with PyPI's model-signing.
 #[test]
 fn bundles_of_model_signing_are_verified() {
-    let golden = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/signing").join(name);
+    let golden = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/signing").join(name);
     let mut policy = Trust::default();
     policy.add_policy(&golden("policy.json")).unwrap();
     for signature in ["by-key.sig", "by-certificate.sig", "folder-by-key.sig"] {
