@@ -16,7 +16,7 @@ use crate::CompileOptions;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::{self, Checkpoint};
+use crate::import::{self, Checkpoint, ExpertNames};
 use crate::progress::{self, Progress, Stage};
 use crate::weights::{PackedSource, PackedWeights};
 
@@ -142,8 +142,10 @@ impl Packed<'_> {
                     }
                 }
                 PackedSource::Matrix { id, .. } => {
-                    if self.graph.matrices[id.0].parts.iter().any(|part| part.tensor == tensor) {
-                        return self.matrix(tensor, *id);
+                    let found =
+                        self.graph.matrices[id.0].parts.iter().find_map(|part| Some((part, expert_of(part, tensor)?)));
+                    if let Some((part, expert)) = found {
+                        return self.matrix(*id, part, expert);
                     }
                 }
                 PackedSource::Rope(_) | PackedSource::ProductFactor(_) => {}
@@ -164,18 +166,23 @@ impl Packed<'_> {
         Some(floats(bytes).skip(first).take(rows_of(tensor)).collect())
     }
 
-    fn matrix(&self, tensor: &str, id: fuse::MatrixId) -> Vec<f32> {
+    fn matrix(&self, id: fuse::MatrixId, part: &graph::MatrixRef, expert: usize) -> Vec<f32> {
         let matrix = &self.graph.matrices[id.0];
-        let part = matrix.parts.iter().find(|part| part.tensor == tensor).expect("the caller found it");
+        // Of a stack, the rows of one expert lie together.
+        let own_rows = if matrix.experts.is_some() {
+            expert * matrix.expert_rows()..(expert + 1) * matrix.expert_rows()
+        } else {
+            0..matrix.rows()
+        };
         let mut values = vec![0f32; part.rows * part.cols];
         for &packed in self.weights.matrix(id) {
             let weight = self.weights.get(packed);
             let PackedSource::Matrix { first_row, layout, .. } = weight.source else { continue };
             let bytes = self.bytes(self.plan(&weight.name).expect("every weight is planned"));
-            for row in 0..layout.rows {
-                let (source, source_row) = matrix.source_row(first_row + row);
-                if source.tensor == tensor {
-                    layout.decode_row(bytes, row, &mut values[source_row * part.cols..][..part.cols]);
+            for row in own_rows.start.max(first_row)..own_rows.end.min(first_row + layout.rows) {
+                let Some(source) = matrix.source_row(row) else { continue };
+                if source.part.tensor == part.tensor {
+                    layout.decode_row(bytes, row - first_row, &mut values[source.row * part.cols..][..part.cols]);
                 }
             }
         }
@@ -190,6 +197,14 @@ impl Packed<'_> {
         let slice = self.view.weights()[plan.slice as usize].bytes;
         &slice[plan.offset_bytes as usize..][..plan.len_bytes as usize]
     }
+}
+
+/// The expert whose tensor this is: 0 of a matrix that is no stack.
+fn expert_of(part: &graph::MatrixRef, tensor: &str) -> Option<usize> {
+    let Some(experts) = part.experts else { return (part.tensor == tensor).then_some(0) };
+    let (before, behind) = part.tensor.split_once('*')?;
+    let expert: usize = tensor.strip_prefix(before)?.strip_suffix(behind)?.parse().ok()?;
+    (expert < experts).then_some(expert)
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
@@ -219,7 +234,10 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
                 target = target.replace(part, whole);
             }
         }
-        let is_vector = tensor.source_shape.len() == 1;
+        if checkpoint.config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Mixtral) {
+            target = import::mixtral_name(&target);
+        }
+        let is_vector = packed.shapes[name].len() == 1;
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
             parts: Vec::new(),

@@ -14,7 +14,7 @@ use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
 
-use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef};
+use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
 
 /// Index into [`FusedGraph::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,10 @@ pub struct Matrix {
     pub parts: Vec<MatrixRef>,
     /// Tiles of 8 rows alternate between the two parts (gate and up).
     pub interleaved: bool,
+    /// One of each part for each expert, padded to whole tiles: all of an expert's rows, then those of the next.
+    pub experts: Option<usize>,
+    /// It chooses experts: a small error may choose another.
+    pub is_router: bool,
     pub layer: Option<usize>,
     /// Rows are looked up by token; the same matrix may be the output head as well.
     pub is_table: bool,
@@ -64,6 +68,25 @@ pub enum FusedOp {
         bias: Option<VectorId>,
         act_mul: Option<Activation>,
         softcap: Option<f32>,
+        out: ValueId,
+    },
+    /// See [`Op::Route`].
+    Route {
+        input: ValueId,
+        chosen: usize,
+        normalized: bool,
+        out: ValueId,
+    },
+    ExpertMatMul {
+        input: ValueId,
+        routes: ValueId,
+        matrix: MatrixId,
+        act_mul: Option<Activation>,
+        out: ValueId,
+    },
+    ExpertSum {
+        input: ValueId,
+        routes: ValueId,
         out: ValueId,
     },
     Heads(HeadsStep),
@@ -188,7 +211,8 @@ impl<'a> Fuser<'a> {
     fn fuse_from(&mut self, index: usize) {
         let node = &self.graph.nodes[index];
         let merged = match node.op {
-            Op::MatMul { input, .. } => self.gate_up(input) || self.qkv(input) || self.matmul_with_tail(index),
+            Op::MatMul { input, .. } => self.gate_up(index, input) || self.qkv(input) || self.matmul_with_tail(index),
+            Op::ExpertMatMul { input, .. } => self.expert_gate_up(input),
             Op::Add { .. } => self.add_norm(index),
             // A post norm waits for the sum that takes it.
             Op::Norm { out, .. } => self.is_post_norm(out),
@@ -200,9 +224,13 @@ impl<'a> Fuser<'a> {
     }
 
     /// gate and up of one input, multiplied: one matmul.
-    fn gate_up(&mut self, input: ValueId) -> bool {
-        let [gate, up] = self.consumers[input.0][..] else { return false };
-        let (Some(gate_tail), Some(up_tail)) = (self.linear_tail(gate), self.linear_tail(up)) else { return false };
+    fn gate_up(&mut self, index: usize, input: ValueId) -> bool {
+        let matmuls = |consumer: &usize| matches!(self.graph.nodes[*consumer].op, Op::MatMul { .. });
+        let tails: Vec<LinearTail> =
+            self.consumers[input.0].iter().copied().filter(matmuls).filter_map(|node| self.linear_tail(node)).collect();
+        // A shared expert's gate and up are not all that reads the input.
+        let mut pairs = tails.windows(2).map(|pair| (&pair[0], &pair[1]));
+        let Some((gate_tail, up_tail)) = pairs.find(|(gate, _)| gate.nodes[0] == index) else { return false };
         let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(gate_tail.value)
         else {
             return false;
@@ -217,13 +245,34 @@ impl<'a> Fuser<'a> {
         if gate_tail.bias.is_some() || up_tail.bias.is_some() {
             return false;
         }
-        let layer = self.graph.nodes[gate].layer;
-        let matrix = self.matrix(vec![gate_tail.matrix, up_tail.matrix], true, layer);
+        let layer = self.graph.nodes[index].layer;
         let (act_mul, out) = (Some(*activation), *out);
+        let nodes = [&gate_tail.nodes[..], &up_tail.nodes, &[product]].concat();
+        let matrix = self.matrix(vec![gate_tail.matrix.clone(), up_tail.matrix.clone()], true, layer);
         self.emit(layer, FusedOp::MatMul { input, matrix, bias: None, act_mul, softcap: None, out });
-        self.mark(&gate_tail.nodes);
-        self.mark(&up_tail.nodes);
-        self.mark(&[product]);
+        self.mark(&nodes);
+        true
+    }
+
+    /// The same of the experts.
+    fn expert_gate_up(&mut self, input: ValueId) -> bool {
+        let of_experts = |&consumer: &usize| match &self.graph.nodes[consumer].op {
+            Op::ExpertMatMul { matrix, routes, out, .. } => Some((consumer, matrix.clone(), *routes, *out)),
+            _ => None,
+        };
+        let stacks: Vec<_> = self.consumers[input.0].iter().filter_map(of_experts).collect();
+        let [(gate_node, gate_matrix, routes, gate), (up_node, up_matrix, _, up)] = &stacks[..] else { return false };
+        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(*gate) else {
+            return false;
+        };
+        if (a, b) != (gate, up) || gate_matrix.rows % unicorn_kernels::layout::TILE_ROWS != 0 {
+            return false;
+        }
+        let (layer, routes) = (self.graph.nodes[*gate_node].layer, *routes);
+        let (act_mul, out, nodes) = (Some(*activation), *out, [*gate_node, *up_node, product]);
+        let matrix = self.matrix(vec![gate_matrix.clone(), up_matrix.clone()], true, layer);
+        self.emit(layer, FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out });
+        self.mark(&nodes);
         true
     }
 
@@ -389,6 +438,7 @@ impl<'a> Fuser<'a> {
         };
         let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
+        let width = |value: ValueId| self.graph.values[value.0].width;
         let fused = match op.clone() {
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(vec![table], false, layer);
@@ -440,14 +490,37 @@ impl<'a> Fuser<'a> {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
+            Op::Route { input, chosen, normalized, out } => {
+                self.mark_router(input);
+                FusedOp::Route { input, chosen, normalized, out }
+            }
+            Op::ExpertMatMul { input, routes, matrix, out } => {
+                let matrix = self.matrix(vec![matrix], false, layer);
+                FusedOp::ExpertMatMul { input, routes, matrix, act_mul: None, out }
+            }
+            Op::ExpertSum { input, routes, out } => FusedOp::ExpertSum { input, routes, out },
+            Op::Gate { input, gate, out } => {
+                let second_stride = stride(width(gate));
+                elementwise(ElementwiseOp::Gate { second_stride }, input, Some(gate), out)
+            }
         };
         self.emit(layer, fused);
         self.mark(&[index]);
     }
 
+    /// Notes of the matrix that made these logits that experts are chosen by them.
+    fn mark_router(&mut self, logits: ValueId) {
+        let made = |node: &FusedNode| match node.op {
+            FusedOp::MatMul { matrix, out, .. } if out == logits => Some(matrix),
+            _ => None,
+        };
+        let matrix = self.out.nodes.iter().rev().find_map(made).expect("a router is a matrix");
+        self.out.matrices[matrix.0].is_router = true;
+    }
+
     /// A value that the plain graph does not have.
     fn value(&mut self, name: String, width: usize) -> ValueId {
-        self.out.values.push(Value { name, width });
+        self.out.values.push(Value { name, width, rows_per_token: 1 });
         ValueId(self.out.values.len() - 1)
     }
 
@@ -461,7 +534,9 @@ impl<'a> Fuser<'a> {
         }
         let id = MatrixId(self.out.matrices.len());
         self.matrix_of.insert(name.clone(), id);
-        self.out.matrices.push(Matrix { name, parts, interleaved, layer, is_table: false, is_head });
+        let experts = parts[0].experts;
+        let matrix = Matrix { name, parts, interleaved, experts, is_router: false, layer, is_table: false, is_head };
+        self.out.matrices.push(matrix);
         id
     }
 
@@ -510,6 +585,9 @@ impl FusedOp {
         match self {
             FusedOp::Embed { out, .. }
             | FusedOp::MatMul { out, .. }
+            | FusedOp::Route { out, .. }
+            | FusedOp::ExpertMatMul { out, .. }
+            | FusedOp::ExpertSum { out, .. }
             | FusedOp::Attention { out, .. }
             | FusedOp::Elementwise { out, .. } => vec![*out],
             FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
@@ -521,7 +599,10 @@ impl FusedOp {
         match self {
             FusedOp::Embed { .. } => vec![],
             FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
-            FusedOp::MatMul { input, .. } => vec![*input],
+            FusedOp::MatMul { input, .. } | FusedOp::Route { input, .. } => vec![*input],
+            FusedOp::ExpertMatMul { input, routes, .. } | FusedOp::ExpertSum { input, routes, .. } => {
+                vec![*input, *routes]
+            }
             FusedOp::Heads(step) => vec![step.input],
             FusedOp::Attention { query, .. } => vec![*query],
             FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
@@ -578,6 +659,12 @@ impl FusedGraph {
                 let norms = optional("q_norm", &step.query_norm) + &optional("k_norm", &step.key_norm);
                 format!("heads {}{norms}", parts.join(" "))
             }
+            FusedOp::Route { chosen, normalized, .. } => format!("route chosen={chosen} normalized={normalized}"),
+            FusedOp::ExpertMatMul { matrix, act_mul, .. } => {
+                let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
+                format!("expert_matmul {}{act_mul}", self.matrices[matrix.0].name)
+            }
+            FusedOp::ExpertSum { .. } => "expert_sum".into(),
             FusedOp::Attention { .. } => "attention".into(),
             FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
         }

@@ -3,12 +3,14 @@
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::heads::NormOf;
+use unicorn_kernels::route::routes_width;
 
-use crate::import::{self, ModelConfig};
+use crate::import::{self, ExpertsConfig, ModelConfig, QkNorm};
 
 /// Index into [`ModelGraph::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,14 +21,24 @@ pub struct ValueId(pub usize);
 pub struct Value {
     pub name: String,
     pub width: usize,
+    /// Rows for each row of the step: 1, or one for each expert that a row is given to.
+    pub rows_per_token: usize,
 }
 
-/// A weight matrix by canonical tensor name, (rows, cols).
+/// Elements between rows of an activation of `width`.
+pub fn stride(width: usize) -> usize {
+    width.next_multiple_of(32)
+}
+
+/// A weight matrix by canonical tensor name, (rows, cols); or a stack of such, one for each expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixRef {
+    /// Of a stack, with `*` where an expert's tensor has its number.
     pub tensor: String,
     pub rows: usize,
     pub cols: usize,
+    /// Matrices of a stack; `None`: it is one matrix.
+    pub experts: Option<usize>,
 }
 
 /// A vector of f32 by canonical tensor name; norm weights get `offset` added.
@@ -114,6 +126,33 @@ pub enum Op {
         cap: f32,
         out: ValueId,
     },
+    /// For each row, the `chosen` experts of the highest logits and their weights: shares of a softmax over all logits, or over
+    /// theirs.
+    Route {
+        input: ValueId,
+        chosen: usize,
+        normalized: bool,
+        out: ValueId,
+    },
+    /// Each row times the matrices of its experts, a row each.
+    ExpertMatMul {
+        input: ValueId,
+        routes: ValueId,
+        matrix: MatrixRef,
+        out: ValueId,
+    },
+    /// The rows of a row's experts, weighed.
+    ExpertSum {
+        input: ValueId,
+        routes: ValueId,
+        out: ValueId,
+    },
+    /// `input * sigmoid(gate)`, one gate a row.
+    Gate {
+        input: ValueId,
+        gate: ValueId,
+        out: ValueId,
+    },
 }
 
 /// The whole model; the last operation's output is the logits.
@@ -129,7 +168,8 @@ pub struct ModelGraph {
 /// The plain graph of a decoder-only transformer.
 pub fn build(config: &ModelConfig) -> ModelGraph {
     let mut builder = Builder { config, values: Vec::new(), nodes: Vec::new(), layer: None };
-    let table = MatrixRef { tensor: "embed_tokens.weight".into(), rows: config.vocab_size, cols: config.hidden_size };
+    let (rows, cols) = (config.vocab_size, config.hidden_size);
+    let table = MatrixRef { tensor: "embed_tokens.weight".into(), rows, cols, experts: None };
     let scale = config.embedding_scale;
     let mut stream =
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
@@ -164,6 +204,8 @@ impl Builder<'_> {
         let q = self.projection(normed, "q", config.n_heads);
         let k = self.projection(normed, "k", config.n_kv_heads);
         let v = self.projection(normed, "v", config.n_kv_heads);
+        let q = self.projection_norm(q, "q");
+        let k = self.projection_norm(k, "k");
         let q = self.head_norm(q, NormOf::Query);
         let k = self.head_norm(k, NormOf::Key);
         let q = self.rope(q, layer.rope);
@@ -183,15 +225,52 @@ impl Builder<'_> {
         let norm =
             if config.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" };
         let normed = self.norm(stream, norm);
-        let gate = self.linear(normed, "mlp.gate_proj", hidden, inner, config.mlp_bias);
-        let up = self.linear(normed, "mlp.up_proj", hidden, inner, config.mlp_bias);
-        let activation = match config.activation {
+        let layer = &config.layers[self.layer.expect("inside a layer")];
+        let out = match &config.experts {
+            Some(experts) if layer.has_experts => self.experts(normed, experts),
+            _ => self.feed_forward(normed, "mlp", hidden, inner, config.mlp_bias),
+        };
+        self.add_to_stream(stream, out, "post_feedforward_layernorm.weight")
+    }
+
+    fn feed_forward(&mut self, input: ValueId, block: &str, hidden: usize, inner: usize, bias: bool) -> ValueId {
+        let gate = self.linear(input, &format!("{block}.gate_proj"), hidden, inner, bias);
+        let up = self.linear(input, &format!("{block}.up_proj"), hidden, inner, bias);
+        let product = self.act_mul(gate, up);
+        self.linear(product, &format!("{block}.down_proj"), inner, hidden, bias)
+    }
+
+    fn act_mul(&mut self, gate: ValueId, up: ValueId) -> ValueId {
+        let activation = match self.config.activation {
             import::Activation::Silu => Activation::Silu,
             import::Activation::GeluTanh => Activation::GeluTanh,
         };
-        let product = self.push("product", inner, |out| Op::ActMul { gate, up, activation, out });
-        let out = self.linear(product, "mlp.down_proj", inner, hidden, config.mlp_bias);
-        self.add_to_stream(stream, out, "post_feedforward_layernorm.weight")
+        let Value { width, rows_per_token, .. } = self.values[gate.0];
+        self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, activation, out })
+    }
+
+    /// A mixture of experts, and the expert that every row is given to besides, if there is one.
+    fn experts(&mut self, input: ValueId, experts: &ExpertsConfig) -> ValueId {
+        let hidden = self.config.hidden_size;
+        let ExpertsConfig { count, chosen, normalized, intermediate_size: inner, .. } = *experts;
+        let logits = self.linear(input, "mlp.gate", hidden, count, false);
+        let width = routes_width(chosen);
+        let routes = self.push("routes", width, |out| Op::Route { input: logits, chosen, normalized, out });
+        let stack = |builder: &mut Self, input, name: &str, rows, cols| {
+            let tensor = builder.tensor(&format!("mlp.experts.*.{name}.weight"));
+            let matrix = MatrixRef { tensor, rows, cols, experts: Some(count) };
+            builder.push_rows(name, rows, chosen, |out| Op::ExpertMatMul { input, routes, matrix, out })
+        };
+        let gate = stack(self, input, "gate_proj", inner, hidden);
+        let up = stack(self, input, "up_proj", inner, hidden);
+        let product = self.act_mul(gate, up);
+        let down = stack(self, product, "down_proj", hidden, inner);
+        let mixed = self.push("experts", hidden, |out| Op::ExpertSum { input: down, routes, out });
+        let Some(inner) = experts.shared_intermediate_size else { return mixed };
+        let shared = self.feed_forward(input, "mlp.shared_expert", hidden, inner, false);
+        let gate = self.linear(input, "mlp.shared_expert_gate", hidden, 1, false);
+        let gated = self.push("gated", hidden, |out| Op::Gate { input: shared, gate, out });
+        self.push("mixed", hidden, |out| Op::Add { left: mixed, right: gated, out })
     }
 
     fn add_to_stream(&mut self, stream: ValueId, block: ValueId, post_norm: &str) -> ValueId {
@@ -206,7 +285,7 @@ impl Builder<'_> {
     }
 
     fn linear(&mut self, input: ValueId, name: &str, cols: usize, rows: usize, bias: bool) -> ValueId {
-        let matrix = MatrixRef { tensor: self.tensor(&format!("{name}.weight")), rows, cols };
+        let matrix = MatrixRef { tensor: self.tensor(&format!("{name}.weight")), rows, cols, experts: None };
         let short = name.rsplit_once('.').map_or(name, |(_, last)| last);
         let product = self.push(short, rows, |out| Op::MatMul { input, matrix, out });
         if !bias {
@@ -221,8 +300,18 @@ impl Builder<'_> {
         self.push("normed", self.config.hidden_size, |out| Op::Norm { input, weight, out })
     }
 
+    /// The norm over all heads of a query or key together.
+    fn projection_norm(&mut self, input: ValueId, letter: &str) -> ValueId {
+        if self.config.qk_norm != QkNorm::Projection {
+            return input;
+        }
+        let tensor = self.tensor(&format!("self_attn.{letter}_norm.weight"));
+        let weight = VectorRef { tensor, offset: self.config.norm_offset };
+        self.push(&format!("{letter}_normed"), self.width(input), |out| Op::Norm { input, weight, out })
+    }
+
     fn head_norm(&mut self, input: ValueId, of: NormOf) -> ValueId {
-        if !self.config.qk_norm {
+        if self.config.qk_norm != QkNorm::Heads {
             return input;
         }
         let letter = if of == NormOf::Query { "q" } else { "k" };
@@ -246,15 +335,40 @@ impl Builder<'_> {
     }
 
     fn push(&mut self, name: &str, width: usize, op: impl FnOnce(ValueId) -> Op) -> ValueId {
+        self.push_rows(name, width, 1, op)
+    }
+
+    fn push_rows(
+        &mut self,
+        name: &str,
+        width: usize,
+        rows_per_token: usize,
+        op: impl FnOnce(ValueId) -> Op,
+    ) -> ValueId {
         let id = ValueId(self.values.len());
         let name = self.layer.map_or(name.to_owned(), |layer| format!("{name}.{layer}"));
-        self.values.push(Value { name, width });
+        self.values.push(Value { name, width, rows_per_token });
         self.node(op(id));
         id
     }
 
     fn node(&mut self, op: Op) {
         self.nodes.push(Node { layer: self.layer, op });
+    }
+}
+
+impl MatrixRef {
+    /// The tensor of one expert; of a matrix that is no stack, its own.
+    pub fn tensor_of(&self, expert: usize) -> Cow<'_, str> {
+        match self.experts {
+            Some(_) => self.tensor.replace('*', &expert.to_string()).into(),
+            None => self.tensor.as_str().into(),
+        }
+    }
+
+    /// The tensors of all experts, in order.
+    pub fn tensors(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        (0..self.experts.unwrap_or(1)).map(|expert| self.tensor_of(expert))
     }
 }
 
@@ -271,6 +385,10 @@ impl Op {
             | Op::Attention { out, .. }
             | Op::Add { out, .. }
             | Op::ActMul { out, .. }
+            | Op::Route { out, .. }
+            | Op::ExpertMatMul { out, .. }
+            | Op::ExpertSum { out, .. }
+            | Op::Gate { out, .. }
             | Op::SoftCap { out, .. } => Some(out),
             Op::CacheWrite { .. } => None,
         }
@@ -286,7 +404,10 @@ impl Op {
             | Op::HeadNorm { input, .. }
             | Op::Rope { input, .. }
             | Op::CacheWrite { input, .. }
+            | Op::Route { input, .. }
             | Op::SoftCap { input, .. } => vec![input],
+            Op::ExpertMatMul { input, routes, .. } | Op::ExpertSum { input, routes, .. } => vec![input, routes],
+            Op::Gate { input, gate, .. } => vec![input, gate],
             Op::Attention { query, .. } => vec![query],
             Op::Add { left, right, .. } => vec![left, right],
             Op::ActMul { gate, up, .. } => vec![gate, up],
@@ -327,6 +448,10 @@ impl Op {
             Op::Add { .. } => "add",
             Op::ActMul { .. } => "act_mul",
             Op::SoftCap { .. } => "soft_cap",
+            Op::Route { .. } => "route",
+            Op::ExpertMatMul { .. } => "expert_matmul",
+            Op::ExpertSum { .. } => "expert_sum",
+            Op::Gate { .. } => "gate",
         }
     }
 
@@ -334,20 +459,22 @@ impl Op {
         match self {
             Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
             Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => format!(" {weight}"),
-            Op::MatMul { matrix, .. } => format!(" {matrix}"),
+            Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, .. } => format!(" {matrix}"),
+            Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
             Op::Attention { scale, .. } => format!(" scale={scale}"),
             Op::ActMul { activation, .. } => format!(" {activation:?}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
-            Op::CacheWrite { .. } | Op::Add { .. } => String::new(),
+            Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
         }
     }
 }
 
 impl Display for MatrixRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({}, {})", self.tensor, self.rows, self.cols)
+        let experts = self.experts.map_or(String::new(), |experts| format!("{experts} × "));
+        write!(f, "{}({experts}{}, {})", self.tensor, self.rows, self.cols)
     }
 }
 

@@ -135,7 +135,14 @@ impl Walk<'_> {
             }
             Op::ActMul { gate, up, activation, .. } => self.act_mul(*gate, *up, *activation),
             // Queries and keys only choose among values; soft caps come after the last matrix.
-            Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } => return,
+            Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
+            Op::ExpertMatMul { input, matrix, .. } => self.expert_matmul(*input, matrix),
+            Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
+            // A gate is somewhere between 0 and 1, and the same for a row's channels.
+            Op::Gate { input, .. } => {
+                let halved = |moment: &Moment| Moment { mean: moment.mean / 2.0, variance: moment.variance / 4.0 };
+                self.moments[input].iter().map(halved).collect()
+            }
         };
         self.moments.insert(op.out().expect("what has moments has a value"), moments);
     }
@@ -157,16 +164,36 @@ impl Walk<'_> {
         if let Some(columns) = column_importance(input) {
             self.importance.columns.insert(matrix.tensor.clone(), columns);
         }
-        let product = |[row]: [&[f32]; 1]| {
-            let mut product = Moment::default();
-            for (weight, moment) in row.iter().zip(input) {
-                let weight = f64::from(*weight);
-                product.mean += weight * moment.mean;
-                product.variance += weight * weight * moment.variance;
+        by_row([self.tensor(matrix)], |[row]| product(row, input))
+    }
+
+    /// The same of a stack: the moments of one expert after the other. Experts that read the same are driven alike; what each makes of
+    /// it drives its own next matrix.
+    fn expert_matmul(&mut self, input: ValueId, matrix: &MatrixRef) -> Moments {
+        let all = &self.moments[&input];
+        let mut products = Vec::new();
+        for (expert, tensor) in matrix.tensors().enumerate() {
+            let own = if all.len() == matrix.cols { &all[..] } else { &all[expert * matrix.cols..][..matrix.cols] };
+            if let Some(columns) = column_importance(own) {
+                self.importance.columns.insert(tensor.to_string(), columns);
             }
-            product
+            products.extend(by_row([&self.checkpoint.tensors[&*tensor]], |[row]| product(row, own)));
+        }
+        products
+    }
+
+    /// As if each expert were chosen as often as any other, and those of a row weighed alike.
+    fn expert_sum(&self, input: ValueId, out: ValueId) -> Moments {
+        let (all, width) = (&self.moments[&input], self.graph.values[out.0].width);
+        let chosen = self.graph.values[input.0].rows_per_token as f64;
+        let channel = |column: usize| {
+            let count = (all.len() / width) as f64;
+            let of_experts = || all.iter().skip(column).step_by(width);
+            let mean = of_experts().map(|moment| moment.mean).sum::<f64>() / count;
+            let mean_square = of_experts().map(|moment| moment.mean_square()).sum::<f64>() / count;
+            Moment { mean, variance: (mean_square - mean * mean).max(0.0) / chosen }
         };
-        by_row([self.tensor(matrix)], product)
+        (0..width).map(channel).collect()
     }
 
     /// A mean of values that are alike and independent, for each query head of its key-value head.
@@ -182,6 +209,7 @@ impl Walk<'_> {
 
     fn act_mul(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> Moments {
         let ((gate_matrix, input), (up_matrix, _)) = (self.matrix_of(gate), self.matrix_of(up));
+        let (gate_matrix, up_matrix) = (gate_matrix.clone(), up_matrix.clone());
         let moments = &self.moments[&input];
         let norm = self.norm_of(input);
         let weights = norm.clone().unwrap_or_else(|| vec![1.0; moments.len()]);
@@ -195,8 +223,11 @@ impl Walk<'_> {
             }
             sums
         };
-        let products = by_row([self.tensor(gate_matrix), self.tensor(up_matrix)], together);
-        if norm.is_some() {
+        let tensors = gate_matrix.tensors().zip(up_matrix.tensors());
+        let products: Vec<Products> = tensors
+            .flat_map(|(gate, up)| by_row([&gate, &up].map(|name| &self.checkpoint.tensors[&**name]), together))
+            .collect();
+        if norm.is_some() && gate_matrix.experts.is_none() {
             let largest = |of: fn(&Products) -> f64| products.iter().map(of).fold(0.0, f64::max).sqrt();
             let bound = weights.len() as f64 * largest(|sums| sums.gate_square) * largest(|sums| sums.up_square);
             self.importance.product_bounds.insert(gate_matrix.tensor.clone(), bound);
@@ -217,7 +248,7 @@ impl Walk<'_> {
     /// The matrix that made `value`, before a bias, and its input.
     fn matrix_of(&self, value: ValueId) -> (&MatrixRef, ValueId) {
         match self.producer_of(value) {
-            Op::MatMul { input, matrix, .. } => (matrix, *input),
+            Op::MatMul { input, matrix, .. } | Op::ExpertMatMul { input, matrix, .. } => (matrix, *input),
             Op::Bias { input, .. } => self.matrix_of(*input),
             other => panic!("gate and up come from matrices, found {other:?}"),
         }
@@ -239,6 +270,17 @@ impl Walk<'_> {
         let offset = vector.offset;
         values.into_iter().map(move |value| f64::from(value + offset))
     }
+}
+
+/// Of one row with such an input.
+fn product(row: &[f32], input: &[Moment]) -> Moment {
+    let mut product = Moment::default();
+    for (weight, moment) in row.iter().zip(input) {
+        let weight = f64::from(*weight);
+        product.mean += weight * moment.mean;
+        product.variance += weight * weight * moment.variance;
+    }
+    product
 }
 
 fn column_importance(input: &[Moment]) -> Option<Vec<f32>> {

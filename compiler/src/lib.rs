@@ -197,6 +197,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
+    weights.check()?;
     let selection = Selection::of(&verified, config, &weights, &options.targets_in_order(), options.select());
     let placement = place::place(&PlaceRequest {
         graph: verified.graph(),

@@ -14,12 +14,12 @@ use crate::fuse::{FusedGraph, Matrix, Vector};
 use crate::import::{Checkpoint, RopeConfig};
 use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
-use crate::weights::{PackedSource, PackedWeight, product_factor};
+use crate::weights::{PackedSource, PackedWeight, SourceRow, product_factor};
 
 /// Packed bytes that are in memory at a time.
 pub const CHUNK_BYTES: usize = 16 << 20;
 
-/// Error of each source tensor, summed over the rows packed so far.
+/// Error of each source tensor, summed over the rows packed so far; of experts together, by the name of their stack.
 pub type Errors = BTreeMap<String, ErrorSum>;
 
 /// Packs one weight, handing its bytes to `sink` in order.
@@ -60,8 +60,6 @@ pub fn pack(
         }
         PackedSource::Matrix { id, first_row, layout } => {
             let matrix = &graph.matrices[id.0];
-            // Parts below one another have the same columns.
-            let importance = importance.of(&matrix.parts[0].tensor);
             pack_matrix(matrix, *first_row, layout, importance, checkpoint, errors, sink)
         }
     }
@@ -94,16 +92,20 @@ fn pack_matrix(
     matrix: &Matrix,
     first_row: usize,
     layout: &WeightLayout,
-    importance: Option<&[f32]>,
+    importance: &Importance,
     checkpoint: &Checkpoint,
     errors: &mut Errors,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let importance = importance.map(|weights| {
-        let mut padded = weights.to_vec();
-        padded.resize(layout.padded_cols(), 1.0);
-        padded
-    });
+    // Parts below one another have the same columns; experts may be driven each in its own way.
+    let of_expert = |expert: usize| {
+        importance.of(&matrix.parts[0].tensor_of(expert)).map(|weights| {
+            let mut padded = weights.to_vec();
+            padded.resize(layout.padded_cols(), 1.0);
+            padded
+        })
+    };
+    let importance: Vec<Option<Vec<f32>>> = (0..matrix.experts.unwrap_or(1)).map(of_expert).collect();
     let tiles_per_chunk = (CHUNK_BYTES / layout.tile_bytes()).max(1);
     let mut buffer = vec![0u8; tiles_per_chunk.min(layout.tiles()) * layout.tile_bytes()];
     for first_tile in (0..layout.tiles()).step_by(tiles_per_chunk) {
@@ -115,15 +117,17 @@ fn pack_matrix(
             .enumerate()
             .map(|(index, tile)| {
                 let tile_row = (first_tile + index) * TILE_ROWS;
-                let mut packer = TilePacker::new(layout, importance.as_deref(), tile);
+                // A tile is of one expert.
+                let expert = matrix.source_row(first_row + tile_row).map_or(0, |source| source.expert);
+                let mut packer = TilePacker::new(layout, importance[expert].as_deref(), tile);
                 let mut sums = Vec::with_capacity(TILE_ROWS);
                 for row_in_tile in 0..TILE_ROWS.min(layout.rows - tile_row) {
-                    let (part, row) = matrix.source_row(first_row + tile_row + row_in_tile);
-                    let tensor = &checkpoint.tensors[&part.tensor];
-                    tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
-                    let error = packer
-                        .put(row_in_tile)
-                        .map_err(|column| not_finite(packer.row[column], &part.tensor, row, column))?;
+                    let source = matrix.source_row(first_row + tile_row + row_in_tile);
+                    let Some(SourceRow { part, row, .. }) = source else { break };
+                    let name = part.tensor_of(expert);
+                    checkpoint.tensors[&*name].read_rows(row..row + 1, &mut packer.row[..layout.cols]);
+                    let error =
+                        packer.put(row_in_tile).map_err(|column| not_finite(packer.row[column], &name, row, column))?;
                     sums.push((part.tensor.clone(), error));
                 }
                 Ok(sums)
@@ -134,7 +138,8 @@ fn pack_matrix(
                 errors.entry(tensor).or_default().merge(&error);
             }
         }
-        matrix.parts.iter().for_each(|part| checkpoint.tensors[&part.tensor].release());
+        let tensors = matrix.parts.iter().flat_map(|part| part.tensors());
+        tensors.for_each(|tensor| checkpoint.tensors[&*tensor].release());
         sink(chunk)?;
     }
     Ok(())

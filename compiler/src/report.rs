@@ -7,6 +7,7 @@ use unicorn_artifact::account::size;
 use unicorn_artifact::{Account, Budget, Machine, Meta, Plan, TensorReport, fit, printable};
 
 use crate::fuse::{FusedGraph, Matrix};
+use crate::graph::MatrixRef;
 use crate::import::Checkpoint;
 use crate::pack::Errors;
 use crate::progress::Stage;
@@ -272,13 +273,18 @@ pub fn tensor_reports(
     errors: &Errors,
 ) -> Vec<TensorReport> {
     // A table that is the head as well is one matrix, and no other tensor is in two.
-    let parts = graph.matrices.iter().flat_map(|matrix| matrix.parts.iter().map(move |part| (&part.tensor, matrix)));
-    let matrix_of: BTreeMap<&String, &Matrix> = parts.collect();
+    let parts =
+        graph.matrices.iter().flat_map(|matrix| matrix.parts.iter().map(move |part| (&part.tensor, (part, matrix))));
+    let matrix_of: BTreeMap<&String, (&MatrixRef, &Matrix)> = parts.collect();
     errors
         .iter()
         .map(|(name, error)| {
-            let tensor = &checkpoint.tensors[name];
-            let (format, bits) = match matrix_of.get(name).map(|matrix| policy.format(matrix)) {
+            let found = matrix_of.get(name);
+            let (rows, cols) = match found {
+                Some((part, _)) => (part.rows * part.experts.unwrap_or(1), part.cols),
+                None => (checkpoint.tensors[name].rows, checkpoint.tensors[name].cols),
+            };
+            let (format, bits) = match found.map(|(_, matrix)| policy.format(matrix)) {
                 Some(format) => {
                     let block_bits = (format.block_words() * 16 * 8) as f32;
                     (format.name(), block_bits / (format.block_cols() * unicorn_kernels::layout::TILE_ROWS) as f32)
@@ -287,8 +293,8 @@ pub fn tensor_reports(
             };
             TensorReport {
                 name: name.clone(),
-                rows: tensor.rows as u64,
-                cols: tensor.cols as u64,
+                rows: rows as u64,
+                cols: cols as u64,
                 format,
                 bits_per_weight: bits,
                 relative_error: error.relative() as f32,

@@ -4,6 +4,7 @@
 
 mod attention;
 mod counter_sync;
+mod experts;
 mod fused_tail;
 mod gemm;
 mod matmul;
@@ -27,6 +28,7 @@ use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
+pub use crate::graph::stride;
 pub use selection::{SelectedKernel, SelectedProgram, Selection, TargetSelection};
 
 /// Tokens of a page of the KV cache.
@@ -170,11 +172,6 @@ pub fn cache_layout(config: &ModelConfig, format: KvFormat) -> CacheLayout {
     CacheLayout { format, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim, page_tokens: PAGE_TOKENS }
 }
 
-/// Elements between rows of an activation of `width`.
-pub fn stride(width: usize) -> usize {
-    width.next_multiple_of(32)
-}
-
 /// What a compile decides for all of its kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectOptions {
@@ -287,6 +284,9 @@ impl Selector<'_> {
                 }
             }
             FusedOp::MatMul { .. } => self.matmul(node),
+            FusedOp::Route { .. } => self.route(node),
+            FusedOp::ExpertMatMul { .. } => self.expert_matmul(node),
+            FusedOp::ExpertSum { .. } => self.expert_sum(node),
             FusedOp::Heads(step) => {
                 if !self.folds_into_attention(step) {
                     self.heads(node, step);
@@ -299,10 +299,11 @@ impl Selector<'_> {
                     width: self.graph.values[input.0].width,
                     input_stride: self.stride_of(*input),
                     output_stride: self.stride_of(*out),
+                    rows_per_token: self.graph.values[out.0].rows_per_token,
                 };
                 let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
                 let result = self.value(*out);
-                let rows = if result == Operand::Logits { self.logits_rows() } else { self.kind.rows };
+                let rows = if result == Operand::Logits { self.logits_rows() } else { self.rows_of(*out) };
                 self.push(node, KernelSpec::Elementwise(spec), rows, 0, |role| match role {
                     Role::Input => Operand::Value(*input),
                     Role::Second => Operand::Value(second.expect("binary")),
@@ -345,6 +346,11 @@ impl Selector<'_> {
 
     fn value(&self, id: ValueId) -> Operand {
         if id == self.graph.logits { Operand::Logits } else { Operand::Value(id) }
+    }
+
+    /// Most rows of a value.
+    fn rows_of(&self, id: ValueId) -> usize {
+        self.kind.rows * self.graph.values[id.0].rows_per_token
     }
 
     fn stride_of(&self, id: ValueId) -> usize {
@@ -392,13 +398,16 @@ impl Selector<'_> {
     /// What a node is to a person: its kernel, or the matrix it multiplies by.
     fn role_name(&self, node: &FusedNode) -> String {
         match &node.op {
-            FusedOp::MatMul { matrix, .. } => {
+            FusedOp::MatMul { matrix, .. } | FusedOp::ExpertMatMul { matrix, .. } => {
                 let short =
                     |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
                 let parts: Vec<String> =
                     self.graph.matrices[matrix.0].parts.iter().map(|part| short(&part.tensor)).collect();
-                parts.join("+")
+                let experts = if self.graph.matrices[matrix.0].experts.is_some() { "experts " } else { "" };
+                format!("{experts}{}", parts.join("+"))
             }
+            FusedOp::Route { .. } => "route".into(),
+            FusedOp::ExpertSum { .. } => "expert sum".into(),
             FusedOp::Embed { .. } => "embed".into(),
             FusedOp::Norm(_) => "norm".into(),
             FusedOp::Heads(_) => "heads".into(),

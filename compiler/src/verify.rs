@@ -4,7 +4,9 @@
 //! A graph that fails is a mistake of ours, so checks are assertions; each names the operation that failed. Later stages take
 //! only what passed them.
 
+use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::Destination;
+use unicorn_kernels::route::routes_width;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
 use crate::graph::ValueId;
@@ -102,9 +104,11 @@ impl FusedGraph {
         match &node.op {
             FusedOp::Embed { table, out, .. } => self.check_width("table", self.matrices[table.0].cols(), *out),
             FusedOp::Norm(step) => {
+                // Norms are of the stream, or of a whole query or key.
+                let width = if step.residual.is_some() { config.hidden_size } else { self.width(step.input) };
                 let all = [Some(step.input), step.residual, step.sum, Some(step.out)];
                 for value in all.into_iter().flatten() {
-                    self.check_width("norm", config.hidden_size, value)?;
+                    self.check_width("norm", width, value)?;
                 }
                 ensure(step.residual.is_some() == step.sum.is_some(), || "a sum comes with a residual".into())
             }
@@ -117,11 +121,36 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
+            FusedOp::Route { input, chosen, out, .. } => {
+                let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
+                self.check_width("experts", experts, *input)?;
+                self.check_width("routes", routes_width(*chosen), *out)
+            }
+            FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out } => {
+                let (matrix, out_value) = (&self.matrices[matrix.0], &self.values[out.0]);
+                let halves = if act_mul.is_some() { 2 } else { 1 };
+                self.check_width("columns", matrix.cols(), *input)?;
+                self.check_width("rows of one expert", matrix.rows() / halves, *out)?;
+                self.check_width("routes", routes_width(out_value.rows_per_token), *routes)?;
+                let experts = config.experts.as_ref().map(|experts| experts.count);
+                ensure(matrix.experts == experts, || "the stack has a matrix of every expert".into())?;
+                ensure(matrix.interleaved == act_mul.is_some(), || {
+                    "tiles of gate and up alternate where their product is taken, and nowhere else".into()
+                })
+            }
+            FusedOp::ExpertSum { input, routes, out } => {
+                self.check_width("input", self.width(*input), *out)?;
+                self.check_width("routes", routes_width(self.values[input.0].rows_per_token), *routes)
+            }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
             FusedOp::Attention { query, scale, out } => {
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;
                 self.check_width("heads", config.n_heads * config.head_dim, *out)?;
                 self.check_scale(*query, *scale, edges, config)
+            }
+            FusedOp::Elementwise { op: ElementwiseOp::Gate { .. }, input, second, out, .. } => {
+                self.check_width("input", self.width(*input), *out)?;
+                self.check_width("gate", 1, second.expect("a gate is a second input"))
             }
             FusedOp::Elementwise { input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
@@ -182,7 +211,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Matrix {
-    /// Of all parts.
+    /// Of all parts, and of one expert.
     pub fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
     }

@@ -7,6 +7,7 @@ use unicorn_kernels::heads::{ROPE_FINE, rope_coarse};
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
+use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
 use crate::import::{ModelConfig, RopeConfig};
@@ -36,7 +37,7 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Embeddings and the output head are one step finer than the rest, INT8 under INT4 and f16 under
+/// Formats of matrices. Routers of experts are f16. Embeddings and the output head are one step finer than the rest, INT8 under INT4 and f16 under
 /// INT8: a table row is one token's only description, and the head's errors reach the logits with nothing after them to
 /// even them out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ impl FormatPolicy {
     /// The format of one matrix.
     pub fn format(&self, matrix: &Matrix) -> WeightFormat {
         match self.weights {
+            // Small, and a wrong choice is not evened out by anything.
+            _ if matrix.is_router => WeightFormat::F16,
             WeightsOption::Int4 if matrix.is_table || matrix.is_head => WeightFormat::Int8,
             WeightsOption::Int4 => WeightFormat::Int4 { group: self.group },
             WeightsOption::Int8 if matrix.is_table || matrix.is_head => WeightFormat::F16,
@@ -77,7 +80,7 @@ pub struct PackedWeight {
     pub reason: String,
 }
 
-/// Which weights are given fast memory first. A decode step reads every byte of the first three once, so what tells them
+/// Which weights are given fast memory first. A decode step reads every byte of the first three once, and of experts a part, so what tells them
 /// apart is the rest of a conversation: steps of many rows read the head for none of them or for one, and rows of a table
 /// are a few bytes of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +89,8 @@ pub enum Precedence {
     Attention,
     FeedForward,
     Head,
+    /// Of which a token reads a few of many.
+    Experts,
     /// An embedding that is no head, too.
     Rows,
 }
@@ -183,7 +188,7 @@ impl PackedWeights {
                     source: PackedSource::Matrix { id: MatrixId(index), first_row, layout },
                     layer: matrix.layer,
                     len_bytes: layout.bytes() as u64,
-                    bytes_read_per_token: bytes_read(matrix, &layout, cut),
+                    bytes_read_per_token: bytes_read(matrix, &layout, cut, config),
                     precedence: precedence(matrix),
                     reason: reason(matrix).into(),
                 })
@@ -192,6 +197,20 @@ impl PackedWeights {
             weights.matrices.push(ids);
         }
         weights
+    }
+
+    /// Checks that every expert fits in one binding, of which no kernel sees a part.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn check(&self) -> Result<()> {
+        let is_too_large =
+            |weight: &&PackedWeight| weight.precedence == Precedence::Experts && weight.len_bytes > MAX_BINDING_BYTES;
+        let Some(weight) = self.list.iter().find(is_too_large) else { return Ok(()) };
+        Err(CompileError::Unsupported {
+            what: format!("{}, experts of {} MiB each", weight.name, weight.len_bytes >> 20),
+            detail: format!("expected at most {} MiB; --weights int4 makes them smaller", MAX_BINDING_BYTES >> 20),
+        })
     }
 
     fn push(&mut self, weight: PackedWeight) -> PackedId {
@@ -226,9 +245,39 @@ impl PackedWeights {
     }
 }
 
+/// What a packed row holds.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceRow<'a> {
+    pub part: &'a MatrixRef,
+    /// 0 where the matrix is no stack.
+    pub expert: usize,
+    pub row: usize,
+}
+
 impl Matrix {
-    /// Part and row of the part that packed row `row` holds.
-    pub fn source_row(&self, row: usize) -> (&MatrixRef, usize) {
+    /// Packed rows of one expert: whole tiles.
+    pub fn expert_rows(&self) -> usize {
+        self.rows().next_multiple_of(TILE_ROWS)
+    }
+
+    /// Packed rows of the whole.
+    pub fn packed_rows(&self) -> usize {
+        self.experts.map_or(self.rows(), |experts| experts * self.expert_rows())
+    }
+
+    /// What packed row `row` holds; `None`: it is padding behind an expert's rows.
+    pub fn source_row(&self, row: usize) -> Option<SourceRow<'_>> {
+        let (expert, row) = match self.experts {
+            Some(_) => (row / self.expert_rows(), row % self.expert_rows()),
+            None => (0, row),
+        };
+        (row < self.rows()).then(|| {
+            let (part, row) = self.source_row_of_one(row);
+            SourceRow { part, expert, row }
+        })
+    }
+
+    fn source_row_of_one(&self, row: usize) -> (&MatrixRef, usize) {
         if self.interleaved {
             let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
             return (&self.parts[tile % 2], tile / 2 * TILE_ROWS + row_in_tile);
@@ -261,14 +310,24 @@ pub fn rope_table_entries(rope: &RopeConfig, max_positions: usize) -> usize {
     variants * (rope_coarse(max_positions) + ROPE_FINE) * rope.inv_freq.len()
 }
 
-/// (first row, rows) of each part that fits one binding; whole pairs of tiles, so that gate and up stay together.
+/// (first row, rows) of each part that fits one binding; whole pairs of tiles, so that gate and up stay together, or whole experts.
 fn cut_rows(matrix: &Matrix, format: WeightFormat) -> Vec<(usize, usize)> {
-    let layout = WeightLayout { format, rows: matrix.rows(), cols: matrix.cols() };
-    let step = (MAX_BINDING_BYTES as usize / layout.tile_bytes() / 2).max(1) * 2 * TILE_ROWS;
-    (0..matrix.rows()).step_by(step).map(|first| (first, step.min(matrix.rows() - first))).collect()
+    let layout = WeightLayout { format, rows: matrix.packed_rows(), cols: matrix.cols() };
+    let step = match matrix.experts {
+        Some(_) => {
+            let expert_bytes = matrix.expert_rows() / TILE_ROWS * layout.tile_bytes();
+            (MAX_BINDING_BYTES as usize / expert_bytes).max(1) * matrix.expert_rows()
+        }
+        None => (MAX_BINDING_BYTES as usize / layout.tile_bytes() / 2).max(1) * 2 * TILE_ROWS,
+    };
+    (0..layout.rows).step_by(step).map(|first| (first, step.min(layout.rows - first))).collect()
 }
 
-fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize) -> u64 {
+fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &ModelConfig) -> u64 {
+    if let (Some(_), Some(experts)) = (matrix.experts, &config.experts) {
+        // Each part has its share of the experts that a token is given to.
+        return layout.bytes() as u64 * experts.chosen as u64 / experts.count as u64;
+    }
     match (matrix.is_head || !matrix.is_table, cut) {
         (true, _) => layout.bytes() as u64,
         // One row of the whole table, counted with its first part.
@@ -279,6 +338,7 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize) -> u64 {
 
 fn precedence(matrix: &Matrix) -> Precedence {
     match (matrix.is_table, matrix.is_head) {
+        _ if matrix.experts.is_some() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,
         _ if matrix.parts.iter().all(|part| part.tensor.contains(".self_attn.")) => Precedence::Attention,
@@ -289,6 +349,7 @@ fn precedence(matrix: &Matrix) -> Precedence {
 fn reason(matrix: &Matrix) -> &'static str {
     match (matrix.is_table, matrix.is_head) {
         (true, false) => "one row read per token: slow memory costs little",
+        _ if matrix.experts.is_some() => "the experts that a token is given to are read",
         (true, true) => "output head: read whole for each token (and one row as embedding)",
         _ => "read whole for each token",
     }

@@ -33,6 +33,7 @@ pub mod combine;
 pub mod decode_attention;
 pub mod elementwise;
 pub mod embed;
+pub mod expert_sum;
 pub mod flash;
 pub mod fragments;
 pub mod gemm;
@@ -42,6 +43,7 @@ pub mod norm;
 pub mod npu;
 pub mod quantize;
 pub mod register_gemm;
+pub mod route;
 pub mod sample;
 // All of them.
 pub mod spec;

@@ -26,6 +26,10 @@ pub enum Role {
     QuantizedInput,
     /// The other operand.
     Second,
+    /// Which experts each row is given to, see `route`: of those who read it.
+    Routes,
+    /// The same: of the kernel that writes it.
+    MadeRoutes,
     /// The residual stream before the sum.
     Residual,
     /// The activation that is written.
@@ -117,6 +121,7 @@ impl Role {
                 | Role::ClearedFixedSums
                 | Role::CompletionCounters
                 | Role::SyncCounters
+                | Role::MadeRoutes
                 | Role::Sum
                 | Role::Keys
                 | Role::Values
@@ -130,6 +135,14 @@ impl Role {
 /// A list of bindings from roles, of which some are for writing.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     roles.into_iter().map(|role| BindingSpec { role, writes: role.is_written() }).collect()
+}
+
+/// The number of rows, in WGSL, of an activation that has so many for each row of the step.
+pub(crate) fn rows_of_step(rows_per_token: usize) -> String {
+    match rows_per_token {
+        1 => "step.header.n_rows".into(),
+        many => format!("step.header.n_rows * {many}u"),
+    }
 }
 
 /// `var` declarations of `bindings` in WGSL: each role has one name and one element type everywhere.
@@ -155,6 +168,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
             Role::InputQuads => ("input", "array<vec4<f32>>"),
             Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
+            Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),

@@ -65,6 +65,10 @@ kernels! {
     Combine(crate::combine::CombineSpec) "combine"
     /// One operation on each element.
     Elementwise(crate::elementwise::ElementwiseSpec) "elementwise"
+    /// Which experts a row is given to.
+    Route(crate::route::RouteSpec) "route"
+    /// The results of a row's experts as one.
+    ExpertSum(crate::expert_sum::ExpertSumSpec) "expert sum"
     /// The next token of each sequence.
     Sample(crate::sample::SampleSpec) "sample"
     /// BLAKE3 of weights in device memory.

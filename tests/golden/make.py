@@ -11,7 +11,8 @@ Each folder gets config.json (exactly the dictionary below), model.safetensors, 
 and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The logits come from reading the written
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
-Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0, safetensors 0.8.0.
+Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
+experts), safetensors 0.8.0.
 """
 
 import json
@@ -206,6 +207,67 @@ CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
         ),
     ),
+    # Three of seven experts, their weights divided by their sum. Stacked as transformers 5 does.
+    "qwen3-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        stacked=True,
+        config=family(
+            "Qwen3MoeForCausalLM", "qwen3_moe", 72, 96, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False, sliding_window=None,
+            use_sliding_window=False, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=40,
+            norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
+        ),
+    ),
+    # A layer without experts between two with; tensors of each expert.
+    "qwen3-moe-dense-layer": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "Qwen3MoeForCausalLM", "qwen3_moe", 64, 96, 3, 2, 1,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=True, attention_bias=False, sliding_window=None,
+            use_sliding_window=False, num_experts=4, num_experts_per_tok=1, moe_intermediate_size=32,
+            norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[1], rope_theta=10000.0,
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Two of six, and one expert more for every token behind a gate; weights are shares of all; tensors of each expert.
+    "qwen2-moe-shared": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "Qwen2MoeForCausalLM", "qwen2_moe", 64, 96, 2, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, use_sliding_window=False, num_experts=6,
+            num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[], rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
+    # block_sparse_moe, w1 to w3; the size of an expert is no whole number of tiles of 8 rows.
+    "mixtral": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "MixtralForCausalLM", "mixtral", 64, 44, 2, 4, 2,
+            hidden_act="silu", tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2,
+            sliding_window=None, rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
+    # A norm over all heads of a query or key together.
+    "olmoe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "OlmoeForCausalLM", "olmoe", 64, 48, 2, 4, 2,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, clip_qkv=None, num_experts=8,
+            num_experts_per_tok=3, norm_topk_prob=False, rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -219,20 +281,40 @@ CASES = {
 }
 
 
-def make_case(name, config, tokens, greedy, dtype=torch.bfloat16):
+def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, stacked=False):
     folder = MODELS / "tiny" / name
     folder.mkdir(parents=True, exist_ok=True)
     seed = sum(name.encode())
     write_json(folder / "config.json", config)
     write_tokenizer(folder, config["vocab_size"])
-    write_weights(folder, seed, dtype)
+    write_weights(folder, seed, dtype, stacked)
     generator = torch.Generator().manual_seed(seed + 1)
     ids = torch.randint(FIRST_ORDINARY_TOKEN, config["vocab_size"], (tokens,), generator=generator)
     ids[0] = COMMON["bos_token_id"]
+    if margin is not None:
+        keep_apart(folder, ids, margin, generator)
     write_golden(folder, ids, greedy)
 
 
-def write_weights(folder, seed, dtype):
+def keep_apart(folder, ids, margin, generator):
+    """Draws each token again until no layer's router is in doubt about the last expert that it chooses.
+
+    Quantisation moves logits by some hundredths; where two experts are as near as that, another is as right, and the logits are
+    of another model.
+    """
+    model = load_float32(folder)
+    for position in range(1, len(ids)):
+        while True:
+            with torch.no_grad():
+                routers = model(ids[None, : position + 1], output_router_logits=True).router_logits
+            last = torch.stack([logits[-1] for logits in routers if logits is not None]).sort(descending=True).values
+            chosen = model.config.num_experts_per_tok
+            if (last[:, chosen - 1] - last[:, chosen]).min() >= margin:
+                break
+            ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, model.config.vocab_size, (1,), generator=generator)
+
+
+def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
     norms_add_one = model.config.model_type.startswith("gemma")
@@ -253,13 +335,18 @@ def write_weights(folder, seed, dtype):
             else:
                 parameter.copy_(noise * max(0.1, 1.2 * parameter.shape[-1] ** -0.5))
     with tempfile.TemporaryDirectory() as temporary:
-        model.to(dtype).save_pretrained(temporary)
+        # As transformers 4 did, a tensor for each expert; or as the modules of transformers 5 hold them.
+        model.to(dtype).save_pretrained(temporary, save_original_format=not stacked)
         shutil.copyfile(Path(temporary) / "model.safetensors", folder / "model.safetensors")
+
+
+def load_float32(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def write_golden(folder, ids, greedy_tokens):
     """Logits of `ids` (T), then a greedy continuation that reads the whole sequence anew for every token."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = load_float32(folder)
     with torch.no_grad():
         logits = model(ids[None], use_cache=False).logits[0]
         sequence = ids

@@ -259,7 +259,13 @@ impl Launch {
         let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
         let poison_half =
             put(&vec![POISON / 2.0; stride].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
-        let poison = ElementwiseSpec { op: ElementwiseOp::Add, width: stride, input_stride: 0, output_stride: stride };
+        let poison = ElementwiseSpec {
+            op: ElementwiseOp::Add,
+            width: stride,
+            input_stride: 0,
+            output_stride: stride,
+            rows_per_token: 1,
+        };
         add(
             &KernelSpec::Elementwise(poison),
             &[],

@@ -6,8 +6,8 @@
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
-//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3
-//! and smollm3.
+//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3,
+//! smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
@@ -21,8 +21,8 @@ use std::path::Path;
 pub use compare::{mean_kl_divergence, relative_error};
 pub use golden::{Golden, read_golden, read_logits};
 
-use config::{Activation, Config};
-use weights::Weights;
+use config::{Activation, Config, Experts};
+use weights::{Tensor, Weights};
 
 /// A model in f32: its configuration and all tensors of its text part.
 pub struct Reference {
@@ -173,17 +173,70 @@ impl Reference {
 
     /// (tokens, hidden) to (tokens, hidden)
     fn feed_forward(&self, layer: usize, input: &[f32]) -> Vec<f32> {
+        match &self.config.experts {
+            Some(experts) if self.config.has_experts[layer] => self.mixture(layer, experts, input),
+            _ => self.dense_feed_forward(layer, input),
+        }
+    }
+
+    /// Each token's experts, weighed by their probabilities, and Qwen 2's shared one by a gate of its own.
+    fn mixture(&self, layer: usize, experts: &Experts, input: &[f32]) -> Vec<f32> {
+        let block = format!("layers.{layer}.mlp");
+        let router = self.multiply(&self.weights.either(&format!("{block}.gate.weight")), input);
+        let hidden = input.len() * experts.count / router.len();
+        let mut output = Vec::with_capacity(input.len());
+        for (token, logits) in input.chunks_exact(hidden).zip(router.chunks_exact(experts.count)) {
+            let mut probabilities = logits.to_vec();
+            softmax(&mut probabilities);
+            let mut likeliest: Vec<usize> = (0..experts.count).collect();
+            likeliest.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+            likeliest.truncate(experts.chosen);
+            let total: f32 = likeliest.iter().map(|&expert| probabilities[expert]).sum();
+            let divisor = if experts.normalized { total } else { 1.0 };
+            let mut sum = vec![0.0; hidden];
+            for expert in likeliest {
+                let [gate, up, down] = self.weights.expert(&block, expert);
+                let product: Vec<f32> = times(&gate, token)
+                    .into_iter()
+                    .zip(times(&up, token))
+                    .map(|(gate, up)| activate(self.config.activation, gate) * up)
+                    .collect();
+                for (sum, value) in sum.iter_mut().zip(times(&down, &product)) {
+                    *sum += probabilities[expert] / divisor * value;
+                }
+            }
+            output.extend(sum);
+        }
+        if self.weights.find(&format!("{block}.shared_expert_gate.weight")).is_some() {
+            let gates = self.multiply(&format!("{block}.shared_expert_gate.weight"), input);
+            let shared = self.gated_feed_forward(&format!("{block}.shared_expert"), input);
+            for (index, (sum, value)) in output.iter_mut().zip(shared).enumerate() {
+                *sum += value / (1.0 + (-gates[index / hidden]).exp());
+            }
+        }
+        output
+    }
+
+    fn dense_feed_forward(&self, layer: usize, input: &[f32]) -> Vec<f32> {
+        if !self.config.projections_are_fused {
+            return self.gated_feed_forward(&format!("layers.{layer}.mlp"), input);
+        }
         let name = |matrix: &str| format!("layers.{layer}.mlp.{matrix}.weight");
-        let (mut gate, up) = if self.config.projections_are_fused {
-            let intermediate = self.config.intermediate;
-            split_rows(&self.multiply(&name("gate_up_proj"), input), intermediate, intermediate)
-        } else {
-            (self.multiply(&name("gate_proj"), input), self.multiply(&name("up_proj"), input))
-        };
+        let intermediate = self.config.intermediate;
+        let (mut gate, up) = split_rows(&self.multiply(&name("gate_up_proj"), input), intermediate, intermediate);
         for (gate, up) in gate.iter_mut().zip(up) {
             *gate = activate(self.config.activation, *gate) * up;
         }
         self.multiply(&name("down_proj"), &gate)
+    }
+
+    fn gated_feed_forward(&self, block: &str, input: &[f32]) -> Vec<f32> {
+        let product = |name: &str, input: &[f32]| self.multiply(&format!("{block}.{name}.weight"), input);
+        let (mut gate, up) = (product("gate_proj", input), product("up_proj", input));
+        for (gate, up) in gate.iter_mut().zip(up) {
+            *gate = activate(self.config.activation, *gate) * up;
+        }
+        product("down_proj", &gate)
     }
 
     /// Rows of `input` (rows, in) times the matrix `name` (out, in), plus its bias where there is one: (rows, out).
@@ -206,6 +259,11 @@ impl Reference {
         let has_own = self.weights.find("lm_head.weight").is_some();
         if has_own && !self.config.embeddings_are_tied { "lm_head.weight" } else { "embed_tokens.weight" }
     }
+}
+
+/// One row times a matrix (out, in).
+fn times(matrix: &Tensor, row: &[f32]) -> Vec<f32> {
+    matrix.values.chunks_exact(row.len()).map(|weights| dot(weights, row)).collect()
 }
 
 fn dot(left: &[f32], right: &[f32]) -> f32 {

@@ -52,6 +52,10 @@ pub enum Family {
     Gemma3,
     Phi3,
     SmolLm3,
+    Mixtral,
+    Qwen2Moe,
+    Qwen3Moe,
+    Olmoe,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -149,6 +153,13 @@ impl TinyModel {
         if let Some(interval) = facts.unrotated_interval {
             config["no_rope_layers"] = (0..self.layers).map(|layer| u8::from((layer + 1) % interval != 0)).collect();
         }
+        if let Some(experts) = &facts.experts {
+            config[experts.count_field] = json!(experts.count);
+            config["num_experts_per_tok"] = json!(experts.chosen);
+            config["moe_intermediate_size"] = json!(self.intermediate);
+            config["norm_topk_prob"] = json!(experts.normalized);
+            config["shared_expert_intermediate_size"] = json!(self.shared_intermediate());
+        }
         match self.family {
             Family::Gemma2 => {
                 config["attn_logit_softcapping"] = json!(50.0);
@@ -184,9 +195,10 @@ impl TinyModel {
                 add("pre_feedforward_layernorm.weight", vec![hidden]);
                 add("post_feedforward_layernorm.weight", vec![hidden]);
             }
-            if facts.normed_heads {
-                add("self_attn.q_norm.weight", vec![self.head_dim]);
-                add("self_attn.k_norm.weight", vec![self.head_dim]);
+            if facts.normed_heads || facts.normed_projections {
+                let width = |of_projection| if facts.normed_heads { self.head_dim } else { of_projection };
+                add("self_attn.q_norm.weight", vec![width(query)]);
+                add("self_attn.k_norm.weight", vec![width(key_value)]);
             }
             if facts.fused_projections {
                 add("self_attn.qkv_proj.weight", vec![query + 2 * key_value, hidden]);
@@ -198,11 +210,34 @@ impl TinyModel {
                         add(&format!("self_attn.{name}.bias"), vec![rows]);
                     }
                 }
-                add("mlp.gate_proj.weight", vec![intermediate, hidden]);
-                add("mlp.up_proj.weight", vec![intermediate, hidden]);
             }
             add("self_attn.o_proj.weight", vec![hidden, query]);
-            add("mlp.down_proj.weight", vec![hidden, intermediate]);
+            let Some(experts) = &facts.experts else {
+                if !facts.fused_projections {
+                    add("mlp.gate_proj.weight", vec![intermediate, hidden]);
+                    add("mlp.up_proj.weight", vec![intermediate, hidden]);
+                }
+                add("mlp.down_proj.weight", vec![hidden, intermediate]);
+                continue;
+            };
+            let names = experts.names;
+            add(&format!("{}.gate.weight", names.block), vec![experts.count, hidden]);
+            for expert in 0..experts.count {
+                for (name, rows, cols) in [
+                    (names.gate, intermediate, hidden),
+                    (names.up, intermediate, hidden),
+                    (names.down, hidden, intermediate),
+                ] {
+                    add(&format!("{}.experts.{expert}.{name}.weight", names.block), vec![rows, cols]);
+                }
+            }
+            if experts.shared {
+                let shared = self.shared_intermediate();
+                add("mlp.shared_expert.gate_proj.weight", vec![shared, hidden]);
+                add("mlp.shared_expert.up_proj.weight", vec![shared, hidden]);
+                add("mlp.shared_expert.down_proj.weight", vec![hidden, shared]);
+                add("mlp.shared_expert_gate.weight", vec![1, hidden]);
+            }
         }
         shapes.push(("model.norm.weight".to_owned(), vec![hidden]));
         if !self.tied {
@@ -223,6 +258,11 @@ impl TinyModel {
         };
         let values = (0..shape.iter().product()).map(|_| bf16::from_f32(centre + deviation * random.normal()));
         NamedTensor { name, values: values.collect(), shape }
+    }
+
+    /// Of the expert that every token is given to.
+    fn shared_intermediate(&self) -> usize {
+        self.intermediate + 8
     }
 
     fn layer_type(&self, layer: usize) -> &'static str {

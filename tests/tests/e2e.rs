@@ -198,7 +198,7 @@ fn tiny_models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(models().join("tiny")).expect("tests/models/tiny");
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     folders.sort();
-    assert!(folders.len() >= 18, "a golden model of each family, found {}", folders.len());
+    assert!(folders.len() >= 23, "a golden model of each family, found {}", folders.len());
     folders
 }
 
@@ -230,6 +230,16 @@ fn assert_greedy(folder: &Path, model: &Model, prompt: &[i32], expected: &[i32],
     let worst = ours[ours.len() - vocab..].iter().zip(row).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let margin = row[expected[differs] as usize] - row[found[differs] as usize];
     assert!(margin <= 2.0 * worst, "{}: token {differs} differs, margin {margin}, error {worst}", folder.display());
+}
+
+/// llama.cpp's names: experts are stacked there.
+#[test]
+fn experts_of_a_gguf_file_are_those_of_the_folder() {
+    for name in ["qwen3-moe", "qwen2-moe-shared", "mixtral", "olmoe"] {
+        let golden = read_golden(models().join("tiny").join(name));
+        let model = Built::of(&models().join("gguf").join(format!("{name}.gguf")), F16).load();
+        assert_close(&format!("{name}.gguf"), &logits(&model, &golden.tokens, 0), &golden.logits, F16_TOLERANCE);
+    }
 }
 
 #[test]
@@ -349,7 +359,8 @@ fn random_shapes_of_every_family_agree_with_the_reference() {
 
 #[test]
 fn any_chunking_gives_the_same_logits() {
-    for name in ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes"] {
+    for name in ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes", "qwen3-moe"]
+    {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
         for case in [F16, INT4, INTEGER] {
@@ -398,7 +409,9 @@ fn the_unfused_graph_gives_the_same_logits() {
 
 #[test]
 fn the_generic_target_gives_the_same_logits() {
-    for name in ["gemma2-softcap", "llama3-rope", "phi3-partial-rope", "llama-odd-sizes", "qwen25-heads-7-to-1"] {
+    for name in
+        ["gemma2-softcap", "llama3-rope", "phi3-partial-rope", "llama-odd-sizes", "qwen25-heads-7-to-1", "mixtral"]
+    {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
         let own = logits(&Built::of(&folder, INT4).load(), &tokens, 0);
@@ -481,6 +494,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         ("phi3-longrope-short", INT4),
         ("llama-tied", INT4),
         ("gemma2-softcap", split),
+        ("qwen3-moe", INT4),
     ];
     for (name, case) in cases {
         let folder = models().join("tiny").join(name);

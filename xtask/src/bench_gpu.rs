@@ -74,7 +74,7 @@ pub fn run_build(args: &BenchGpuArgs) -> Result<()> {
         copy(&shape, &bundle.join("shapes").join(shape.file_name().context("shape has no name")?))?;
     }
     copy(&tests.join("benches/perplexity.json"), &bundle.join("perplexity.json"))?;
-    for models in ["tiny", "gemma3-2m-draft", "eval"] {
+    for models in ["tiny", "gguf", "gemma3-2m-draft", "eval"] {
         run(Command::new("cp").arg("-R").arg(tests.join("models").join(models)).arg(bundle.join("models")))?;
     }
     libraries(&work.join("packages"), &bundle.join("lib"))?;

@@ -37,6 +37,42 @@ pub struct LayerConfig {
     pub window: Option<usize>,
     /// Index into [`ModelConfig::ropes`]; `None`: queries and keys are not rotated.
     pub rope: Option<usize>,
+    /// Its MLP is the mixture of [`ModelConfig::experts`].
+    pub has_experts: bool,
+}
+
+/// A mixture of experts in the place of an MLP: each row is given to a few of many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertsConfig {
+    pub count: usize,
+    /// Experts that a row is given to.
+    pub chosen: usize,
+    /// The weights of a row's experts are divided by their sum.
+    pub normalized: bool,
+    /// Of one expert.
+    pub intermediate_size: usize,
+    /// Of the expert that every row is given to besides.
+    pub shared_intermediate_size: Option<usize>,
+    /// How the source's folder names the tensors; an exported folder does so, too.
+    pub names: ExpertNames,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExpertNames {
+    /// `mlp.gate`, `mlp.experts.0.gate_proj`
+    Qwen,
+    /// `block_sparse_moe.gate`, `block_sparse_moe.experts.0.w1`
+    Mixtral,
+}
+
+/// Which RMS norm queries and keys go through, before RoPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QkNorm {
+    None,
+    /// Of each head (Qwen 3, Gemma 3).
+    Heads,
+    /// Of all heads together (OLMoE).
+    Projection,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,13 +103,14 @@ pub struct ModelConfig {
     pub final_softcap: Option<f32>,
     /// Norms after attention and after the MLP, before each residual sum (Gemma 2 and 3).
     pub post_norms: bool,
-    /// An RMS norm over each head of q and k, before RoPE (Qwen 3, Gemma 3).
-    pub qk_norm: bool,
+    pub qk_norm: QkNorm,
     pub qkv_bias: bool,
     pub o_bias: bool,
     pub mlp_bias: bool,
     /// The source's folder holds q, k and v as one matrix, and gate and up as one; an exported folder does so, too.
     pub fused_projections: bool,
+    /// Of the layers that have them.
+    pub experts: Option<ExpertsConfig>,
 }
 
 /// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
@@ -86,6 +123,7 @@ pub(super) mod limits {
     pub const VOCAB_SIZE: usize = 1 << 24;
     pub const LAYERS: usize = 10_000;
     pub const POSITIONS: usize = 1 << 30;
+    pub const EXPERTS: usize = 1 << 12;
 }
 
 impl ModelConfig {
@@ -111,7 +149,11 @@ impl ModelConfig {
         for rope in &self.ropes {
             rope.check(self.head_dim)?;
         }
-        Ok(())
+        match &self.experts {
+            Some(experts) => experts.check(),
+            None if self.layers.iter().any(|layer| layer.has_experts) => Err("a layer has experts of no size".into()),
+            None => Ok(()),
+        }
     }
 
     /// As an artifact keeps it.
@@ -163,25 +205,35 @@ impl ModelConfig {
         if !self.tied_embeddings {
             shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
         }
-        let projections = [
+        let attention = [
             ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
             ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
             ("self_attn.v_proj", kv_rows, hidden, self.qkv_bias),
             ("self_attn.o_proj", hidden, q_rows, self.o_bias),
+        ];
+        let mlp = [
             ("mlp.gate_proj", intermediate, hidden, self.mlp_bias),
             ("mlp.up_proj", intermediate, hidden, self.mlp_bias),
             ("mlp.down_proj", hidden, intermediate, self.mlp_bias),
         ];
+        // Of a norm of q or k: its width is a head's, or the projection's.
+        let qk_width = |rows| if self.qk_norm == QkNorm::Projection { rows } else { self.head_dim };
+        let has_qk_norm = self.qk_norm != QkNorm::None;
         let norms = [
             ("input_layernorm", hidden, true),
             ("post_attention_layernorm", hidden, true),
             ("pre_feedforward_layernorm", hidden, self.post_norms),
             ("post_feedforward_layernorm", hidden, self.post_norms),
-            ("self_attn.q_norm", self.head_dim, self.qk_norm),
-            ("self_attn.k_norm", self.head_dim, self.qk_norm),
+            ("self_attn.q_norm", qk_width(q_rows), has_qk_norm),
+            ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm),
         ];
-        for layer in 0..self.layers.len() {
-            for (name, rows, cols, has_bias) in projections {
+        for (layer, config) in self.layers.iter().enumerate() {
+            let experts = self.experts.as_ref().filter(|_| config.has_experts);
+            if let Some(experts) = experts {
+                experts.add_shapes(layer, hidden, &mut shapes);
+            }
+            let mlp = mlp.iter().filter(|_| experts.is_none());
+            for &(name, rows, cols, has_bias) in attention.iter().chain(mlp) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);
                 if has_bias {
                     shapes.insert(format!("layers.{layer}.{name}.bias"), vec![rows]);
@@ -192,6 +244,41 @@ impl ModelConfig {
             }
         }
         shapes
+    }
+}
+
+impl ExpertsConfig {
+    fn check(&self) -> Result<(), String> {
+        for (name, value, most) in [
+            ("number of experts", self.count, limits::EXPERTS),
+            ("number of experts of a token", self.chosen, self.count),
+            ("intermediate size of an expert", self.intermediate_size, limits::INTERMEDIATE_SIZE),
+            (
+                "intermediate size of the shared expert",
+                self.shared_intermediate_size.unwrap_or(1),
+                limits::INTERMEDIATE_SIZE,
+            ),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(format!("{name} is {value}, expected 1 to {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of layer `layer` of [`ModelConfig::tensor_shapes`].
+    fn add_shapes(&self, layer: usize, hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+        let mut block = |name: &str, inner: usize| {
+            for (part, rows, cols) in [("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)] {
+                shapes.insert(format!("layers.{layer}.mlp.{name}.{part}_proj.weight"), vec![rows, cols]);
+            }
+        };
+        (0..self.count).for_each(|expert| block(&format!("experts.{expert}"), self.intermediate_size));
+        if let Some(inner) = self.shared_intermediate_size {
+            block("shared_expert", inner);
+            shapes.insert(format!("layers.{layer}.mlp.shared_expert_gate.weight"), vec![1, hidden]);
+        }
+        shapes.insert(format!("layers.{layer}.mlp.gate.weight"), vec![self.count, hidden]);
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::config::{Activation, LayerConfig, ModelConfig, RopeConfig, limits};
-use super::families::{Bias, FamilyDefaults, Windows, family_of};
+use super::config::{Activation, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
+use super::families::{Bias, FamilyDefaults, Normalized, Windows, family_of};
 use super::json::Fields;
 use super::rope_json::{FULL_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope};
 use crate::error::{CompileError, Result};
@@ -36,6 +36,8 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
+    let intermediate_size = size("intermediate_size", limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
+    let experts = experts(&text, defaults, intermediate_size)?;
     let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dim, max_positions)?;
 
     let gemma = defaults.gemma.as_ref();
@@ -63,7 +65,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let model = ModelConfig {
         architecture: defaults.architecture.to_owned(),
         hidden_size,
-        intermediate_size: size("intermediate_size", limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?,
+        intermediate_size,
         n_heads,
         n_kv_heads,
         head_dim,
@@ -85,6 +87,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         o_bias,
         mlp_bias,
         fused_projections: defaults.fused_projections,
+        experts,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
@@ -121,6 +124,9 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
             "weights are read as bf16, f16 or f32; take the model they were quantised from",
         );
     }
+    if fields.number("clip_qkv")?.is_some() {
+        return unsupported("clip_qkv", "queries, keys and values are not clipped");
+    }
     if fields.value("use_bidirectional_attention").is_some_and(|value| *value != Value::Bool(false)) {
         return unsupported("use_bidirectional_attention", "text is generated with causal attention");
     }
@@ -156,6 +162,40 @@ fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
     }
 }
 
+/// The experts of the layers that have them.
+fn experts(text: &Fields, defaults: &FamilyDefaults, intermediate_size: usize) -> Result<Option<ExpertsConfig>> {
+    let Some(defaults) = &defaults.experts else { return Ok(None) };
+    let size = |name: &str, default: usize| Ok(text.size(name, limits::INTERMEDIATE_SIZE)?.unwrap_or(default));
+    Ok(Some(ExpertsConfig {
+        count: text.size(defaults.count_field, limits::EXPERTS)?.unwrap_or(defaults.count),
+        chosen: text.size("num_experts_per_tok", limits::EXPERTS)?.unwrap_or(defaults.chosen),
+        normalized: match defaults.normalized {
+            Normalized::Always => true,
+            Normalized::WhenAsked => text.flag("norm_topk_prob")?.unwrap_or(false),
+        },
+        intermediate_size: match defaults.intermediate_size {
+            Some(default) => size("moe_intermediate_size", default)?,
+            None => intermediate_size,
+        },
+        shared_intermediate_size: match defaults.shared_intermediate_size {
+            Some(default) => Some(size("shared_expert_intermediate_size", default)?),
+            None => None,
+        },
+        names: defaults.names,
+    }))
+}
+
+/// Whether each layer has experts: with `some_layers`, each `decoder_sparse_step`-th but those of `mlp_only_layers`.
+fn layers_with_experts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<bool>> {
+    let Some(experts) = &defaults.experts else { return Ok(vec![false; n_layers]) };
+    if !experts.some_layers {
+        return Ok(vec![true; n_layers]);
+    }
+    let step = text.size("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
+    let without = text.numbers("mlp_only_layers")?.unwrap_or_default();
+    Ok((0..n_layers).map(|layer| (layer + 1).is_multiple_of(step) && !without.contains(&(layer as f64))).collect())
+}
+
 /// The layers, the rotary embeddings that they share, and the longest context, in tokens, that those were made for.
 struct Layers {
     layers: Vec<LayerConfig>,
@@ -174,7 +214,7 @@ fn read_layers(
     let mut found = Layers { layers: Vec::with_capacity(n_layers), ropes: Vec::new(), max_positions };
     // Few kinds of layers, each read once.
     let mut rope_of_type: BTreeMap<&str, usize> = BTreeMap::new();
-    for LayerFacts { layer_type, window, is_rotated } in layer_facts(text, defaults, n_layers)? {
+    for LayerFacts { layer_type, window, is_rotated, has_experts } in layer_facts(text, defaults, n_layers)? {
         if is_rotated && !rope_of_type.contains_key(layer_type) {
             let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
             found.max_positions = found.max_positions.max(max_positions);
@@ -183,7 +223,7 @@ fn read_layers(
             found.ropes.extend(known.is_none().then_some(rope));
         }
         let rope = is_rotated.then(|| rope_of_type[layer_type]);
-        found.layers.push(LayerConfig { window, rope });
+        found.layers.push(LayerConfig { window, rope, has_experts });
     }
     Ok(found)
 }
@@ -196,6 +236,8 @@ struct LayerFacts {
     window: Option<usize>,
     /// Whether queries and keys are rotated.
     is_rotated: bool,
+    /// Whether experts are in the place of the MLP.
+    has_experts: bool,
 }
 
 fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerFacts>> {
@@ -207,6 +249,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     };
     let types = written_types.as_deref();
     let rotated = rotated_layers(text, defaults, n_layers)?;
+    let has_experts = layers_with_experts(text, defaults, n_layers)?;
     // What sliding layers see; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
     type Slides = Box<dyn Fn(usize) -> bool>;
     let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {
@@ -238,6 +281,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
             layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },
             window: window.filter(|_| is_sliding),
             is_rotated: rotated[layer],
+            has_experts: has_experts[layer],
         }
     };
     Ok((0..n_layers).map(facts).collect())
@@ -312,6 +356,22 @@ mod tests {
             "architectures": [architecture], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 512,
         })
+    }
+
+    #[test]
+    fn layers_with_experts_are_those_of_the_step_but_for_the_listed() {
+        let sizes = json!({ "num_hidden_layers": 6, "num_experts": 8, "moe_intermediate_size": 24 });
+        let with_experts = |changes: Value| -> Vec<bool> {
+            let config = ok(with(with(small("Qwen3MoeForCausalLM"), sizes.clone()), changes));
+            config.layers.iter().map(|layer| layer.has_experts).collect()
+        };
+        assert_eq!(with_experts(json!({})), [true; 6]);
+        let some = json!({ "decoder_sparse_step": 2, "mlp_only_layers": [3] });
+        assert_eq!(with_experts(some), [false, true, false, false, false, true]);
+        let more = with(small("Qwen3MoeForCausalLM"), json!({ "num_experts": 4, "num_experts_per_tok": 5 }));
+        assert!(refusal(more).contains("number of experts of a token is 5, expected 1 to 4"));
+        let clipped = refusal(with(small("OlmoeForCausalLM"), json!({ "clip_qkv": 8.0 })));
+        assert!(clipped.contains("clip_qkv"), "{clipped}");
     }
 
     /// The second frequency of a rotary embedding shows its base: `base^(-2/dim)`.

@@ -1,6 +1,6 @@
 //! What transformers assumes of a family where config.json is silent: one [`FamilyDefaults`] per architecture.
 
-use super::config::Activation;
+use super::config::{Activation, ExpertNames, QkNorm};
 use super::json::Fields;
 use crate::error::{CompileError, Result};
 
@@ -32,11 +32,13 @@ pub(super) struct FamilyDefaults {
     pub activation: Activation,
     /// Every layer of this interval has no rotary embedding (where `no_rope_layers` is silent); `None`: all layers have one.
     pub unrotated_interval: Option<usize>,
-    pub qk_norm: bool,
+    pub qk_norm: QkNorm,
     pub bias: Bias,
     /// Stored as `qkv_proj` and `gate_up_proj`.
     pub fused_projections: bool,
     pub gemma: Option<GemmaDefaults>,
+    /// Some layers have experts in the place of the MLP.
+    pub experts: Option<ExpertDefaults>,
     /// The text model is config.json's `text_config`, and this family when it stands alone.
     pub text_model: Option<&'static FamilyDefaults>,
 }
@@ -59,6 +61,28 @@ pub(super) enum Windows {
         window: usize,
         pattern: usize,
     },
+}
+
+/// A mixture of experts, as the config class has it.
+pub(super) struct ExpertDefaults {
+    pub count_field: &'static str,
+    pub count: usize,
+    pub chosen: usize,
+    pub normalized: Normalized,
+    /// `moe_intermediate_size`; `None`: it is `intermediate_size`.
+    pub intermediate_size: Option<usize>,
+    /// `shared_expert_intermediate_size`.
+    pub shared_intermediate_size: Option<usize>,
+    /// `decoder_sparse_step` and `mlp_only_layers` say which layers have experts. Otherwise all have.
+    pub some_layers: bool,
+    pub names: ExpertNames,
+}
+
+/// Whether the weights of a row's experts are divided by their sum.
+pub(super) enum Normalized {
+    Always,
+    /// With `norm_topk_prob`.
+    WhenAsked,
 }
 
 pub(super) enum Bias {
@@ -92,8 +116,21 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 9] =
-    [LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT, GEMMA3_MULTIMODAL, PHI3, SMOLLM3];
+const FAMILIES: [FamilyDefaults; 13] = [
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    GEMMA2,
+    GEMMA3_TEXT,
+    GEMMA3_MULTIMODAL,
+    OLMOE,
+    PHI3,
+    SMOLLM3,
+];
 
 const LLAMA: FamilyDefaults = FamilyDefaults {
     architecture: "LlamaForCausalLM",
@@ -116,10 +153,11 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     activation_field: "hidden_act",
     activation: Activation::Silu,
     unrotated_interval: None,
-    qk_norm: false,
+    qk_norm: QkNorm::None,
     bias: Bias::AsConfigured,
     fused_projections: false,
     gemma: None,
+    experts: None,
     text_model: None,
 };
 
@@ -132,6 +170,25 @@ const MISTRAL: FamilyDefaults = FamilyDefaults {
     windows: Windows::EveryLayer(Some(4096)),
     bias: Bias::Never,
     ..LLAMA
+};
+
+const MIXTRAL: FamilyDefaults = FamilyDefaults {
+    architecture: "MixtralForCausalLM",
+    model_type: "mixtral",
+    rms_norm_eps: 1e-5,
+    windows: Windows::EveryLayer(None),
+    rope_theta: 1e6,
+    experts: Some(ExpertDefaults {
+        count_field: "num_local_experts",
+        count: 8,
+        chosen: 2,
+        normalized: Normalized::Always,
+        intermediate_size: None,
+        shared_intermediate_size: None,
+        some_layers: false,
+        names: ExpertNames::Mixtral,
+    }),
+    ..MISTRAL
 };
 
 const QWEN2: FamilyDefaults = FamilyDefaults {
@@ -150,9 +207,75 @@ const QWEN3: FamilyDefaults = FamilyDefaults {
     architecture: "Qwen3ForCausalLM",
     model_type: "qwen3",
     head_dim: Some(128),
-    qk_norm: true,
+    qk_norm: QkNorm::Heads,
     bias: Bias::AsConfigured,
     ..QWEN2
+};
+
+const QWEN2_MOE: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen2MoeForCausalLM",
+    model_type: "qwen2_moe",
+    hidden_size: 2048,
+    intermediate_size: 5632,
+    layers: 24,
+    heads: 16,
+    kv_heads: Some(16),
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 60,
+        chosen: 4,
+        normalized: Normalized::WhenAsked,
+        intermediate_size: Some(1408),
+        shared_intermediate_size: Some(5632),
+        some_layers: true,
+        names: ExpertNames::Qwen,
+    }),
+    ..QWEN2
+};
+
+const QWEN3_MOE: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3MoeForCausalLM",
+    model_type: "qwen3_moe",
+    hidden_size: 2048,
+    intermediate_size: 6144,
+    layers: 24,
+    kv_heads: Some(4),
+    head_dim: None,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 128,
+        chosen: 8,
+        normalized: Normalized::WhenAsked,
+        intermediate_size: Some(768),
+        shared_intermediate_size: None,
+        some_layers: true,
+        names: ExpertNames::Qwen,
+    }),
+    ..QWEN3
+};
+
+const OLMOE: FamilyDefaults = FamilyDefaults {
+    architecture: "OlmoeForCausalLM",
+    model_type: "olmoe",
+    vocab_size: 50304,
+    hidden_size: 2048,
+    intermediate_size: 2048,
+    layers: 16,
+    heads: 16,
+    max_positions: 4096,
+    rms_norm_eps: 1e-5,
+    qk_norm: QkNorm::Projection,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 64,
+        chosen: 8,
+        normalized: Normalized::WhenAsked,
+        intermediate_size: None,
+        shared_intermediate_size: None,
+        some_layers: false,
+        names: ExpertNames::Qwen,
+    }),
+    ..LLAMA
 };
 
 const GEMMA2: FamilyDefaults = FamilyDefaults {
@@ -186,7 +309,7 @@ const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
     rope_theta: 1_000_000.0,
     local_rope_theta: Some(10_000.0),
     windows: Windows::Alternating { window: 4096, pattern: 6 },
-    qk_norm: true,
+    qk_norm: QkNorm::Heads,
     gemma: Some(GemmaDefaults { query_pre_attn_scalar: 256.0, attention_softcap: None, final_softcap: None }),
     ..GEMMA2
 };

@@ -181,7 +181,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
         if canonical == "lm_head.weight" && config.tied_embeddings {
             continue;
         }
-        let parts = parts_of(&canonical);
+        let parts = parts_of(config, &canonical);
         if !parts.iter().all(|part| expected.contains_key(part)) {
             return Err(CompileError::Unsupported {
                 what: format!("tensor {source_name} of {file_name}"),
@@ -189,12 +189,17 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
             });
         }
         let source = SourceTensor { name: source_name, stored, file };
+        let stack = stacked_experts(config, &canonical);
         let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
         let mut first_row = 0;
         for part in parts {
             let shape = &expected[&part];
             let mut whole_shape = shape.clone();
             whole_shape[0] = whole_rows;
+            if let Some(experts) = stack {
+                whole_shape[0] /= experts;
+                whole_shape.insert(0, experts);
+            }
             let tensor = source.rows(&part, &whole_shape, first_row, shape[0])?;
             first_row += shape[0];
             if found.tensors.insert(part.clone(), tensor).is_some() {
@@ -234,7 +239,7 @@ impl SourceTensor<'_> {
             what: format!("element type {} of tensor {} in {file_name}", self.stored.dtype, self.name),
             detail: "weights are read as BF16, F16 or F32".to_owned(),
         })?;
-        let (rows, cols) = if let [_, cols] = shape[..] { (rows, cols) } else { (1, rows) };
+        let (rows, cols) = if let [_, .., cols] = shape[..] { (rows, cols) } else { (1, rows) };
         Ok(Tensor {
             source_name: self.name.to_owned(),
             source_shape: shape.clone(),
@@ -272,11 +277,40 @@ fn role_of(source_name: &str) -> Role {
         return Role::Buffer;
     }
     let canonical = TEXT.iter().find_map(|prefix| source_name.strip_prefix(prefix)).unwrap_or(source_name);
-    Role::Text(canonical.to_owned())
+    Role::Text(MIXTRAL.iter().fold(canonical.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)))
 }
 
-/// The tensors that a source tensor holds, one below the other: several for Phi-3's fused projections.
-fn parts_of(canonical: &str) -> Vec<String> {
+/// Names of Mixtral's tensors as transformers 4 has them, and ours.
+const MIXTRAL: [(&str, &str); 4] = [
+    ("block_sparse_moe.", "mlp."),
+    (".w1.weight", ".gate_proj.weight"),
+    (".w2.weight", ".down_proj.weight"),
+    (".w3.weight", ".up_proj.weight"),
+];
+
+/// A canonical name with our words for experts replaced by Mixtral's.
+pub(crate) fn mixtral_name(name: &str) -> String {
+    if name.contains(".mlp.") {
+        MIXTRAL.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(ours, theirs))
+    } else {
+        name.to_owned()
+    }
+}
+
+/// How many experts' matrices a source tensor holds as one, as transformers 5 stacks them.
+fn stacked_experts(config: &ModelConfig, canonical: &str) -> Option<usize> {
+    let is_stack = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|name| canonical.ends_with(name));
+    config.experts.as_ref().map(|experts| experts.count).filter(|_| is_stack)
+}
+
+/// The tensors that a source tensor holds, one below the other: several for Phi-3's fused projections, and for stacked experts.
+fn parts_of(config: &ModelConfig, canonical: &str) -> Vec<String> {
+    if let Some(experts) = stacked_experts(config, canonical) {
+        let (block, name) = canonical.rsplit_once('.').expect("a stack has a block");
+        let parts: &[&str] = if name == "down_proj" { &["down_proj"] } else { &["gate_proj", "up_proj"] };
+        let of_expert = |expert| parts.iter().map(move |part| format!("{block}.{expert}.{part}.weight"));
+        return (0..experts).flat_map(of_expert).collect();
+    }
     const FUSED: [(&str, &[&str]); 2] =
         [("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj.weight", &["gate_proj", "up_proj"])];
     for (fused, parts) in FUSED {

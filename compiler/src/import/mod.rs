@@ -23,8 +23,9 @@ mod gguf;
 pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
-pub use config::{Activation, LayerConfig, LongRope, ModelConfig, RopeConfig};
+pub use config::{Activation, ExpertNames, ExpertsConfig, LayerConfig, LongRope, ModelConfig, QkNorm, RopeConfig};
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
+pub(crate) use huggingface::mixtral_name;
 pub use open::{open, open_config, open_model};
 pub use tokenizer_trial::{TRIAL_THREAD, tried};

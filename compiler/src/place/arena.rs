@@ -82,7 +82,10 @@ pub fn plans(graph: &FusedGraph, program: &SelectedProgram, arena: &Arena) -> Ve
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
 fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: usize) -> Arena {
-    let row_len = |id: ValueId| rows * stride(graph.values[id.0].width);
+    let row_len = |id: ValueId| {
+        let value = &graph.values[id.0];
+        rows * value.rows_per_token * stride(value.width)
+    };
     let mut lives: Arena = BTreeMap::new();
     for (index, dispatch) in dispatches.iter().enumerate() {
         for operand in dispatch.operands.iter().filter(|operand| operand.is_activation()) {

@@ -100,7 +100,7 @@ impl Merger {
 fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
     let KernelSpec::MatMul(spec) = &dispatch.spec else { return None };
     let is_plain = spec.prologue.is_none() && spec.act_mul.is_none() && spec.softcap.is_none() && !spec.bias;
-    let is_of_the_row = spec.output_first == 0 && !spec.row_from_step;
+    let is_of_the_row = spec.output_first == 0 && !spec.row_from_step && spec.experts.is_none();
     let formats = (spec.input, spec.output) == (CODES, ActivationFormat::F32);
     (is_plain && is_of_the_row && formats && FusedTailSpec::takes(&spec.layout))
         .then_some(FusedTailSpec { layout: spec.layout })

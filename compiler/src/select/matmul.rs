@@ -17,7 +17,7 @@ use crate::weights::PackedId;
 
 impl Selector<'_> {
     fn norm_spec(&self, step: &NormStep) -> NormSpec {
-        let width = self.config.hidden_size;
+        let width = self.graph.values[step.out.0].width;
         NormSpec {
             width,
             stride: stride(width),
@@ -52,6 +52,9 @@ impl Selector<'_> {
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        if let Some(format) = self.encoded_beside(step.out) {
+            self.quantize_to(node, step.out, format);
+        }
     }
 
     /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
@@ -115,7 +118,10 @@ impl Selector<'_> {
 
     /// The format in which a value's readers take it: integers if all are matmuls that take the same ones.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
-        let mut formats = self.readers(value).map(|node| self.matmul_input(node));
+        let mut formats = self.readers(value).map(|node| match node.op {
+            FusedOp::ExpertMatMul { input, .. } => (input == value).then(|| self.best_experts_input(input)),
+            _ => self.matmul_input(node),
+        });
         let first = formats.next().flatten();
         first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
     }
@@ -123,9 +129,7 @@ impl Selector<'_> {
     /// The format that a matmul reads best; `None`: no matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
-        // Quads of the norms before.
-        let whole_quads = self.graph.values[input.0].width.is_multiple_of(4);
-        if !(self.weights.integer_activations && self.target.integer_dot && whole_quads) {
+        if !self.reads_integers(input) || self.graph.matrices[matrix.0].is_router {
             return Some(ActivationFormat::F32);
         }
         let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
@@ -146,11 +150,20 @@ impl Selector<'_> {
         Some(format.filter(fits).unwrap_or(ActivationFormat::Quantized(precision)))
     }
 
+    /// Whether matmuls read a value as integers.
+    pub(super) fn reads_integers(&self, value: ValueId) -> bool {
+        // Quads of the norms before.
+        let whole_quads = self.graph.values[value.0].width.is_multiple_of(4);
+        self.weights.integer_activations && self.target.integer_dot && whole_quads
+    }
+
     /// Whether a value is q, k or v.
     fn becomes_heads(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
             FusedOp::Heads(_) => true,
             FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
+            // Of a whole query or key; the stream's norms read the sums of many.
+            FusedOp::Norm(step) => step.residual.is_none() && self.becomes_heads(step.out),
             _ => false,
         })
     }
@@ -166,9 +179,12 @@ impl Selector<'_> {
     /// Makes the integers or f16 that a value is wanted in, from f32.
     pub(super) fn quantize(&mut self, node: &FusedNode, value: ValueId) {
         let format = self.stored_format(value);
-        if format == ActivationFormat::F32 {
-            return;
+        if format != ActivationFormat::F32 {
+            self.quantize_to(node, value, format);
         }
+    }
+
+    fn quantize_to(&mut self, node: &FusedNode, value: ValueId, format: ActivationFormat) {
         let width = self.graph.values[value.0].width;
         let spec = QuantizeSpec {
             width,
@@ -176,8 +192,9 @@ impl Selector<'_> {
             format,
             lanes: quantize_lanes(width, self.target.workgroup_invocations),
             subgroup_size: self.target.subgroup_size,
+            rows_per_token: self.graph.values[value.0].rows_per_token,
         };
-        self.push(node, KernelSpec::Quantize(spec), self.kind.rows, 0, |role| match role {
+        self.push(node, KernelSpec::Quantize(spec), self.rows_of(value), 0, |role| match role {
             Role::InputQuads => Operand::Value(value),
             _ => Operand::Encoded(value),
         });
@@ -205,6 +222,7 @@ impl Selector<'_> {
             fused_tail: None,
             clears: 0,
             softcap: softcap.map(Number::new),
+            experts: None,
             row_from_step,
             tile: MatMulTile::default(),
             subgroup_size: self.target.subgroup_size,

@@ -11,7 +11,7 @@ ${DECLARATIONS}
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y;
     let column = group.x * WORKGROUP + lane;
-    if (row >= step.header.n_rows || column >= WIDTH) {
+    if (row >= ${ROWS} || column >= WIDTH) {
         return;
     }
     let at = row * INPUT_STRIDE + column;
@@ -22,6 +22,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     output[out] = input[at] + bias[column];
 //#else if ACTIVATION
     output[out] = activate(input[at]) * second[at];
+//#else if GATE
+    output[out] = input[at] / (1.0 + exp(-second[row * SECOND_STRIDE]));
 //#else
     output[out] = CAP * bounded_tanh(input[at] / CAP);
 //#endif

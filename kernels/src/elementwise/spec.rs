@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation::Activation;
 use crate::kernel::Kernel;
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::template::{Values, render};
 
 /// Parameters of one elementwise kernel over rows of `width`.
@@ -19,6 +19,8 @@ pub struct ElementwiseSpec {
     pub input_stride: usize,
     /// Elements between rows of the output.
     pub output_stride: usize,
+    /// Rows for each row of the step: of a mixture of experts, one for each that a row is given to.
+    pub rows_per_token: usize,
 }
 
 /// What is computed for each element.
@@ -32,6 +34,11 @@ pub enum ElementwiseOp {
     ActMul(Activation),
     /// `cap * tanh(input / cap)`
     SoftCap(Number),
+    /// `input * sigmoid(second)`, which has one element a row, `second_stride` apart.
+    Gate {
+        /// Elements between them.
+        second_stride: usize,
+    },
 }
 
 const WORKGROUP: usize = 64;
@@ -39,7 +46,7 @@ const WORKGROUP: usize = 64;
 impl Kernel for ElementwiseSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let second = match self.op {
-            ElementwiseOp::Add | ElementwiseOp::ActMul(_) => Some(Role::Second),
+            ElementwiseOp::Add | ElementwiseOp::ActMul(_) | ElementwiseOp::Gate { .. } => Some(Role::Second),
             ElementwiseOp::Bias => Some(Role::Bias),
             ElementwiseOp::SoftCap(_) => None,
         };
@@ -53,8 +60,10 @@ impl Kernel for ElementwiseSpec {
     fn wgsl(&self) -> String {
         let activation = if let ElementwiseOp::ActMul(activation) = self.op { Some(activation) } else { None };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
+        let gate = if let ElementwiseOp::Gate { second_stride } = self.op { Some(second_stride) } else { None };
         let values = Values::default()
             .size("WIDTH", self.width)
+            .size("SECOND_STRIDE", gate.unwrap_or(0))
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
@@ -62,6 +71,8 @@ impl Kernel for ElementwiseSpec {
             .flag("ACTIVATION", activation.is_some())
             .flag("SOFTCAP", matches!(self.op, ElementwiseOp::SoftCap(_)))
             .flag("SILU", activation == Some(Activation::Silu))
+            .flag("GATE", gate.is_some())
+            .text("ROWS", rows_of_step(self.rows_per_token))
             .flag("ADD", self.op == ElementwiseOp::Add)
             .flag("BIAS", self.op == ElementwiseOp::Bias)
             .text("DECLARATIONS", declarations(&self.bindings()));

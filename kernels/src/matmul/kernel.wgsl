@@ -166,7 +166,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro place_tiles(declare, first)
 //#for tile in 0..TILES_PER_LANE
     // A lane past the last tile computes the last one again and stores nothing.
+//#if EXPERTS
+    ${declare}base_${tile} = (expert * TILES + min(${first} + ${tile}u, TILES - 1u)) * BLOCKS * BLOCK_WORDS;
+//#else
     ${declare}base_${tile} = min(${first} + ${tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;
+//#endif
 //#end
 //#end
 
@@ -506,6 +510,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if ROW_FROM_STEP
     let input_row = step.header.logits_row;
     let output_row = 0u;
+//#else if EXPERTS
+    let output_row = group.x;
+    let step_row = output_row / ${CHOSEN}u;
+    if (step_row >= step.header.n_rows) {
+        return;
+    }
+    // Experts before the first of this part wrap to numbers past the last.
+    let expert = routes[step_row * ${ROUTES_STRIDE}u + output_row % ${CHOSEN}u] - ${FIRST_EXPERT}u;
+    if (expert >= ${EXPERTS_HERE}u) {
+        return;
+    }
+//#if OWN_INPUT
+    let input_row = output_row;
+//#else
+    let input_row = step_row;
+//#endif
 //#else
     let input_row = group.x * TOKENS_PER_LANE;
     let output_row = input_row;

@@ -41,6 +41,8 @@ pub struct MatMulSpec {
     pub clears: usize,
     /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
+    /// The matrix is a stack of one for each expert, of which `layout` describes one.
+    pub experts: Option<ExpertsSpec>,
     /// Reads row `StepHeader::logits_row` only and writes row 0.
     pub row_from_step: bool,
     /// How lanes share the work.
@@ -50,6 +52,22 @@ pub struct MatMulSpec {
     /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`. Not of f32
     /// activations.
     pub counter_sync: bool,
+}
+
+/// Which matrix of a stack a row meets: the one of each expert that it is given to (`route`). The result has a row for each of them, those of
+/// a row of the step one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ExpertsSpec {
+    /// Experts of a row.
+    pub chosen: usize,
+    /// The input has such rows, too. Otherwise all experts of a row read the same.
+    pub own_input: bool,
+    /// The first expert of the stack: a large one is cut into several matrices.
+    pub first: usize,
+    /// Experts of the stack.
+    pub count: usize,
+    /// Words between rows of the routes.
+    pub routes_stride: usize,
 }
 
 /// How lanes share the work; chosen per device and shape.
@@ -108,6 +126,7 @@ impl Kernel for MatMulSpec {
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
             (None, _) => roles.push(Role::QuantizedInput),
         }
+        roles.extend(self.experts.map(|_| Role::Routes));
         roles.extend(self.bias.then_some(Role::Bias));
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
@@ -116,7 +135,7 @@ impl Kernel for MatMulSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
-        let rows = if self.row_from_step { 1 } else { rows };
+        let rows = if self.row_from_step { 1 } else { rows } * self.experts.map_or(1, |experts| experts.chosen);
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
         [rows.div_ceil(self.tile.tokens_per_lane), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
@@ -168,6 +187,12 @@ impl Kernel for MatMulSpec {
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
+            .flag("EXPERTS", self.experts.is_some())
+            .flag("OWN_INPUT", self.experts.is_some_and(|experts| experts.own_input))
+            .count("CHOSEN", self.experts.map_or(0, |experts| experts.chosen))
+            .count("FIRST_EXPERT", self.experts.map_or(0, |experts| experts.first))
+            .count("EXPERTS_HERE", self.experts.map_or(0, |experts| experts.count))
+            .count("ROUTES_STRIDE", self.experts.map_or(0, |experts| experts.routes_stride))
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.guarded()));
         let values = self.loop_values(layout.format.values("MATRIX", values));
         let values = match norm {
@@ -178,15 +203,17 @@ impl Kernel for MatMulSpec {
     }
 
     fn counter_sync(&mut self) -> Option<&mut bool> {
-        (self.input != ActivationFormat::F32).then_some(&mut self.counter_sync)
+        // Weights of experts are not known before the wait.
+        let can_wait = self.input != ActivationFormat::F32 && self.experts.is_none();
+        can_wait.then_some(&mut self.counter_sync)
     }
 
     fn clears(&mut self) -> Option<&mut usize> {
-        Some(&mut self.clears)
+        self.experts.is_none().then_some(&mut self.clears)
     }
 
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
-        Some(&mut self.fused_tail)
+        self.experts.is_none().then_some(&mut self.fused_tail)
     }
 
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
@@ -260,6 +287,11 @@ impl MatMulSpec {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.tokens_per_lane == 1, "a prologue norms one row");
         assert!(self.prologue.is_some() || tile.passes == 1, "passes share a prologue");
+        if self.experts.is_some() {
+            assert_eq!(tile.tokens_per_lane, 1, "each row meets other matrices");
+            let is_plain = !self.bias && self.softcap.is_none() && self.prologue.is_none() && !self.row_from_step;
+            assert!(is_plain && self.output_first == 0 && !self.counter_sync, "experts make whole rows of all rows");
+        }
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");
         assert!(

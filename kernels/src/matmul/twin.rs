@@ -1,11 +1,12 @@
 //! The kernel in plain loops, to check it by.
 
-use super::spec::MatMulSpec;
+use super::spec::{ExpertsSpec, MatMulSpec};
 use crate::activations::{ActivationFormat, decode_row, encode_row};
 use crate::layout::TILE_ROWS;
 use crate::norm::norm_row;
 
 /// Buffers of the twin, as the kernel binds them.
+#[derive(Clone, Copy)]
 pub struct MatMulInputs<'a> {
     /// The packed matrix, in the spec's layout.
     pub packed: &'a [u8],
@@ -21,6 +22,8 @@ pub struct MatMulInputs<'a> {
     pub post_norm_weight: &'a [f32],
     /// (rows of the matrix) f32; empty where there is none.
     pub bias: &'a [f32],
+    /// (rows, routes_stride), of experts; empty where there are none.
+    pub routes: &'a [u32],
     /// Rows of the step.
     pub n_rows: usize,
     /// The only row that is read where the spec has `row_from_step`.
@@ -30,6 +33,9 @@ pub struct MatMulInputs<'a> {
 /// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or (next rows, 2) of the next matmul's sums, and, with
 /// an adding prologue, `sum`.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
+    if let Some(experts) = spec.experts {
+        return twin_of_experts(spec, experts, inputs, output);
+    }
     let cols = spec.layout.cols;
     let step_rows = if spec.row_from_step { spec_row(inputs) } else { 0..inputs.n_rows };
     for (output_row, step_row) in step_rows.enumerate() {
@@ -73,6 +79,23 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
             continue;
         }
         output[output_row * spec.output_stride + spec.output_first..][..words.len()].copy_from_slice(&words);
+    }
+}
+
+/// Each row by the plain matmul of its expert's matrix.
+fn twin_of_experts(spec: &MatMulSpec, experts: ExpertsSpec, inputs: &MatMulInputs, output: &mut [u32]) {
+    let one = MatMulSpec { experts: None, ..spec.clone() };
+    for row in 0..inputs.n_rows * experts.chosen {
+        let step_row = row / experts.chosen;
+        let expert = inputs.routes[step_row * experts.routes_stride + row % experts.chosen] as usize;
+        if !(experts.first..experts.first + experts.count).contains(&expert) {
+            continue;
+        }
+        let packed = &inputs.packed[(expert - experts.first) * spec.layout.bytes()..][..spec.layout.bytes()];
+        let input_row = if experts.own_input { row } else { step_row };
+        let input = &inputs.input[input_row * spec.input_stride..];
+        let of_row = MatMulInputs { packed, input, n_rows: 1, ..*inputs };
+        twin(&one, &of_row, &mut output[row * spec.output_stride..], &mut []);
     }
 }
 

@@ -13,7 +13,7 @@ fn quad_of(at: u32, quad: u32) -> vec4<f32> {
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    if (row >= step.header.n_rows) {
+    if (row >= ${ROWS}) {
         return;
     }
     let at = row * (STRIDE / 4u);

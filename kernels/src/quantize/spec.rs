@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activations::ActivationFormat;
 use crate::kernel::Kernel;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::template::{Values, render};
 
 /// Parameters of one quantisation of activations; `activations::encode_row` is its twin.
@@ -20,6 +20,8 @@ pub struct QuantizeSpec {
     pub lanes: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
+    /// Rows for each row of the step: of a mixture of experts, one for each that a row is given to.
+    pub rows_per_token: usize,
 }
 
 impl Kernel for QuantizeSpec {
@@ -39,6 +41,7 @@ impl Kernel for QuantizeSpec {
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("ROWS", rows_of_step(self.rows_per_token))
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))
     }

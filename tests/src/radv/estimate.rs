@@ -133,6 +133,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Heads(_)
         | KernelSpec::Combine(_)
         | KernelSpec::Elementwise(_)
+        | KernelSpec::Route(_)
+        | KernelSpec::ExpertSum(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_)
         | KernelSpec::BandwidthProbe(_)

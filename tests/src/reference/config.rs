@@ -30,8 +30,20 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
     /// For each layer whether query and key are rotated; SmolLM3 has layers where they are not.
     pub rotated: Vec<bool>,
+    /// In the place of the MLP of the layers that `has_experts` names.
+    pub experts: Option<Experts>,
+    pub has_experts: Vec<bool>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
+}
+
+/// A mixture of experts.
+pub struct Experts {
+    pub count: usize,
+    /// Experts that a token is given to.
+    pub chosen: usize,
+    /// Their weights are divided by their sum.
+    pub normalized: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -54,10 +66,7 @@ impl Config {
         let family = json["model_type"].as_str().expect("config.json: model_type is a string");
         let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text");
         let gemma3 = gemma && family != "gemma2";
-        assert!(
-            gemma || matches!(family, "llama" | "mistral" | "qwen2" | "qwen3" | "phi3" | "smollm3"),
-            "model_type is {family}, which the reference does not support"
-        );
+        assert!(gemma || SUPPORTED.contains(&family), "model_type is {family}, which the reference does not support");
         let hidden = required(json, "hidden_size");
         // A sparse config relies on its family's defaults; only Gemma's are relied on in practice.
         let heads = count(json, "num_attention_heads").or(gemma.then_some(8)).expect("num_attention_heads is given");
@@ -82,13 +91,40 @@ impl Config {
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
             branches_are_normed: gemma,
-            query_and_key_are_normed: gemma3 || family == "qwen3",
+            query_and_key_are_normed: gemma3 || matches!(family, "qwen3" | "qwen3_moe" | "olmoe"),
             projections_are_fused: family == "phi3",
             windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
+            experts: experts(json, family),
+            has_experts: (0..layers).map(|layer| has_experts(json, family, layer)).collect(),
             rotated: (0..layers).map(|layer| json["no_rope_layers"][layer] != 0).collect(),
             full_rope: Rope::new(json, &rope_parameters(json, "full_attention", gemma3), head_dim),
             sliding_rope: Rope::new(json, &rope_parameters(json, "sliding_attention", gemma3), head_dim),
         }
+    }
+}
+
+const SUPPORTED: [&str; 10] =
+    ["llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "olmoe", "phi3", "smollm3"];
+
+fn experts(json: &Value, family: &str) -> Option<Experts> {
+    let count_field = match family {
+        "mixtral" => "num_local_experts",
+        "qwen2_moe" | "qwen3_moe" | "olmoe" => "num_experts",
+        _ => return None,
+    };
+    Some(Experts {
+        count: required(json, count_field),
+        chosen: required(json, "num_experts_per_tok"),
+        normalized: family == "mixtral" || json["norm_topk_prob"] == true,
+    })
+}
+
+fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
+    let without = json["mlp_only_layers"].as_array().is_some_and(|layers| layers.iter().any(|other| *other == layer));
+    match family {
+        "mixtral" | "olmoe" => true,
+        "qwen2_moe" | "qwen3_moe" => !without && (layer + 1) % count(json, "decoder_sparse_step").unwrap_or(1) == 0,
+        _ => false,
     }
 }
 
@@ -105,13 +141,13 @@ fn activation(json: &Value, gemma: bool) -> Activation {
 fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
     let listed = json["layer_types"][layer].as_str().map(|kind| kind == "sliding_attention");
     let slides = match family {
-        "mistral" | "phi3" => true,
+        "mistral" | "mixtral" | "phi3" => true,
         "gemma2" => listed.unwrap_or(layer % 2 != 1),
         "gemma3" | "gemma3_text" => {
             let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
             listed.unwrap_or(layer % pattern != pattern - 1)
         }
-        "qwen2" | "qwen3" => {
+        "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" => {
             let first = count(json, "max_window_layers").unwrap_or(28);
             json["use_sliding_window"] == true && listed.unwrap_or(layer >= first)
         }

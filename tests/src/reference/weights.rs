@@ -25,6 +25,31 @@ impl Weights {
         self.find(name).unwrap_or_else(|| panic!("tensor {name} is missing"))
     }
 
+    /// The name of a tensor of a block of experts: its own, or as transformers 4 calls it for Mixtral.
+    pub fn either(&self, name: &str) -> String {
+        if self.0.contains_key(name) { name.to_owned() } else { name.replace(".mlp.", ".block_sparse_moe.") }
+    }
+
+    /// Gate, up and down of one expert: tensors of its own under either of two names, or parts of the stacks of transformers 5.
+    pub fn expert(&self, block: &str, expert: usize) -> [Tensor; 3] {
+        if let Some(gate_up) = self.find(&format!("{block}.experts.gate_up_proj")) {
+            let down = self.get(&format!("{block}.experts.down_proj"));
+            let of_expert = |stack: &Tensor, first: usize, rows: usize| {
+                let (height, cols) = (stack.shape[1], stack.shape[2]);
+                let start = (expert * height + first) * cols;
+                Tensor { shape: vec![rows, cols], values: stack.values[start..start + rows * cols].to_vec() }
+            };
+            let half = gate_up.shape[1] / 2;
+            return [of_expert(gate_up, 0, half), of_expert(gate_up, half, half), of_expert(down, 0, down.shape[1])];
+        }
+        [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")].map(|(name, mixtral)| {
+            let own = format!("{block}.experts.{expert}.{name}.weight");
+            let mixtral = own.replace(".mlp.", ".block_sparse_moe.").replace(name, mixtral);
+            let tensor = self.find(&own).unwrap_or_else(|| self.get(&mixtral));
+            Tensor { shape: tensor.shape.clone(), values: tensor.values.clone() }
+        })
+    }
+
     pub fn find(&self, name: &str) -> Option<&Tensor> {
         self.0.get(name)
     }

@@ -16,12 +16,39 @@ pub struct FamilyFacts {
     pub is_gemma: bool,
     /// A norm over each head of query and key.
     pub normed_heads: bool,
+    /// A norm over all heads of query, and of key, together.
+    pub normed_projections: bool,
     /// Biases of query, key and value.
     pub qkv_bias: bool,
     /// `qkv_proj` and `gate_up_proj`.
     pub fused_projections: bool,
     /// Layers without a rotary embedding: each of this interval.
     pub unrotated_interval: Option<usize>,
+    /// In the place of each layer's MLP.
+    pub experts: Option<ExpertFacts>,
+}
+
+/// A mixture of experts.
+#[derive(Debug)]
+pub struct ExpertFacts {
+    pub count: usize,
+    /// Of a token.
+    pub chosen: usize,
+    pub count_field: &'static str,
+    /// The weights of a token's experts sum to 1.
+    pub normalized: bool,
+    /// One more that every token is given to.
+    pub shared: bool,
+    pub names: ExpertNames,
+}
+
+/// What the tensors of experts are called.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertNames {
+    pub block: &'static str,
+    pub gate: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
 }
 
 /// Which layers see a window, where the model has one.
@@ -100,7 +127,59 @@ pub const FAMILIES: &[FamilyFacts] = &[
         unrotated_interval: Some(2),
         ..LLAMA
     },
+    FamilyFacts {
+        family: Family::Mixtral,
+        name: "mixtral",
+        architecture: "MixtralForCausalLM",
+        model_type: "mixtral",
+        slides: Slides::EveryLayer,
+        experts: Some(ExpertFacts {
+            count_field: "num_local_experts",
+            normalized: true,
+            names: ExpertNames { block: "block_sparse_moe", gate: "w1", up: "w3", down: "w2" },
+            ..EXPERTS
+        }),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Qwen2Moe,
+        name: "qwen2-moe",
+        architecture: "Qwen2MoeForCausalLM",
+        model_type: "qwen2_moe",
+        slides: Slides::OddLayers,
+        qkv_bias: true,
+        experts: Some(ExpertFacts { shared: true, ..EXPERTS }),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Qwen3Moe,
+        name: "qwen3-moe",
+        architecture: "Qwen3MoeForCausalLM",
+        model_type: "qwen3_moe",
+        slides: Slides::OddLayers,
+        normed_heads: true,
+        experts: Some(ExpertFacts { count: 7, chosen: 3, normalized: true, ..EXPERTS }),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Olmoe,
+        name: "olmoe",
+        architecture: "OlmoeForCausalLM",
+        model_type: "olmoe",
+        normed_projections: true,
+        experts: Some(EXPERTS),
+        ..LLAMA
+    },
 ];
+
+const EXPERTS: ExpertFacts = ExpertFacts {
+    count: 5,
+    chosen: 2,
+    count_field: "num_experts",
+    normalized: false,
+    shared: false,
+    names: ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
+};
 
 const LLAMA: FamilyFacts = FamilyFacts {
     family: Family::Llama,
@@ -110,9 +189,11 @@ const LLAMA: FamilyFacts = FamilyFacts {
     slides: Slides::Never,
     is_gemma: false,
     normed_heads: false,
+    normed_projections: false,
     qkv_bias: false,
     fused_projections: false,
     unrotated_interval: None,
+    experts: None,
 };
 
 impl Family {

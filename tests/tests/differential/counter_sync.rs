@@ -18,7 +18,13 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
     let plain = plain_matmul(&target, layout);
     let tile = MatMulTile { group_tiles: 4, early: true, ..plain.tile };
     let matmul = MatMulSpec { input, tile, counter_sync: true, ..plain };
-    let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: vocab };
+    let copy = ElementwiseSpec {
+        op: ElementwiseOp::Add,
+        width: vocab,
+        input_stride: 0,
+        output_stride: vocab,
+        rows_per_token: 1,
+    };
     let sample = SampleSpec {
         vocab,
         logits_stride: vocab,

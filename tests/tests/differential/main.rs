@@ -5,6 +5,7 @@ mod alternatives;
 mod attention;
 mod cases;
 mod counter_sync;
+mod experts;
 mod gemm;
 mod matmul;
 mod norm;
@@ -266,7 +267,7 @@ fn elementwise_operations() {
         check_cases(&format!("{op:?}"), 1, &(1..300usize), |&width, rng| {
             let n_rows = 3;
             let input_stride = width.next_multiple_of(32);
-            let spec = ElementwiseSpec { op, width, input_stride, output_stride: input_stride };
+            let spec = ElementwiseSpec { op, width, input_stride, output_stride: input_stride, rows_per_token: 1 };
             // Large values too: exp and tanh must not overflow into NaN.
             let mut input = normals(rng, n_rows * input_stride);
             input[0] = 300.0;
@@ -317,7 +318,13 @@ fn sampling_is_that_of_the_twin() {
             });
             let history: Vec<u32> = (0..5).map(|_| rng.random_range(0..vocab as u32)).collect();
             // Logits reach the buffer by adding nothing to them.
-            let copy = ElementwiseSpec { op: ElementwiseOp::Add, width: vocab, input_stride: 0, output_stride: 0 };
+            let copy = ElementwiseSpec {
+                op: ElementwiseOp::Add,
+                width: vocab,
+                input_stride: 0,
+                output_stride: 0,
+                rows_per_token: 1,
+            };
             let zeros = Operand::floats(&vec![0.0; vocab]);
             let buffer = Operand::Out { id: 0, words: vocab };
             let spec = SampleSpec {

@@ -20,6 +20,7 @@ pub fn plain_matmul(target: &Target, layout: WeightLayout) -> MatMulSpec {
         fused_tail: None,
         clears: 0,
         softcap: None,
+        experts: None,
         row_from_step: false,
         tile: MatMulTile {
             tokens_per_lane: 1,
@@ -242,6 +243,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
         norm_weight: &norm_weight,
         post_norm_weight: &post_weight,
         bias: &bias,
+        routes: &[],
         n_rows,
         logits_row: 0,
     };

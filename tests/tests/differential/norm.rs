@@ -61,7 +61,8 @@ fn quantize_to_every_format() {
             let target = &targets[target];
             let lanes = if all_lanes { target.workgroup_invocations } else { 128 };
             let stride = stride(format, width);
-            let spec = QuantizeSpec { width, stride, format, lanes, subgroup_size: target.subgroup_size };
+            let spec =
+                QuantizeSpec { width, stride, format, lanes, subgroup_size: target.subgroup_size, rows_per_token: 1 };
             let input = normals(rng, n_rows * stride);
             let operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words: n_rows * stride }];
             let found = launch(target, KernelSpec::Quantize(spec.clone()), operands, n_rows).run();

@@ -16,17 +16,26 @@ use crate::error::{CompileError, Result};
 pub enum Architecture {
     /// Llama, and what shares its graph: Mistral, SmolLM and more are exported under this name.
     Llama,
+    /// Under Llama's name, with experts.
+    Mixtral,
     Qwen2,
+    Qwen2Moe,
     Qwen3,
+    Qwen3Moe,
+    Olmoe,
     Gemma2,
     Gemma3,
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 6] = [
+const ARCHITECTURES: [(&str, Architecture); 10] = [
     ("llama", Architecture::Llama),
+    ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
+    ("qwen2moe", Architecture::Qwen2Moe),
     ("qwen3", Architecture::Qwen3),
+    ("qwen3moe", Architecture::Qwen3Moe),
+    ("olmoe", Architecture::Olmoe),
     ("gemma2", Architecture::Gemma2),
     ("gemma3", Architecture::Gemma3),
     ("phi3", Architecture::Phi3),
@@ -38,10 +47,17 @@ impl Architecture {
         let key = "general.architecture";
         let found = gguf.require(key, gguf.string(key)?)?;
         let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
-        known.map(|(_, architecture)| *architecture).ok_or_else(|| CompileError::UnsupportedArchitecture {
-            found: found.to_string(),
-            supported: ARCHITECTURES.map(|(name, _)| name).join(", "),
-        })
+        match known.map(|(_, architecture)| *architecture) {
+            Some(Architecture::Llama) if gguf.unsigned("llama.expert_count")?.is_some_and(|count| count > 0) => {
+                Ok(Architecture::Mixtral)
+            }
+            Some(architecture) => Ok(architecture),
+            None => {
+                let mut names: Vec<&str> = ARCHITECTURES.map(|(name, _)| name).to_vec();
+                names.dedup();
+                Err(CompileError::UnsupportedArchitecture { found: found.to_string(), supported: names.join(", ") })
+            }
+        }
     }
 
     /// The value of `general.architecture`; also the prefix of the architecture's keys.
@@ -53,12 +69,25 @@ impl Architecture {
         matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
     }
 
+    /// q and k have the order of their rows that llama.cpp's converter gives Llamas.
+    pub fn interleaves_heads(self) -> bool {
+        matches!(self, Architecture::Llama | Architecture::Mixtral)
+    }
+
+    fn has_experts(self) -> bool {
+        matches!(self, Architecture::Mixtral | Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Olmoe)
+    }
+
     /// `architectures[0]` and `model_type` in config.json.
     fn transformers_names(self) -> (&'static str, &'static str) {
         match self {
             Architecture::Llama => ("LlamaForCausalLM", "llama"),
+            Architecture::Mixtral => ("MixtralForCausalLM", "mixtral"),
             Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Architecture::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
             Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Architecture::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            Architecture::Olmoe => ("OlmoeForCausalLM", "olmoe"),
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
@@ -89,7 +118,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         "model_type": model_type,
         "vocab_size": embedding.shape[0],
         "hidden_size": sizes.hidden,
-        "intermediate_size": keys.required_size("feed_forward_length")?,
+        "intermediate_size": feed_forward(&keys)?,
         "num_hidden_layers": sizes.layers,
         "num_attention_heads": sizes.heads,
         "num_key_value_heads": sizes.kv_heads,
@@ -111,12 +140,59 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
     config.extend(rope::config_fields(&keys, shape)?);
     config.extend(match architecture {
         Architecture::Llama => llama_fields(gguf),
+        Architecture::Mixtral => experts_fields(&keys, json!({ "hidden_act": "silu", "sliding_window": null }))?,
+        Architecture::Qwen2Moe => {
+            let fields = json!({ "hidden_act": "silu", "use_sliding_window": false, "norm_topk_prob": false });
+            experts_fields(&keys, fields)?
+        }
+        Architecture::Qwen3Moe => {
+            // llama.cpp divides by the sum for this architecture, whatever the metadata says.
+            let mut fields = qwen3_fields(gguf);
+            fields.insert("norm_topk_prob".into(), json!(true));
+            experts_fields(&keys, Json::Object(fields))?
+        }
+        Architecture::Olmoe => {
+            experts_fields(&keys, json!({ "hidden_act": "silu", "attention_bias": false, "norm_topk_prob": false }))?
+        }
         Architecture::Qwen2 => object(json!({ "hidden_act": "silu", "use_sliding_window": false })),
         Architecture::Qwen3 => qwen3_fields(gguf),
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
     });
     Ok(Json::Object(config))
+}
+
+/// Of experts where every layer has them, the MLP's size is written as one expert's, or not at all.
+fn feed_forward(keys: &Keys) -> Result<usize> {
+    let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
+    match keys.size("feed_forward_length")?.or(expert) {
+        Some(size) => Ok(size),
+        None => keys.required_size("feed_forward_length"),
+    }
+}
+
+/// `fields` and those of a mixture of experts in every layer.
+fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
+    let mut fields = object(fields);
+    let count = keys.required_size("expert_count")?;
+    let name = if keys.architecture == Architecture::Mixtral { "num_local_experts" } else { "num_experts" };
+    fields.insert(name.into(), json!(count));
+    fields.insert("num_experts_per_tok".into(), json!(keys.required_size("expert_used_count")?));
+    if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe) {
+        let stack = keys.gguf.tensors.get("blk.0.ffn_gate_exps.weight");
+        let rows = stack.and_then(|stack| stack.shape.get(1).copied());
+        let size = keys.size("expert_feed_forward_length")?.or(rows);
+        let size = keys.gguf.require(&keys.name("expert_feed_forward_length"), size)?;
+        fields.insert("moe_intermediate_size".into(), json!(size));
+        fields.extend(object(json!({ "decoder_sparse_step": 1, "mlp_only_layers": [] })));
+    }
+    if keys.architecture == Architecture::Qwen2Moe {
+        let rows = keys.gguf.tensors.get("blk.0.ffn_gate_shexp.weight").map(|shared| shared.shape[0]);
+        let size = keys.size("expert_shared_feed_forward_length")?.or(rows);
+        let size = keys.gguf.require(&keys.name("expert_shared_feed_forward_length"), size)?;
+        fields.insert("shared_expert_intermediate_size".into(), json!(size));
+    }
+    Ok(fields)
 }
 
 fn llama_fields(gguf: &Gguf) -> Map<String, Json> {
@@ -255,8 +331,8 @@ impl Keys<'_> {
         let unsupported = |key: &str, detail: &str| {
             Err(CompileError::Unsupported { what: self.name(key), detail: detail.to_string() })
         };
-        if self.size("expert_count")?.is_some() {
-            return unsupported("expert_count", "mixtures of experts are not compiled");
+        if !self.architecture.has_experts() && self.size("expert_count")?.is_some() {
+            return unsupported("expert_count", "this architecture is compiled without experts");
         }
         if self.gguf.bool(&self.name("attention.causal"))? == Some(false) {
             return unsupported("attention.causal", "only causal attention generates text");

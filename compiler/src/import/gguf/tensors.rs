@@ -37,7 +37,14 @@ pub fn locate(
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
         let mut expected = shape.clone();
-        expected[0] = wanted.source_rows.unwrap_or(expected[0]);
+        match wanted.stacked {
+            Some(experts) => expected.insert(0, experts),
+            None => expected[0] = wanted.source_rows.unwrap_or(expected[0]),
+        }
+        if expected[0] == 1 && source.shape.len() == 1 {
+            // A matrix of one row is a vector there.
+            expected.remove(0);
+        }
         if source.shape != expected {
             let found = source.shape.clone();
             return Err(CompileError::TensorShape { name: wanted.name, expected, found });
@@ -64,10 +71,12 @@ struct Source {
     first_row: usize,
     /// Where the source has other rows than the canonical tensor: a fused projection.
     source_rows: Option<usize>,
+    /// Of experts, how many matrices of the canonical tensor's shape the source has.
+    stacked: Option<usize>,
 }
 
 fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
-    let whole = |name: String| Source { name, first_row: 0, source_rows: None };
+    let whole = |name: String| Source { name, first_row: 0, source_rows: None, stacked: None };
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
@@ -77,12 +86,17 @@ fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
         });
     };
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
+    if let (Some(experts), Some((expert, name))) = (&config.experts, expert_part(part)) {
+        let rows = if name == "down" { config.hidden_size } else { experts.intermediate_size };
+        let name = in_layer(&format!("ffn_{name}_exps"));
+        return Source { name, first_row: expert * rows, source_rows: None, stacked: Some(experts.count) };
+    }
     let (q_rows, kv_rows) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
     let fused = |fused_part: &str, first_row: usize, source_rows: usize| {
         let name = in_layer(fused_part);
         // A range of rows cuts a matrix; of a fused bias, which is one row, we could read the whole only.
         let is_fused = suffix == "weight" && gguf.tensors.contains_key(name.as_str());
-        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows) })
+        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows), stacked: None })
     };
     let fused_qkv = |first_row| fused("attn_qkv", first_row, q_rows + 2 * kv_rows);
     // A file without a gate has it in the first half of ffn_up's rows.
@@ -114,8 +128,19 @@ fn source_part(config: &ModelConfig, part: &str) -> &'static str {
         "mlp.gate_proj" => "ffn_gate",
         "mlp.up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",
+        "mlp.gate" => "ffn_gate_inp",
+        "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
+        "mlp.shared_expert.gate_proj" => "ffn_gate_shexp",
+        "mlp.shared_expert.up_proj" => "ffn_up_shexp",
+        "mlp.shared_expert.down_proj" => "ffn_down_shexp",
         _ => unreachable!("{part} is no part of a layer"),
     }
+}
+
+/// `mlp.experts.5.up_proj` as 5 and `up`.
+fn expert_part(part: &str) -> Option<(usize, &str)> {
+    let (expert, name) = part.strip_prefix("mlp.experts.")?.split_once('.')?;
+    Some((expert.parse().ok()?, name.strip_suffix("_proj")?))
 }
 
 /// `layers.3.mlp.up_proj.weight` as `3`, `mlp.up_proj`, `weight`; `None` for names outside of the layers.
@@ -127,7 +152,7 @@ fn split_layer_name(canonical: &str) -> Option<(&str, &str, &str)> {
 
 fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) -> RowOrder {
     let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
-    if architecture == Architecture::Llama && is_rotated {
+    if architecture.interleaves_heads() && is_rotated {
         RowOrder::InterleavedHeads { head_dim: config.head_dim }
     } else {
         RowOrder::Plain

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Writes tiny models with experts as GGUF files, with llama.cpp's own package `gguf` and its names.
+
+    python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
+
+What llama.cpp's converter does to each architecture is written out below: experts are stacked, and q and k of what shares Llama's
+graph have the two halves of each head interleaved. Version that made the committed files: gguf 0.19.0.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+ARCHITECTURES = {
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "olmoe": gguf.MODEL_ARCH.OLMOE,
+}
+# How transformers names an expert's matrices, and what a stack of them is called in the name map.
+EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
+
+
+def write(name):
+    folder = MODELS / "tiny" / name
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["model_type"]]
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    writer = gguf.GGUFWriter(MODELS / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[architecture])
+    heads = config["num_attention_heads"]
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+    writer.add_rope_freq_base(theta)
+    writer.add_expert_count(config.get("num_local_experts") or config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    for source, tensor in sorted(canonical(load_file(folder / "model.safetensors")).items()):
+        if architecture == gguf.MODEL_ARCH.LLAMA and re.search(r"\.(q|k)_proj\.", source):
+            tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
+        target = names.get_name(source, try_suffixes=(".weight", ".bias"))
+        assert target, f"{source} has no name in GGUF"
+        values = tensor.float().numpy()
+        if values.ndim == 2 and values.shape[0] == 1:
+            values = values[0]
+        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else gguf.GGMLQuantizationType.BF16
+        writer.add_tensor(target, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def canonical(tensors):
+    """All tensors, those of experts stacked and named as the name map knows them."""
+    found, experts = {}, {}
+    for name, tensor in tensors.items():
+        match = EXPERT.fullmatch(name)
+        if match:
+            experts.setdefault((match[1], match[3]), {})[int(match[2])] = tensor
+        elif name.endswith("experts.gate_up_proj"):
+            gate, up = tensor.chunk(2, dim=1)
+            block = name.removesuffix(".gate_up_proj")
+            found |= {f"{block}.gate_proj.weight": gate, f"{block}.up_proj.weight": up}
+        else:
+            found[name + ("" if "." in name[-7:] else ".weight")] = tensor
+    for (block, part), of_expert in experts.items():
+        found[f"{block}.experts.{part}.weight"] = torch.stack([of_expert[expert] for expert in sorted(of_expert)])
+    return found
+
+
+def interleaved(tensor, heads):
+    """As llama.cpp's converter permutes q and k of Llama."""
+    return tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+for name in sys.argv[1:]:
+    write(name)
