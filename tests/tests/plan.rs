@@ -368,7 +368,7 @@ fn assert_first_in_line_first(planned: &Planned, plan: &Plan) {
     };
     let (fast, slow) = (in_tier(Tier::Vram), in_tier(Tier::Gtt));
     let rank = |precedence| {
-        [Precedence::Attention, Precedence::FeedForward, Precedence::Head, Precedence::Rows]
+        [Precedence::Attention, Precedence::FeedForward, Precedence::Head, Precedence::Experts, Precedence::Rows]
             .iter()
             .position(|one| *one == precedence)
     };
