@@ -323,6 +323,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::import::config::QkNorm;
 
     fn read(config: &Value) -> Result<ModelConfig> {
         model_config(Path::new("config.json"), config)
@@ -401,7 +402,8 @@ mod tests {
         assert_eq!(v4.ropes, v5.ropes);
         assert_eq!((v4.n_heads, v4.n_kv_heads, v4.head_dim), (32, 8, 64));
         assert_eq!((v4.query_scale, v4.norm_offset, v4.embedding_scale), (0.125, 0.0, 1.0));
-        assert!(v4.tied_embeddings && !v4.qkv_bias && !v4.o_bias && !v4.mlp_bias && !v4.qk_norm && !v4.post_norms);
+        assert!(v4.tied_embeddings && !v4.qkv_bias && !v4.o_bias && !v4.mlp_bias && !v4.post_norms);
+        assert_eq!(v4.qk_norm, QkNorm::None);
         assert_eq!(theta(&v4, 0), 500000.0);
     }
 
@@ -444,7 +446,7 @@ mod tests {
     #[test]
     fn qwen3_heads_have_128_dimensions_and_a_norm() {
         let config = ok(with(small("Qwen3ForCausalLM"), json!({ "rope_theta": 1000000 })));
-        assert_eq!((config.head_dim, config.qk_norm, config.qkv_bias), (128, true, false));
+        assert_eq!((config.head_dim, config.qk_norm, config.qkv_bias), (128, QkNorm::Heads, false));
         assert_eq!(theta(&config, 0), 1000000.0);
     }
 
@@ -463,7 +465,7 @@ mod tests {
         assert_eq!((config.attention_softcap, config.final_softcap), (Some(50.0), Some(30.0)));
         assert_eq!((config.query_scale, config.embedding_scale, config.norm_offset), (0.125, 8.0, 1.0));
         assert_eq!((config.activation, config.head_dim), (Activation::GeluTanh, 256));
-        assert!(config.tied_embeddings && config.post_norms && !config.qk_norm);
+        assert!(config.tied_embeddings && config.post_norms && config.qk_norm == QkNorm::None);
         assert_eq!(config.ropes.len(), 1);
         let uncapped = json!({ "attn_logit_softcapping": null, "final_logit_softcapping": null });
         let config = ok(with(small("Gemma2ForCausalLM"), uncapped));
@@ -488,7 +490,7 @@ mod tests {
         let config = ok(gemma_3_4b());
         assert_eq!((config.hidden_size, config.n_heads, config.n_kv_heads, config.head_dim), (2560, 8, 4, 256));
         assert_eq!((config.vocab_size, config.max_positions), (262208, 131072));
-        assert!(config.tied_embeddings && config.qk_norm && config.post_norms);
+        assert!(config.tied_embeddings && config.qk_norm == QkNorm::Heads && config.post_norms);
         assert_eq!((config.attention_softcap, config.final_softcap, config.query_scale), (None, None, 1.0 / 16.0));
         let full: Vec<usize> = (0..34).filter(|layer| config.layers[*layer].window.is_none()).collect();
         assert_eq!(full, [5, 11, 17, 23, 29]);
