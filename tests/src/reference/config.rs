@@ -123,7 +123,9 @@ fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
     let without = json["mlp_only_layers"].as_array().is_some_and(|layers| layers.iter().any(|other| *other == layer));
     match family {
         "mixtral" | "olmoe" => true,
-        "qwen2_moe" | "qwen3_moe" => !without && (layer + 1) % count(json, "decoder_sparse_step").unwrap_or(1) == 0,
+        "qwen2_moe" | "qwen3_moe" => {
+            !without && (layer + 1).is_multiple_of(count(json, "decoder_sparse_step").unwrap_or(1))
+        }
         _ => false,
     }
 }

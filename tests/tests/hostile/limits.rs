@@ -17,7 +17,7 @@ use crate::devices::device_name;
 use crate::refusal::{assert_refused, compile_command, listing};
 
 /// With less, the system cannot even load the programs, and says so itself.
-const MIN_MIB: u64 = 24;
+const MIN_MIB: u64 = 32;
 
 /// The same command with so many MiB of address space; `None`: this system cannot limit it.
 fn with_address_space(command: &Command, mib: u64) -> Option<Command> {
@@ -63,7 +63,7 @@ fn a_compile_with_little_address_space() {
     let model = tempfile::tempdir().unwrap();
     TinyModel::default().write(model.path());
     let mut succeeded = Vec::new();
-    for mib in [MIN_MIB, 32, 40, 60, 80, 300] {
+    for mib in [MIN_MIB, 40, 60, 80, 300] {
         let out = tempfile::tempdir().unwrap();
         let artifact = out.path().join("model.unicorn");
         let Some(mut compile) = with_address_space(&compile_command(model.path(), &artifact), mib) else { return };
