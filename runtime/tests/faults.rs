@@ -178,7 +178,7 @@ fn fail_every_call(options: LoadOptions) {
 
 /// Loads and runs with the fault that was injected. Number of recoveries in a stream that is as expected, once more without the fault; `None`: the load
 /// was refused, with a clear error.
-fn fail(kind: FaultKind, load: &dyn Fn() -> Result<Model, LoadError>, expected: &Stream) -> Option<usize> {
+fn fail(kind: FaultKind, load: &dyn Fn() -> Result<Model, LoadError>, expected: &Output) -> Option<usize> {
     match load() {
         Err(error) => {
             let (_, struck) = injected();

@@ -566,8 +566,8 @@ mod tests {
         let llama = |changes| refusal(with(small("LlamaForCausalLM"), changes));
         for (changes, expected) in [
             (
-                json!({ "architectures": ["MixtralForCausalLM"] }),
-                "architecture MixtralForCausalLM is not supported; supported are: LlamaForCausalLM, Mistral",
+                json!({ "architectures": ["DeepseekV3ForCausalLM"] }),
+                "architecture DeepseekV3ForCausalLM is not supported; supported are: LlamaForCausalLM, Mistral",
             ),
             (json!({ "architectures": [] }), "config.json: architectures is missing, expected a list of one name"),
             (

@@ -35,7 +35,7 @@ fn count(calls: &[&str], name: &str) -> usize {
 
 #[test]
 fn memory_that_is_not_coherent_is_flushed_and_invalidated_on_every_upload_path() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     let options = options.with(|options| options.slots = 2);
     inject(None);
     let expected = run(&Model::load(&path, &options).unwrap()).unwrap();
@@ -65,7 +65,7 @@ fn memory_that_is_not_coherent_is_flushed_and_invalidated_on_every_upload_path()
 /// Without coherent memory left, a stage is allocated from memory that is not.
 #[test]
 fn a_stage_that_is_not_coherent_is_flushed() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     let options = options.with(|options| {
         options.slots = 2;
         options.residency = Some(UploadPath::Staging);
@@ -96,7 +96,7 @@ fn a_stage_that_is_not_coherent_is_flushed() {
 /// The first, a middle and the last call of each name, each failed in every way; every call that a load or a run makes is among them.
 #[test]
 fn every_kind_of_call_fails_in_every_way_where_memory_is_not_coherent() {
-    let (_turn, options, folder, path) = toy();
+    let (_lock, options, folder, path) = toy();
     let _noncoherent = Noncoherent::new();
     let options = options.with(|options| {
         options.slots = 2;
@@ -139,7 +139,7 @@ fn every_kind_of_call_fails_in_every_way_where_memory_is_not_coherent() {
 /// A submission that neither ends nor fails keeps its device and its memory; the work goes on with another.
 #[test]
 fn a_wait_that_times_out_is_a_lost_device() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     let options = options.with(|options| options.slots = 2);
     let load = || Model::load(&path, &options);
     inject(None);
@@ -163,7 +163,7 @@ fn a_wait_that_times_out_is_a_lost_device() {
 /// Where memory is short for a moment, the second try is right.
 #[test]
 fn memory_that_runs_out_during_recovery_costs_no_token() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     let options = options.with(|options| options.slots = 2);
     inject(None);
     let model = Model::load(&path, &options).unwrap();
@@ -184,7 +184,7 @@ fn memory_that_runs_out_during_recovery_costs_no_token() {
 /// Where it stays short, the text ends with an error, and goes on once there is memory.
 #[test]
 fn a_recovery_without_memory_is_an_error_until_there_is_some() {
-    let (_turn, options, _folder, path) = toy();
+    let (_lock, options, _folder, path) = toy();
     inject(None);
     let model = Model::load(&path, &options).unwrap();
     let mut session = model.session().unwrap();

@@ -139,7 +139,7 @@ fn sizes_that_contradict_the_tensors_are_refused() {
         ("attention.key_length", u32::MAX, "head_dim"),
         ("rope.dimension_count", u32::MAX, "rotary"),
         ("context_length", 0, "metadata has no llama.context_length"),
-        ("expert_count", 8, "llama.expert_count is not supported"),
+        ("expert_count", 8, "metadata has no llama.expert_used_count"),
     ] {
         refused(expected, |file| file.set(&format!("llama.{key}"), TestValue::U32(value)));
     }
