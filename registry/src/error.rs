@@ -102,7 +102,7 @@ pub(crate) fn is_transient(error: &OciDistributionError) -> bool {
     }
 }
 
-/// Answer to a registry that wants to know who asks.
+/// Error of a registry that requires authentication.
 const LOGIN: &str =
     "registry wants a user name and a password; docker login or podman login stores them in config.json";
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything appears whole, by a rename, under a lock on the folder that lasts for moments. A process that runs an artifact
-//! keeps it, whoever removes it meanwhile: the file is mapped.
+//! keeps it, even if it is removed meanwhile: the file is mapped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

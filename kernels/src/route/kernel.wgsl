@@ -13,7 +13,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var expert = lane; expert < EXPERTS; expert += WORKGROUP) {
         logits[expert] = input[row * INPUT_STRIDE + expert];
     }
-    // Logits that are no numbers take no place, and whoever reads the routes finds experts that exist.
+    // Logits that are not numbers are never chosen, so that every route names an expert that exists.
     for (var place = lane; place < CHOSEN; place += WORKGROUP) {
         chosen_experts[place] = place;
         chosen_shares[place] = 0.0;

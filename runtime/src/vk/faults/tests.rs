@@ -1,4 +1,4 @@
-//! The guard: whoever calls Vulkan anew says here whether the call can fail, and how tests fail it.
+//! The guard: every new Vulkan call is listed here, with whether it can fail and how tests make it fail.
 
 use std::collections::BTreeSet;
 use std::path::Path;
