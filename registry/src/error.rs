@@ -104,7 +104,7 @@ pub(crate) fn is_transient(error: &OciDistributionError) -> bool {
 
 /// Error of a registry that requires authentication.
 const LOGIN: &str =
-    "registry wants a user name and a password; docker login or podman login stores them in config.json";
+    "registry requires a user name and a password; docker login or podman login stores them in config.json";
 
 fn in_words(error: &OciDistributionError) -> String {
     match error {

@@ -10,8 +10,8 @@
 //! for the same weights costs the kernels. A client fetches the kernels of its own target alone; the assembled artifact then has fewer
 //! targets and is otherwise the same.
 //!
-//! This crate knows sections, registries and folders. It does not know models, devices, Vulkan or terminals, and the engine does not
-//! know this crate.
+//! This crate handles sections, registries and folders. It uses no models, devices, Vulkan or terminals, and the engine does not
+//! depend on it.
 
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What a caller sees of a push or a pull while it runs.
+//! The progress of a push or a pull, for its caller.
 
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -324,7 +324,7 @@ impl Pull<'_> {
             from => {
                 match client.pull_blob_stream_partial(inner, &descriptor, from, None).await.map_err(Failure::There)? {
                     BlobResponse::Partial(partial) => partial.stream,
-                    // This registry knows no ranges.
+                    // This registry does not support ranges.
                     BlobResponse::Full(full) => {
                         counter.lost(std::mem::take(done));
                         *hasher = Sha256::new();

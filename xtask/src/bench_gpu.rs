@@ -113,7 +113,7 @@ fn programs(binaries: &Binaries) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-/// Fetches the packages into `work` and puts their libraries into `lib`, each under the name that programs ask for.
+/// Fetches the packages into `work` and puts their libraries into `lib`, each under the name that programs load.
 fn libraries(work: &Path, lib: &Path) -> Result<()> {
     let root = work.join("root");
     std::fs::create_dir_all(&root).with_context(|| format!("folder cannot be made: {}", root.display()))?;

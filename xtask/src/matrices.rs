@@ -1,6 +1,6 @@
 //! `cargo xtask matrices`: kernels on cooperative matrices against their twins, on a CPU.
 //!
-//! The software device of Debian's releases multiplies no matrices, and their spirv-val does not know them. Those of
+//! The software device of Debian's releases multiplies no matrices, and their spirv-val lacks the extension. Those of
 //! Debian's development do both. They are unpacked with all their libraries, and test programs run under the dynamic
 //! loader that lies among these, because it has to be as new as they are.
 

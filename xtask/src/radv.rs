@@ -43,7 +43,7 @@ impl Radv {
     /// The system's driver if it is recent, or one unpacked into `folder` if it is not.
     ///
     /// # Errors
-    /// [`NoRadv`] on a system that has none and that we know no packages for; any other error is one of fetching them.
+    /// [`NoRadv`] on a system that has none and whose packages are not listed here; any other error is one of fetching them.
     pub fn find(folder: &Path) -> Result<Radv> {
         let version = system_mesa();
         if suits(version.as_deref()) {
@@ -70,7 +70,7 @@ impl Radv {
         Ok(Radv { manifest, libraries: None })
     }
 
-    /// Runs `program` so that it sees RADV's null device for `family`, and no other.
+    /// Runs `program` with RADV's null device for `family` as the only device.
     pub fn command(&self, program: &Path, family: &str) -> Command {
         let mut command = Command::new(program);
         // Each variable also under the name that it had or has in other versions of the loader and of Mesa.

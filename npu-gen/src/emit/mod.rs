@@ -1,7 +1,7 @@
 //! MLIR of a design, in mlir-aie's dialects.
 //!
 //! [`module`] makes the operations, [`readable`] writes them as a person would, and with the feature `mlir` `generic` builds them with melior,
-//! which verifies what it knows (everything but the dialects `aie` and `aiex`), and prints the generic form.
+//! which verifies every dialect except `aie` and `aiex`, and prints the generic form.
 //!
 //! The dialects changed between 2024 (LLVM 19) and 2026: [`Dialect`] chooses.
 

@@ -27,7 +27,7 @@ pub struct SigningKey {
 
 impl SigningKey {
     /// Reads a private key as PEM, by `openssl genpkey` or `openssl ecparam -genkey`; with certificates, the signer's first, the signature
-    /// is verified by whoever trusts the last one's issuer.
+    /// is valid for everybody who trusts the last one's issuer.
     ///
     /// # Errors
     /// When a file is none of these, or the first certificate is of another key.

@@ -80,7 +80,7 @@ impl Access {
     fn has_key(&self, headers: &HeaderMap) -> bool {
         let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let key = bearer.or_else(|| headers.get(API_KEY).and_then(|value| value.to_str().ok()));
-        // All keys are compared, each to its end: the time tells nothing about them.
+        // All keys are compared, each to its end, so that the time does not depend on their bytes.
         key.is_some_and(|key| self.keys.iter().fold(false, |found, known| found | is_equal(known, key)))
     }
 

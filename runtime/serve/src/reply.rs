@@ -19,7 +19,7 @@ pub(crate) struct Reply {
     pub(crate) cached_tokens: u32,
     /// `None`: it has not ended.
     pub(crate) end: Option<ChoiceEnd>,
-    /// Tells reasoning and calls from content; `None`: all text is content.
+    /// Separates reasoning and calls from content; `None`: all text is content.
     parser: Option<ReplyParser>,
     /// Calls behind the first are left out.
     one_call: bool,

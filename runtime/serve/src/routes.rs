@@ -19,7 +19,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::ollama::date::rfc3339;
 
-/// Which of the endpoints that tell about the server are there.
+/// Which of the endpoints that describe the server are served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) metrics: bool,

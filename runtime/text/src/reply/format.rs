@@ -1,4 +1,4 @@
-//! Which format a model writes its reasoning and its calls in, as its chat template tells.
+//! Which format a model writes its reasoning and its calls in, found in its chat template.
 
 /// How a reply is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -46,7 +46,7 @@ impl JsonCall {
     }
 
     /// Takes the next piece; the object's first byte, `{`, is the first of all. Returns how many of its bytes belong to the object,
-    /// and what is known with them. `is_tool` tells the names of tools.
+    /// and what is known with them. `is_tool` is true for the name of a tool.
     pub(super) fn push(&mut self, piece: &str, is_tool: &dyn Fn(&str) -> bool) -> (usize, Vec<Part>) {
         let end = self.object.feed(piece);
         let piece = &piece[..end.unwrap_or(piece.len())];

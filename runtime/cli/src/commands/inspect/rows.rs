@@ -222,7 +222,7 @@ pub struct DispatchRow<'a> {
     pub weight_bytes: u64,
     /// KV cache that it reads at the end of the planned context.
     pub kv_bytes: u64,
-    /// `free`, `barrier` or `counted`.
+    /// `free`, `barrier` or `counter`.
     pub order: &'static str,
 }
 
@@ -275,7 +275,7 @@ impl<'a> DispatchRow<'a> {
             order: match dispatch.order {
                 Order::Free => "free",
                 Order::Barrier => "barrier",
-                Order::CounterSync => "counted",
+                Order::CounterSync => "counter",
             },
         }
     }

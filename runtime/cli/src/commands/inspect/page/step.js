@@ -10,7 +10,7 @@ function showTimeline(fit) {
   const rows = dispatches.map(one => work({ ...one, role: roleOf(one.label), flops: null }));
   const bytes = sum(rows, row => row.bytes);
   at("step-sum").textContent = dispatches.length === 0 ? "This artifact has no decode program for the target." :
-    `${dispatches.length} dispatches on ${target().name}: ${orders("barrier")} wait by a barrier, ${orders("counted")} by a counter, ` +
+    `${dispatches.length} dispatches on ${target().name}: ${orders("barrier")} wait by a barrier, ${orders("counter")} by a counter, ` +
     `${orders("free")} for nothing. Widths are the time to read ${size(Math.round(bytes))}` +
     (speed === null ? "; the bandwidth is unknown." : ` at ${gigabytes(speed)}, ${seconds(bytes / speed)} in all: an estimate. ` +
       "What a wait takes is not known before it is measured: unicorn-run profile does.");
@@ -26,7 +26,7 @@ function showTimeline(fit) {
     const dispatch = dispatches[index], wide = least + free * row.bytes / Math.max(1, bytes), y = laneHeight * lanes.indexOf(row.role);
     if (dispatch.order !== "free") lines.push(shape("line", { x1: x, x2: x, y1: y - 3, y2: y + laneHeight - 3, class: dispatch.order }));
     const block = shape("rect", { x, y: y + 2, width: Math.max(0.8, wide - 0.4), height: laneHeight - 6, fill: colourOf(kindOfRole(row)) });
-    const waits = { free: "waits for nothing", barrier: "waits by a barrier", counted: "waits by a counter" }[dispatch.order];
+    const waits = { free: "waits for nothing", barrier: "waits by a barrier", counter: "waits by a counter" }[dispatch.order];
     const text = `${index}: ${dispatch.label}, ${dispatch.kernel}; ${dispatch.workgroups.join(" × ")} workgroups; ${waits}; ` +
       `${size(dispatch.weight_bytes)} of weights` + (row.kv > 0 ? `, ${size(Math.round(row.kv))} of KV cache` : "") +
       (speed === null ? "" : `; at least ${seconds(row.bytes / speed)}`);

@@ -59,7 +59,7 @@ function showDispatches() {
   sortable("dispatches", [["#", row => row.index], ["dispatch", row => row.label], ["kernel", row => row.kernel],
     ["workgroups", row => row.workgroups.join(" × ")], ["weights", row => row.weight_bytes, size],
     ["KV cache", row => row.kv_bytes, size],
-    ["waits for those before", row => ({ free: "no", barrier: "by a barrier", counted: "by counting" })[row.order]]], numbered);
+    ["waits for those before", row => ({ free: "no", barrier: "by a barrier", counter: "by a counter" })[row.order]]], numbered);
 }
 
 function showTables() {
