@@ -1,5 +1,5 @@
-//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, where a nightly toolchain is installed, then abuse of the compiler, of loading
-//! and of the server on the software device, and load.
+//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, then abuse of the compiler, of loading and of the server on the software device,
+//! and load.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::binaries::Binaries;
-use crate::run::{cargo, run, succeeds};
+use crate::run::{cargo, run};
 
 #[derive(clap::Args)]
 pub struct AbuseArgs {
@@ -58,15 +58,11 @@ pub fn run_all(args: &AbuseArgs) -> Result<()> {
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
-    if !succeeds(Command::new("cargo").args(["+nightly", "--version"])) {
-        eprintln!("fuzzing is left out: no nightly toolchain; `rustup toolchain install nightly` installs one");
-        return Ok(());
-    }
     run(cargo().args(["run", "--package", "tests", "--bin", "fuzz-seeds"]))?;
-    let mut build = Command::new("cargo");
-    build.args(["+nightly", "build", "--manifest-path", "tests/fuzz/Cargo.toml", "--target", HOST]);
-    // The variables of the cargo that started us name its own toolchain.
-    build.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").env("RUSTFLAGS", FUZZ_FLAGS);
+    let mut build = cargo();
+    build.args(["build", "--manifest-path", "tests/fuzz/Cargo.toml", "--target", HOST]);
+    // Sanitizers are not stable options; the runtime that they need comes with every toolchain.
+    build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FUZZ_FLAGS);
     run(build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
     for entry in std::fs::read_dir(REGRESSIONS).with_context(|| format!("folder cannot be read: {REGRESSIONS}"))? {
         let regressions = entry?.path();

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tests::abuse::{
-    SoakOptions, compiler_kills, disconnects, idle_connections, kills, malformed_requests, mutated_ggufs,
+    Row, SoakOptions, compiler_kills, disconnects, idle_connections, kills, malformed_requests, mutated_ggufs,
     mutated_modules, mutated_plans, soak,
 };
 use tests::server::Server;
@@ -30,20 +30,22 @@ fn main() -> ExitCode {
     };
     let artifact = PathBuf::from(artifact);
     let command = || Command::new(program);
-    let mut rows = Vec::new();
+    let mut table = Table::begin();
     if let [compiler, model] = compiler {
         let (compiler, model) = (Path::new(compiler), Path::new(model));
-        rows.extend([mutated_ggufs(compiler, 1000), compiler_kills(compiler, model, 20)]);
-        rows.extend([mutated_plans(300), mutated_modules(1000)]);
+        table.add(mutated_ggufs(compiler, 1000));
+        table.add(compiler_kills(compiler, model, 20));
+        table.add(mutated_plans(300));
+        table.add(mutated_modules(1000));
     }
     let timeout = Duration::from_secs(2);
     let options = ["--parallel", "2", "--ctx", "256", "--timeout", "2", "--max-connections", "200"];
     let server = Server::start(command(), &artifact, &options);
-    rows.push(malformed_requests(&server));
-    rows.push(idle_connections(&server, 800, timeout));
-    rows.push(disconnects(&server, 500));
+    table.add(malformed_requests(&server));
+    table.add(idle_connections(&server, 800, timeout));
+    table.add(disconnects(&server, 500));
     drop(server);
-    rows.push(kills(command, &artifact, 20));
+    table.add(kills(command, &artifact, 20));
     let duration = Duration::from_secs(60 * minutes as u64);
     let report_every = Duration::from_secs(30);
     let soaked = soak(
@@ -51,13 +53,26 @@ fn main() -> ExitCode {
         &artifact,
         &SoakOptions { clients, parallel: clients.min(64), duration, tokens: 24, report_every },
     );
+    table.add(soaked.row);
     let [before, after] = soaked.figures;
-    println!(
-        "before: {before}\nafter:  {after}\nprompts whose answer depends on the batch: {}\n",
-        soaked.unstable_prompts
-    );
-    rows.push(soaked.row);
-    println!("| abuse | inputs | findings | time |\n|---|---|---|---|");
-    rows.iter().for_each(|row| println!("{row}"));
-    if rows.iter().all(|row| row.findings.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("\nbefore: {before}\nafter:  {after}");
+    println!("prompts whose answer depends on the batch: {}", soaked.unstable_prompts);
+    if table.has_findings { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Prints each row when its abuse ends, so that a run that is cut off leaves the rows before.
+struct Table {
+    has_findings: bool,
+}
+
+impl Table {
+    fn begin() -> Table {
+        println!("| abuse | inputs | findings | time |\n|---|---|---|---|");
+        Table { has_findings: false }
+    }
+
+    fn add(&mut self, row: Row) {
+        println!("{row}");
+        self.has_findings |= !row.findings.is_empty();
+    }
 }
