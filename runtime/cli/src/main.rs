@@ -38,13 +38,17 @@ use crate::commands::{
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
 use crate::terminal::output::{Verbosity, print_error, set_verbosity};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Exit code 0, 1 after `error: …` on stderr, 2 from clap for a command line that it rejects, or 130 after Ctrl-C. A closed stdout
 /// (`| head`) is no error.
 fn main() -> ExitCode {
     restart::keep_to_one_heap();
     explain::crashes();
+    if std::env::args_os().len() == 1 {
+        // Shows what can be typed. Where a variable gives an option, clap takes it for an argument and names the missing model instead.
+        Args::command().mut_args(|argument| argument.env(None::<&str>)).get_matches();
+    }
     match run(Args::parse()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {

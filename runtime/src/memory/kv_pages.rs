@@ -5,6 +5,8 @@
 //! logical        0    │    1    │   2
 //! physical       7    │    2    │   5         index in the group's pool, the same in all its layers
 //! ```
+//!
+//! Sequences that begin with the same tokens may hold the same pages, whole ones only: a page that several hold is never written.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use unicorn_artifact::KvGroupPlan;
 
-/// Free pages of one KV group.
+/// The pages of one KV group: which are free, and how many sequences hold each of the others.
 pub struct PagePool {
-    pages: u32,
     free: Vec<u32>,
+    /// One a page; 0: it is free.
+    holders: Vec<u32>,
     in_use: PagesInUse,
 }
 
@@ -35,7 +38,7 @@ impl PagePools {
     }
 }
 
-/// Number of pages that sequences hold in all pools. Clones share the count; any thread may read it.
+/// Number of pages in all pools that sequences hold, each counted once. Clones share the count; any thread may read it.
 #[derive(Clone, Default)]
 pub struct PagesInUse(Arc<AtomicU32>);
 
@@ -49,25 +52,41 @@ impl PagesInUse {
 impl PagePool {
     /// A pool of `pages` free pages; the lowest is allocated first.
     pub fn new(pages: u32, in_use: &PagesInUse) -> PagePool {
-        PagePool { pages, free: (0..pages).rev().collect(), in_use: in_use.clone() }
+        PagePool { free: (0..pages).rev().collect(), holders: vec![0; pages as usize], in_use: in_use.clone() }
     }
 
     /// The pool has pages for the longest sequence in every slot, so that an empty pool is a bug.
     fn allocate(&mut self) -> u32 {
         self.in_use.0.fetch_add(1, Ordering::Relaxed);
-        self.free.pop().expect("pool holds pages for every slot's longest sequence")
+        let page = self.free.pop().expect("pool holds pages for every slot's longest sequence");
+        self.holders[page as usize] = 1;
+        page
     }
 
-    fn release(&mut self, page: Option<u32>) {
-        self.in_use.0.fetch_sub(page.iter().len() as u32, Ordering::Relaxed);
-        self.free.extend(page);
+    /// One more sequence holds a page that another one holds.
+    fn share(&mut self, page: u32) {
+        debug_assert_ne!(self.holders[page as usize], 0, "a free page is shared by nobody");
+        self.holders[page as usize] += 1;
+    }
+
+    /// One sequence less holds the page; without any, it is free.
+    fn release(&mut self, page: u32) {
+        self.holders[page as usize] -= 1;
+        if self.holders[page as usize] == 0 {
+            self.in_use.0.fetch_sub(1, Ordering::Relaxed);
+            self.free.push(page);
+        }
+    }
+
+    fn is_shared(&self, page: u32) -> bool {
+        self.holders[page as usize] > 1
     }
 }
 
 impl Drop for PagePool {
     /// Pages of a lost device count as released with their pool.
     fn drop(&mut self) {
-        self.in_use.0.fetch_sub(self.pages - self.free.len() as u32, Ordering::Relaxed);
+        self.in_use.0.fetch_sub((self.holders.len() - self.free.len()) as u32, Ordering::Relaxed);
     }
 }
 
@@ -94,9 +113,13 @@ impl BlockTable {
     /// Prepares a step that appends positions `rows`: first releases the pages that none of its rows attends to, then
     /// allocates the missing ones. `allocated` is called with each new (logical, physical) page.
     pub fn advance(&mut self, pool: &mut PagePool, rows: Range<u32>, mut allocated: impl FnMut(u32, u32)) {
+        debug_assert!(
+            !self.is_inside_shared_page(pool, rows.start),
+            "a page that several sequences hold is not written"
+        );
         let oldest_visible = self.oldest_visible(rows.start);
         while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_visible {
-            pool.release(self.pages.pop_front());
+            self.pages.pop_front().into_iter().for_each(|page| pool.release(page));
             self.first_page += 1;
         }
         for logical in self.end_page()..rows.end.div_ceil(self.page_tokens) {
@@ -120,10 +143,39 @@ impl BlockTable {
     pub fn truncate(&mut self, pool: &mut PagePool, len_tokens: u32) {
         let end_page = len_tokens.div_ceil(self.page_tokens);
         while self.end_page() > end_page && !self.pages.is_empty() {
-            pool.release(self.pages.pop_back());
+            self.pages.pop_back().into_iter().for_each(|page| pool.release(page));
         }
         if len_tokens == 0 {
             self.first_page = 0;
+        }
+    }
+
+    /// Whether position `len_tokens` lies on a page that another sequence holds too, so that nothing may be appended there.
+    pub fn is_inside_shared_page(&self, pool: &PagePool, len_tokens: u32) -> bool {
+        let page = (len_tokens / self.page_tokens).checked_sub(self.first_page);
+        page.and_then(|page| self.pages.get(page as usize)).is_some_and(|&page| pool.is_shared(page))
+    }
+
+    /// Tokens of a page.
+    pub fn page_tokens(&self) -> u32 {
+        self.page_tokens
+    }
+
+    /// Holds the pages of `donor` up to `len_tokens`, whole pages, from now on as well. The table is empty. `adopted` is called with each
+    /// (logical, physical) page.
+    pub fn adopt(
+        &mut self,
+        pool: &mut PagePool,
+        donor: &BlockTable,
+        len_tokens: u32,
+        mut adopted: impl FnMut(u32, u32),
+    ) {
+        debug_assert!(self.pages.is_empty() && len_tokens.is_multiple_of(self.page_tokens));
+        self.first_page = donor.first_page;
+        for (logical, &physical) in (donor.first_page..len_tokens / self.page_tokens).zip(&donor.pages) {
+            pool.share(physical);
+            self.pages.push_back(physical);
+            adopted(logical, physical);
         }
     }
 
@@ -233,5 +285,75 @@ mod tests {
         table.advance(&mut pool, 17..18, |_, _| panic!("the page of position 17 was kept"));
         table.truncate(&mut pool, 0);
         assert_eq!((pool.free.len(), table.kept_from()), (4, 0));
+    }
+
+    #[test]
+    fn sequences_that_begin_alike_hold_the_same_whole_pages() {
+        let in_use = PagesInUse::default();
+        let mut pool = PagePool::new(10, &in_use);
+        let mut donor = BlockTable::new(&group(None), 5);
+        donor.advance(&mut pool, 0..11, |_, _| ());
+        let mut other = BlockTable::new(&group(None), 5);
+        let mut adopted = Vec::new();
+        other.adopt(&mut pool, &donor, 8, |logical, physical| adopted.push((logical, physical)));
+        assert_eq!((adopted, in_use.count()), (vec![(0, 0), (1, 1)], 3));
+        assert!(other.is_inside_shared_page(&pool, 7) && !other.is_inside_shared_page(&pool, 8));
+        other.advance(&mut pool, 8..9, |logical, physical| assert_eq!((logical, physical), (2, 3)));
+        donor.truncate(&mut pool, 0);
+        assert_eq!((in_use.count(), other.is_inside_shared_page(&pool, 7)), (3, false));
+        other.truncate(&mut pool, 0);
+        assert_eq!((in_use.count(), pool.free.len()), (0, 10));
+    }
+
+    /// Sequences come, grow, begin as others do, are cut back and go, in random order: no page is lost or written by two.
+    #[test]
+    fn no_page_is_lost_or_written_by_two() {
+        for window in [None, Some(6)] {
+            let (group, context) = (group(window), 40);
+            let limit = group.pages_per_sequence(context, 8);
+            let in_use = PagesInUse::default();
+            let mut pool = PagePool::new(6 * limit, &in_use);
+            let mut tables: Vec<(BlockTable, u32)> = (0..6).map(|_| (BlockTable::new(&group, limit), 0)).collect();
+            let mut state = 7_u32;
+            let mut random = |below: u32| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % below
+            };
+            for _ in 0..20_000 {
+                let (index, donor) = (random(6) as usize, random(6) as usize);
+                let (mut table, mut len) = std::mem::replace(&mut tables[index], (BlockTable::new(&group, limit), 0));
+                match random(3) {
+                    0 => {
+                        let to = random(len + 1);
+                        let to = if table.is_inside_shared_page(&pool, to) { to / 4 * 4 } else { to };
+                        len = if table.can_continue_at(to) { to } else { 0 };
+                        table.truncate(&mut pool, len);
+                    }
+                    1 if index != donor => {
+                        let (given, given_len) = &tables[donor];
+                        let to = random(given_len + 1) / 4 * 4;
+                        if to > 0 && given.can_continue_at(to) {
+                            table.truncate(&mut pool, 0);
+                            table.adopt(&mut pool, given, to, |_, _| ());
+                            len = to;
+                        }
+                    }
+                    _ => {
+                        let end = context.min(len + 1 + random(8));
+                        if len < end {
+                            table.advance(&mut pool, len..end, |_, _| ());
+                            len = end;
+                        }
+                    }
+                }
+                tables[index] = (table, len);
+                let mut held = vec![0; pool.holders.len()];
+                let pages = tables.iter().flat_map(|(table, _)| &table.pages);
+                pages.for_each(|&page| held[page as usize] += 1);
+                assert_eq!(held, pool.holders);
+                assert_eq!(held.iter().filter(|&&holders| holders == 0).count(), pool.free.len());
+                assert_eq!(in_use.count() as usize, held.len() - pool.free.len());
+            }
+        }
     }
 }

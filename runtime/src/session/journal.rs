@@ -73,6 +73,13 @@ impl Journal {
         }
     }
 
+    /// Becomes the first `len_tokens` of another journal, whose steps put them into the cache.
+    pub fn adopt(&mut self, donor: &Journal, len_tokens: u32) {
+        self.tokens.clone_from(&donor.tokens);
+        self.steps.clone_from(&donor.steps);
+        self.truncate(len_tokens);
+    }
+
     /// The step of that index, whose first token stands at `position`: behind all tokens of the steps before. `None`: there are
     /// no more.
     pub fn entry(&self, index: usize, position: u32) -> Option<Entry<'_>> {
@@ -109,6 +116,9 @@ mod tests {
         journal.truncate(2);
         assert_eq!(entries(&journal), [(7, 0, vec![1, 2])]);
         journal.append(&[9], 5, 0);
+        let mut other = Journal::new(8);
+        other.adopt(&journal, 1);
+        assert_eq!((other.tokens(), entries(&other)), ([1].as_slice(), vec![(7, 0, vec![1])]));
         assert_eq!((journal.tokens(), entries(&journal).len()), ([1, 2, 9].as_slice(), 2));
         journal.truncate(0);
         assert!(entries(&journal).is_empty());

@@ -8,7 +8,9 @@
 //!                             in a tick             in each step
 //! ```
 //!
-//! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching).
+//! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). A prompt that
+//! begins as another session's tokens do, also of one that decodes, holds the same pages of the cache: equal system prompts, and the
+//! choices of one request, are computed once.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -48,7 +50,7 @@ pub struct Request<R> {
 /// Receives the tokens of a request. Its methods are called by [`Scheduler::tick`] between two steps, with nothing locked: they
 /// delay the next step, and may call everything.
 pub trait TokenReceiver {
-    /// The request has a session, whose cache has the first `cached_tokens` of its prompt.
+    /// The prompt is about to be fed, to a session whose cache has the first `cached_tokens` of it.
     fn begin(&mut self, cached_tokens: u32);
 
     /// Receives the next token. `Break` ends the request; no method is called afterwards.
@@ -77,6 +79,8 @@ pub type AfterStep<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 /// A request with a session.
 struct Active<R> {
     session: Session,
+    /// Whether the session's cache was cut to what it shares with the prompt.
+    has_begun: bool,
     /// What is to be appended yet: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
@@ -149,14 +153,29 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     fn admit(&mut self) {
         while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt)) {
-            let mut session = self.idle.remove(index).expect("an index of an idle session");
-            let Request { mut prompt, sampling, mut receiver } = self.waiting.pop_front().expect("it was at the front");
-            let cached_tokens = session.keep_common_start(&prompt);
-            session.restart_samples();
-            receiver.begin(cached_tokens);
-            prompt.drain(..cached_tokens as usize);
-            self.prefill.push_back(Active { session, rest: prompt, sampling, receiver });
+            let session = self.idle.remove(index).expect("an index of an idle session");
+            let Request { prompt, sampling, receiver } = self.waiting.pop_front().expect("it was at the front");
+            self.prefill.push_back(Active { session, has_begun: false, rest: prompt, sampling, receiver });
         }
+    }
+
+    /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
+    /// since it came count.
+    fn begin_prompt(&mut self) {
+        let (first, others) = self.prefill.make_contiguous().split_first_mut().expect("a tick looks for a prompt");
+        if first.has_begun {
+            return;
+        }
+        let Active { session, has_begun, rest, receiver, .. } = first;
+        *has_begun = true;
+        session.keep_common_start(rest);
+        let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
+        if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
+            session.adopt_start(donor, rest);
+        }
+        session.restart_samples();
+        receiver.begin(session.len_tokens());
+        rest.drain(..session.len_tokens() as usize);
     }
 
     /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, no other
@@ -173,9 +192,10 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Feeds a step's worth of the first prompt, and moves its request on when that was the rest of it.
     fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
+        self.begin_prompt();
         let max_tokens = self.prefill_tokens();
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
-        let Active { session, rest, sampling, receiver } = active;
+        let Active { session, rest, sampling, receiver, .. } = active;
         let begun = Instant::now();
         let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
@@ -219,7 +239,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let mut go_on = vec![true; self.decoding.len()];
         let (mut rows, mut receivers) = (Vec::new(), Vec::new());
-        for (Active { session, rest, sampling, receiver }, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
+        for (Active { session, rest, sampling, receiver, .. }, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
             rows.push(BatchRow { session, token: rest[0], sampling });
             receivers.push((receiver, rest, goes_on));
         }

@@ -87,6 +87,32 @@ impl Sequence {
         self.journal.truncate(len_tokens);
     }
 
+    /// Begins with the first tokens of `donor`, at most `len_tokens`, and holds their pages as well: whole pages, which neither writes
+    /// again. Removes what it held. Nothing changes where the cache of `donor` is not that of this engine, or is too short.
+    pub fn adopt(&mut self, donor: &Sequence, len_tokens: u32, engine: &mut Engine, generation: u64) {
+        let page_tokens = self.tables.iter().map(BlockTable::page_tokens).max().unwrap_or(1);
+        let len_tokens = len_tokens.min(donor.len_tokens()) / page_tokens * page_tokens;
+        let is_current =
+            donor.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
+        let is_held = donor.tables.iter().all(|table| table.can_continue_at(len_tokens));
+        if !(is_current && is_held && len_tokens > self.len_tokens()) {
+            return;
+        }
+        self.truncate(0);
+        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
+        engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
+        self.journal.adopt(&donor.journal, len_tokens);
+    }
+
+    /// The most of the first `len_tokens` tokens behind which it may append: not in the middle of a page that another sequence holds.
+    pub fn exclusive_start(&self, len_tokens: u32) -> u32 {
+        let Some(Cache { pools, replay: None, .. }) = &self.cache else { return len_tokens };
+        let pools = pools.lock();
+        let shared =
+            self.tables.iter().zip(pools.iter()).filter(|(table, pool)| table.is_inside_shared_page(pool, len_tokens));
+        shared.map(|(table, _)| len_tokens / table.page_tokens() * table.page_tokens()).min().unwrap_or(len_tokens)
+    }
+
     /// Runs the next step of the journal again if the cache is not that of the engine of this generation. `false`: it is, now or
     /// already, and no step ran.
     pub fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<bool, Stop> {

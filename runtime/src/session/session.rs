@@ -181,10 +181,22 @@ impl Session {
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the
     /// next token would attend to. Returns how many tokens of the prompt are still there. Waits for no step.
     pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {
-        if self.truncate(self.common_start(prompt)).is_err() {
+        let kept = self.sequence.exclusive_start(self.common_start(prompt));
+        if self.truncate(kept).is_err() {
             self.clear();
         }
         self.len_tokens()
+    }
+
+    /// Begins with the whole pages of `donor` whose tokens `prompt` begins with, if those are more tokens than it has: both hold them, and
+    /// neither writes them again. Nothing changes where the device was lost since. Waits for steps of others.
+    pub(crate) fn adopt_start(&mut self, donor: &Session, prompt: &[u32]) {
+        let len_tokens = donor.common_start(prompt);
+        let mut slot = self.shared.lock_engine();
+        // A device that cannot be made ready is an error of the next step.
+        if let Ok((generation, engine)) = self.shared.ready(&mut slot) {
+            self.sequence.adopt(&donor.sequence, len_tokens, engine, generation);
+        }
     }
 
     /// Seconds that the device spent in this sequence's steps since the last call (those of a batch count for each

@@ -228,12 +228,29 @@ impl Engine {
     pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
         let mut pools = self.pools.lock();
         for (group, (table, pool)) in tables.iter_mut().zip(pools.iter_mut()).enumerate() {
-            let begin = TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize;
+            let begin = self.table_begin(group, slot);
             let view = &mut self.views.step;
             table.advance(pool, rows.clone(), |logical, physical| {
                 view.write_words(begin + logical as usize, &[physical]);
             });
         }
+    }
+
+    /// Gives a sequence without pages those of another one's first `len_tokens`, whole pages.
+    pub fn adopt(&mut self, slot: u32, tables: &mut [BlockTable], donor: &[BlockTable], len_tokens: u32) {
+        let mut pools = self.pools.lock();
+        for (group, ((table, donor), pool)) in tables.iter_mut().zip(donor).zip(pools.iter_mut()).enumerate() {
+            let begin = self.table_begin(group, slot);
+            let view = &mut self.views.step;
+            table.adopt(pool, donor, len_tokens, |logical, physical| {
+                view.write_words(begin + logical as usize, &[physical]);
+            });
+        }
+    }
+
+    /// Where the block table of a slot begins in the step buffer, in words.
+    fn table_begin(&self, group: usize, slot: u32) -> usize {
+        TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize
     }
 
     /// Writes header, rows, samplers and histories. Nothing is in flight.
