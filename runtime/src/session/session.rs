@@ -192,6 +192,9 @@ impl Session {
     /// neither writes them again. Nothing changes where the device was lost since. Waits for steps of others.
     pub(crate) fn adopt_start(&mut self, donor: &Session, prompt: &[u32]) {
         let len_tokens = donor.common_start(prompt);
+        if len_tokens <= self.len_tokens() {
+            return;
+        }
         let mut slot = self.shared.lock_engine();
         // A device that cannot be made ready is an error of the next step.
         if let Ok((generation, engine)) = self.shared.ready(&mut slot) {
