@@ -83,7 +83,10 @@ pub use session::stream::Tokens;
 pub use step::cancel::CancelToken;
 pub use step::sampling::{Sampled, Sampling};
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
+pub use tune::corrections::{Correction, Corrections, CorrectionsReport};
+pub use tune::exchange::Programs;
 pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError, TuneProgress};
+pub use tune::trace::{TraceSink, TracedDispatch, TracedStep};
 pub use vk::crash;
 // Types of this crate's public signatures, so that a caller needs no dependency on the package itself.
 pub use unicorn_artifact::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{Meta, Pipeline, Plan, TokenizerSection};
+use unicorn_artifact::{Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -29,10 +29,12 @@ use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
 use crate::step::sampling::Sampled;
-use crate::tune::choices::{Choice, StepShape};
+use crate::tune::choices::{Choice, StepShape, shapes};
+use crate::tune::exchange::{self, Programs};
 use crate::tune::measure::{
     Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, TuneProgress, Tuner, TuningResources,
 };
+use crate::tune::trace::{TraceSink, TracedStep, Tracer};
 use crate::vk::instance::Instance;
 
 /// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
@@ -295,6 +297,66 @@ impl Model {
     ) -> Result<Vec<f64>, TuneError> {
         let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
         self.tuner().time_steps(self.tuning_resources(), on_engine, shape, choices, effort, progress)
+    }
+
+    /// The artifact's targets, without alternatives that the device cannot run.
+    pub fn targets(&self) -> &[TargetKernels] {
+        &self.shared.artifact.kernels().targets
+    }
+
+    /// Shapes of the steps of the target named `target`, small ones first; none if the artifact does not hold it.
+    pub fn shapes_of(&self, target: &str) -> Vec<StepShape> {
+        self.targets().iter().find(|one| one.name == target).map(shapes).unwrap_or_default()
+    }
+
+    /// Programs of the artifact's target of this name, to run in place of the model's own: all as the compiler chose them, or with
+    /// `choice` those of one shape, with its alternatives.
+    ///
+    /// # Errors
+    /// When the artifact or the target does not hold them, the target requires what the device lacks, a kernel does not compile, or
+    /// the device fails.
+    ///
+    /// # Panics
+    /// Unless the model was loaded with [`LoadOptions::candidates`].
+    pub fn record_programs(&self, target: &str, choice: Option<(StepShape, &Choice)>) -> Result<Programs, TuneError> {
+        let (target, barriers) = (self.target_named(target)?, self.shared.has_barriers());
+        let (resources, context_tokens) = (self.tuning_resources(), self.shared.context_tokens());
+        Ok(exchange::record(resources, self.plan(), target, choice, context_tokens, barriers)?)
+    }
+
+    /// Exchanges the model's programs with `programs`; with a shape, only those of that shape. Sessions go on with what is there
+    /// then, on the same cache. Waits for the step that runs.
+    ///
+    /// # Errors
+    /// [`RunError::DeviceLost`] if the device was lost since loading: recorded programs went with it.
+    pub fn exchange_programs(&self, programs: &mut Programs, shape: Option<StepShape>) -> Result<(), RunError> {
+        self.on_idle_engine(0, &mut |idle| {
+            programs.exchange(&mut idle.engine.programs, shape);
+            Ok(())
+        })
+    }
+
+    /// Runs a step of the target named `target` dispatch by dispatch, and hands what each writes to `sink`. The model's own programs
+    /// feed the tokens before it.
+    ///
+    /// # Errors
+    /// As [`Model::record_programs`], and when too few sequences are free.
+    ///
+    /// # Panics
+    /// As [`Model::record_programs`], and if the target has no program of that shape and choice.
+    pub fn trace_step(&self, target: &str, step: &TracedStep<'_>, sink: &mut TraceSink<'_>) -> Result<(), TuneError> {
+        let tracer = Tracer {
+            target: self.target_named(target)?,
+            plan: self.plan(),
+            model: self.shared.model(),
+            context_tokens: self.shared.context_tokens(),
+        };
+        let on_engine = &mut |sequences: u32, work: &mut IdleWork<'_>| self.on_idle_engine(sequences, work);
+        tracer.trace(self.tuning_resources(), on_engine, step, sink)
+    }
+
+    fn target_named(&self, name: &str) -> Result<&TargetKernels, LoadError> {
+        choose_target(self.targets(), self.device(), Some(name))
     }
 
     fn tuner(&self) -> Tuner<'_> {

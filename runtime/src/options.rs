@@ -9,6 +9,7 @@ use crate::device::choice::DeviceChoice;
 use crate::error::LoadError;
 use crate::load::upload_path::UploadPath;
 use crate::tune::choices::Tuning;
+use crate::tune::corrections::Corrections;
 
 /// How a model is loaded and run.
 ///
@@ -57,6 +58,8 @@ pub struct LoadOptions {
     pub profile: bool,
     /// Alternatives chosen by an earlier tuning.
     pub tuning: Option<Tuning>,
+    /// What runs in place of kernels that a test found wrong on this device; it overrides the tuning.
+    pub corrections: Option<Corrections>,
     /// Keeps what is needed to record other programs later: see [`crate::Model::time_kernels`].
     pub candidates: bool,
     /// The device checks every buffer access of a kernel against the bound range.
@@ -122,6 +125,7 @@ impl Default for LoadOptions {
             barriers: false,
             profile: false,
             tuning: None,
+            corrections: None,
             candidates: false,
             robust_buffer_access: true,
         }

@@ -5,6 +5,7 @@ use crate::load::upload_path::TierUpload;
 use crate::memory::tier_bytes::TierBytes;
 use crate::program::pipeline_cache::PipelineReport;
 use crate::tune::choices::TuningReport;
+use crate::tune::corrections::CorrectionsReport;
 
 /// Times and results of a load.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub struct LoadReport {
     pub pipelines: PipelineReport,
     /// Whether a tuning was applied.
     pub tuning: TuningReport,
+    /// Whether corrections were applied.
+    pub corrections: CorrectionsReport,
     /// Bytes of all weight slices.
     pub weight_bytes: u64,
     /// Upload path of each tier that holds weights.

@@ -28,6 +28,7 @@ use crate::report::LoadReport;
 use crate::step::calibration;
 use crate::step::engine::Engine;
 use crate::tune::choices;
+use crate::tune::corrections::apply_corrected;
 use crate::tune::measure::TuningResources;
 use crate::vk::device::Device;
 use crate::vk::instance::Instance;
@@ -83,7 +84,9 @@ pub fn make_resident(
     let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
     let device = Device::open(instance, facts, options.robust_buffer_access)?;
     let key = choices::key(&device.identity()?, artifact.content_hash(), untuned);
-    let (target, tuning) = choices::apply(untuned, key, options.tuning.as_ref());
+    let targets = &artifact.kernels().targets;
+    let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
+    let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
     let target = &target;
     let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
     let usage_before = MemoryUsage::read(facts, &device.heaps()?);
@@ -192,6 +195,7 @@ pub fn make_resident(
         seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
+        corrections,
         weight_bytes,
         upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
         upload: report,

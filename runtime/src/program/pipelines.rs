@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use unicorn_artifact::spirv::{self, Limits};
-use unicorn_artifact::{ParseError, Pipeline as Kernel, TargetKernels};
+use unicorn_artifact::{ModuleNeeds, ParseError, Pipeline as Kernel, TargetKernels};
 
 use crate::error::LoadError;
 use crate::parallel;
@@ -30,7 +30,6 @@ pub fn compile_each<T: Send>(
 ) -> Result<Vec<T>, LoadError> {
     let facts = device.facts();
     let varies = facts.min_subgroup_size != facts.max_subgroup_size;
-    let subgroup_size = Some(target.matches.subgroup_size).filter(|&size| size > 0 && varies);
     let bindings: BTreeSet<u32> = target.pipelines.iter().map(|pipeline| pipeline.bindings).collect();
     let layouts = bindings.into_iter().map(|bindings| Ok((bindings, SetLayout::create(device, bindings)?)));
     let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
@@ -44,10 +43,22 @@ pub fn compile_each<T: Send>(
         let spirv = &modules[pipeline.module as usize];
         let name = |error| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(error) };
         check(device, target, pipeline, spirv).map_err(name)?;
+        let needs = &target.modules.records[pipeline.module as usize].needs;
+        let subgroup_size = Some(subgroup_size(needs, target.matches.subgroup_size)).filter(|&size| size > 0 && varies);
         let request = PipelineRequest { spirv, layout: &layouts[&pipeline.bindings], subgroup_size, cache, capture };
         Pipeline::create(device, &request).map_err(LoadError::from).and_then(&inspect).map_err(name)
     };
     parallel::map(target.pipelines.len(), one).into_iter().collect()
+}
+
+/// The size of subgroups to require for a module; 0: any. A module's size differs from its target's where programs of another
+/// target take the place of wrong ones.
+fn subgroup_size(needs: &ModuleNeeds, of_target: u32) -> u32 {
+    match needs.subgroup_size {
+        // Full subgroups are required with a size, and a workgroup of a kernel that uses none may not be divisible by it.
+        0 if needs.workgroup_invocations.is_multiple_of(of_target.max(1)) => of_target,
+        size => size,
+    }
 }
 
 /// Drivers trust their input, and an artifact may come from anywhere: a module is checked before a driver reads it.

@@ -18,6 +18,7 @@ use crate::vk::pipeline::{BoundSet, Pipeline};
 use crate::vk::timestamps::Timestamps;
 
 /// Every program of a target, ready to be submitted.
+#[derive(Default)]
 pub struct RecordedPrograms {
     /// One a program.
     pub shapes: Vec<ProgramShape>,

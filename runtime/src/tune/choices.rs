@@ -91,30 +91,35 @@ pub fn versions(target: &TargetKernels, shape: StepShape) -> Vec<usize> {
 }
 
 impl StepShape {
-    pub(super) fn of(program: &Program) -> StepShape {
+    /// The shape of a program's steps.
+    pub fn of(program: &Program) -> StepShape {
         StepShape { rows: program.rows, batch: program.batch && program.rows > 1, from_tokens: program.from_tokens }
     }
 }
 
 /// Every program of the target once, with `choices` applied; `None` if one of them does not exist in the target.
-fn choose(target: &TargetKernels, choices: &BTreeMap<StepShape, Choice>) -> Option<TargetKernels> {
+pub(super) fn choose(target: &TargetKernels, choices: &BTreeMap<StepShape, Choice>) -> Option<TargetKernels> {
     let none = Choice::default();
     let exists = |(shape, choice): (&StepShape, &Choice)| (choice.version as usize) < versions(target, *shape).len();
     let firsts = target.programs.iter().enumerate();
     let firsts = firsts.filter(|(index, program)| same_as(target, program).first() == Some(index));
     let chosen = firsts.map(|(index, program)| {
         let choice = choices.get(&StepShape::of(program)).unwrap_or(&none);
-        // Programs of one shape may have different numbers of versions.
-        (same_as(target, program).get(choice.version as usize).copied().unwrap_or(index), &choice.winners)
+        (version_of(target, program, choice).unwrap_or(index), &choice.winners)
     });
     choices.iter().all(exists).then(|| assemble(target, &chosen.collect::<Vec<_>>()))?
 }
 
 /// Programs with the same input and result as `program`, the compiler's choice first.
-fn same_as(target: &TargetKernels, program: &Program) -> Vec<usize> {
+pub(super) fn same_as(target: &TargetKernels, program: &Program) -> Vec<usize> {
     let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch, program.from_tokens);
     let programs = target.programs.iter().enumerate();
     programs.filter(|(_, other)| kind(other) == kind(program)).map(|(index, _)| index).collect()
+}
+
+/// The version of a program that `choice` names; `None`: programs of one shape may have different numbers of versions.
+pub(super) fn version_of(target: &TargetKernels, program: &Program, choice: &Choice) -> Option<usize> {
+    same_as(target, program).get(choice.version as usize).copied()
 }
 
 /// A target of these programs, each with its pipelines' alternatives, and of the pipelines that they use; `None` if a pipeline or
