@@ -1,5 +1,6 @@
 //! Files that commands read and write.
 
+pub mod json_file;
 pub mod logits_file;
 pub mod output_file;
 pub mod state_folder;

@@ -1,13 +1,13 @@
 //! `model.unicorn.tune.json`: what `tune` found best, beside the artifact. A later load uses it if it
 //! is for the same artifact, target, device and driver; otherwise the load notes that, and does not fail.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::header::hex;
 
 use crate::error::CliError;
+use crate::files::json_file;
 use crate::terminal::output::note;
 use unicorn_runtime::{Choice, StepShape, Tuning};
 
@@ -51,9 +51,6 @@ pub struct Winner {
     pub microseconds: f64,
 }
 
-/// Larger than any that was written.
-const MAX_BYTES: u64 = 4 << 20;
-
 /// Where an artifact's file lies.
 pub fn path_for(artifact: &Path) -> PathBuf {
     let mut name = artifact.as_os_str().to_owned();
@@ -64,7 +61,7 @@ pub fn path_for(artifact: &Path) -> PathBuf {
 /// `None` without a file, and with a note on stderr if the file is not valid.
 pub fn read(artifact: &Path) -> Option<Tuning> {
     let path = path_for(artifact);
-    match read_tuning(&path) {
+    match json_file::read(&path).and_then(|file: TuningFile| file.tuning()) {
         Ok(tuning) => Some(tuning),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -76,35 +73,21 @@ pub fn read(artifact: &Path) -> Option<Tuning> {
 
 /// Steps that an earlier tuning with this key has decided; none if there is no such file.
 pub fn earlier_steps(artifact: &Path, key: &str) -> Vec<TunedStep> {
-    let file = read_file(&path_for(artifact)).ok().filter(|file| file.key == key);
+    let file = json_file::read(&path_for(artifact)).ok().filter(|file: &TuningFile| file.key == key);
     file.map_or(Vec::new(), |file| file.steps)
 }
 
 impl TuningFile {
-    /// Renames the file into place, so that no reader sees a part of it.
+    /// Writes it beside the artifact, whole or not at all.
     pub fn write(&self, artifact: &Path) -> Result<PathBuf, CliError> {
         let path = path_for(artifact);
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let text = serde_json::to_string_pretty(self).expect("a record is plain data") + "\n";
-        let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|error| error.error)
-        });
-        written.map_err(|error| CliError::at(&path, error))?;
+        json_file::write(&path, self)?;
         Ok(path)
     }
 
-    fn tuning(&self) -> Option<Tuning> {
-        let digits = self.key.as_bytes().as_chunks::<2>().0;
-        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let key: Vec<u8> = digits.iter().map(byte).collect::<Option<_>>()?;
+    fn tuning(&self) -> io::Result<Tuning> {
         let choices = self.steps.iter().map(|step| (step.shape(), step.choice())).collect();
-        let key: [u8; 32] = key.try_into().ok()?;
-        (hex(&key) == self.key).then_some(Tuning { key, choices })
+        Ok(Tuning { key: json_file::key(&self.key)?, choices })
     }
 }
 
@@ -119,21 +102,11 @@ impl TunedStep {
     }
 }
 
-fn read_tuning(path: &Path) -> io::Result<Tuning> {
-    read_file(path)?.tuning().ok_or_else(|| io::Error::other("its key is not 64 hexadecimal digits"))
-}
-
-fn read_file(path: &Path) -> io::Result<TuningFile> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return Err(io::Error::other(format!("is not a file of at most {MAX_BYTES} bytes")));
-    }
-    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use unicorn_artifact::header::hex;
 
     use super::*;
 

@@ -21,6 +21,7 @@ use crate::args::TuneArgs;
 use crate::error::CliError;
 use crate::files::tuning_file::{TunedStep, TuningFile, earlier_steps, path_for};
 use crate::load::{load_candidates, max_positions};
+use crate::report::steps::step_name;
 use crate::terminal::interrupt;
 use crate::terminal::output::{note, print, print_json};
 use decide::{choices, decided};
@@ -165,7 +166,7 @@ fn measure(
     effort: Effort,
     progress: &mut Progress,
 ) -> Result<StepTimes, TuneError> {
-    let name = report::step_name(shape);
+    let name = step_name(shape);
     let is_selected = |name: &str| args.only.as_deref().is_none_or(|part| name.contains(part));
     let mut timed: Vec<Vec<TimedPipeline>> = Vec::new();
     for version in 0..versions {
