@@ -7,10 +7,10 @@ use std::time::Duration;
 use indicatif::ProgressStyle;
 use unicorn_artifact::{ArtifactView, MappedFile};
 
-use crate::args::LoadArgs;
+use crate::args::{CONSERVATIVE, LoadArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::files::{tuning_file, user_folders};
+use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
 use crate::report::text::printable;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery, UploadPath};
@@ -52,7 +52,12 @@ pub fn load_candidates(
     let candidates = |options: &mut LoadOptions| {
         (options.context_tokens, options.slots, options.candidates) = (Some(context_tokens), slots, true);
     };
-    match try_load(artifact, args, candidates) {
+    unless_too_large(try_load(artifact, args, candidates), slots)
+}
+
+/// `None` for a memory that is too small for several sequences.
+fn unless_too_large(loaded: Result<Model, LoadError>, slots: u32) -> Result<Option<Model>, CliError> {
+    match loaded {
         Err(LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
             if slots > 1 =>
         {
@@ -60,6 +65,21 @@ pub fn load_candidates(
         }
         loaded => Ok(Some(loaded?)),
     }
+}
+
+/// For `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for so many. What an
+/// earlier test found wrong is tested again.
+pub fn load_tested(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: u32,
+    slots: u32,
+) -> Result<Option<Model>, CliError> {
+    let tested = |options: &mut LoadOptions| {
+        (options.context_tokens, options.slots, options.candidates) = (Some(context_tokens), slots, true);
+        options.tuning = if args.no_tune { None } else { tuning_file::read(artifact) };
+    };
+    unless_too_large(try_load(artifact, args, tested), slots)
 }
 
 /// The same for a server of `slots` sequences, of `context_tokens` at most (`None`: the library's choice).
@@ -107,7 +127,12 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.cache_folder = if args.no_cache { None } else { user_folders::cache() };
     change(&mut options);
     let context_is_given = options.context_tokens.is_some();
-    options.tuning = if args.no_tune || options.candidates { None } else { tuning_file::read(artifact) };
+    let is_measurement = options.candidates;
+    if !args.no_tune && !is_measurement {
+        options.tuning = tuning_file::read(artifact);
+    }
+    let corrections = if is_measurement { None } else { corrections_file::read(artifact) };
+    options.corrections = corrections.as_ref().map(|(_, corrections)| corrections.clone());
     let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
             .expect("the template is a constant"),
@@ -128,6 +153,19 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     if let Some(why) = &model.report().tuning.note {
         note(format_args!("tuning is not used: {}: {why}", tuning_file::path_for(artifact).display()));
     }
+    match (&model.report().corrections.note, &corrections) {
+        (Some(why), _) => {
+            note(format_args!(
+                "result of selftest is not used: {}: {why}",
+                corrections_file::path_for(artifact).display()
+            ));
+        }
+        (None, Some((file, _))) => file.lines().iter().for_each(|line| note(line)),
+        (None, None) => {}
+    }
+    if !args.no_cache && !is_measurement {
+        offer_selftest(&model, artifact);
+    }
     if let Some(shorter) = shorter_context(&model, context_is_given) {
         note(shorter);
     }
@@ -136,6 +174,25 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
         note(format_args!("synthetic weights: {name} is good for timing, not for text"));
     }
     Ok(model)
+}
+
+/// Notes the first start on a device with its driver, on which a kernel may be wrong that was right elsewhere.
+fn offer_selftest(model: &Model, artifact: &Path) {
+    let facts = model.device();
+    // Conservative kernels could only be compared with themselves.
+    let has_others = model.report().target != CONSERVATIVE;
+    if is_software(model) || !has_others || known_drivers::find(facts).is_some() {
+        return;
+    }
+    note(format_args!(
+        "first start on {} with {}: unicorn-run selftest {} checks every kernel there in about a minute",
+        facts.name,
+        facts.driver,
+        artifact.display()
+    ));
+    if let Err(error) = known_drivers::remember(facts, None) {
+        note(format_args!("this driver is not remembered: {error}"));
+    }
 }
 
 /// Why the context is shorter than the model's; `None`: it is not, or the user asked for it.

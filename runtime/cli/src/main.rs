@@ -4,7 +4,7 @@
 //! ```text
 //! args ──► models ──► load ──► Model ──► commands::generate      text on stdout, statistics on stderr
 //!          artifact of MODEL      ├────► commands::serve         the same over HTTP, many at once
-//!                                 └────► bench, profile, tune, perplexity, logits
+//!                                 └────► bench, profile, tune, selftest, perplexity, logits
 //!          commands::devices, doctor, inspect, replan, top        (no model is loaded)
 //!
 //! monitor: status files of running processes ──► system samples ──► top, metrics
@@ -32,8 +32,8 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command, LoadArgs};
 use crate::commands::{
-    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, serve, store,
-    top, tune,
+    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, selftest, serve,
+    store, top, tune,
 };
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
@@ -105,6 +105,9 @@ fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Bench(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| bench::run(&args)),
         Some(Command::Profile(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| profile::run(&args)),
         Some(Command::Tune(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| tune::run(&args)),
+        Some(Command::Selftest(mut args)) => {
+            compiled(&mut args.artifact, &args.load).and_then(|()| selftest::run(&args))
+        }
         Some(Command::Perplexity(mut args)) => {
             compiled(&mut args.artifact, &args.load).and_then(|()| perplexity::run(&args))
         }

@@ -11,6 +11,7 @@ mod sampling;
 mod bench;
 mod profile;
 mod quality;
+mod selftest;
 mod tune;
 
 mod inspect;
@@ -31,6 +32,7 @@ pub use output::OutputArgs;
 pub use profile::ProfileArgs;
 pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
+pub use selftest::{CONSERVATIVE, SelftestArgs};
 pub use serve::ServeArgs;
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};
@@ -108,6 +110,8 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Find the fastest kernels on this device and save the result beside the artifact
     Tune(TuneArgs),
+    /// Check every kernel on this device, and print a report to paste; takes about a minute
+    Selftest(SelftestArgs),
     /// Measure perplexity on a text, as llama-perplexity does
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod logits;
 pub mod perplexity;
 pub mod profile;
+pub mod selftest;
 pub mod tune;
 
 pub mod completions;

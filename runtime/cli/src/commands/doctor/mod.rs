@@ -6,6 +6,7 @@ use serde::Serialize;
 use unicorn_artifact::TargetKernels;
 
 mod findings;
+mod kernels;
 
 use self::findings::{Finding, Verdict, can_run, examine};
 use crate::args::DoctorArgs;
@@ -22,7 +23,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let listed = devices.as_deref().unwrap_or_default();
     let report = Report {
         can_run: can_run(&devices),
-        findings: examine(&machine, &devices),
+        findings: examine(&machine, &devices).into_iter().chain(kernels::findings(listed)).collect(),
         targets: targets.map(|targets| listed.iter().map(|facts| DeviceTargets::new(&targets, facts)).collect()),
     };
     match args.json {

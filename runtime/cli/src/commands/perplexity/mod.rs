@@ -6,7 +6,7 @@
 //!                         └ these predict their successors and are scored ┘ (all but the last)
 //! ```
 
-mod likelihood;
+pub mod likelihood;
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,0 +1,276 @@
+//! `selftest`: on the user's own device, every kind of step with the kernels that would run, against the conservative kernels of the same
+//! artifact on the same weights.
+//!
+//! ```text
+//! observe   a step by either target, on a cache that the conservative one filled ─► logits, sampled tokens
+//! compare   both ─► a difference, right or wrong
+//! locate    of a wrong step: the dispatch after which values differ, and an alternative that is right
+//! report    a page to paste, and the file by which later starts leave out what is wrong
+//! ```
+//!
+//! Both targets' programs are recorded over one set of buffers, so that weights are loaded once, and a kind of step can be exchanged by
+//! itself: what differs then is due to its kernels.
+
+mod compare;
+mod locate;
+mod observe;
+mod report;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use unicorn_artifact::header::hex;
+
+use self::compare::{Difference, limit};
+use self::observe::{Observation, Sides, Who};
+use self::report::{Check, Outcome, Report, Verdict};
+use crate::args::SelftestArgs;
+use crate::error::CliError;
+use crate::files::corrections_file::{self, CorrectedStep, CorrectionsFile, Instead};
+use crate::files::known_drivers::{self, Tested};
+use crate::load::{load_tested, max_positions};
+use crate::report::steps::step_name;
+use crate::terminal::output::{note, print, print_json};
+use unicorn_runtime::{Model, StepShape};
+
+/// Enough for the largest step and for a program for long contexts.
+const CONTEXT_TOKENS: u32 = 2560;
+/// Cached tokens before a step that is checked.
+const CACHED_TOKENS: u32 = 20;
+/// Of a generated text.
+const TEXT_TOKENS: u32 = 32;
+
+pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
+    let begun = Instant::now();
+    let model = load(args)?;
+    let own = model.report().target.clone();
+    if !model.targets().iter().any(|target| target.name == args.against) {
+        return Err(no_target_to_compare_with(&args.artifact, &args.against));
+    }
+    if own == args.against {
+        return Err(CliError::at(
+            &args.artifact,
+            format!(
+                "kernels of target {own} would be compared with themselves; --target NAME tests another target of the \
+                 artifact, --against NAME compares with another"
+            ),
+        ));
+    }
+    let mut report = Report::new(&model, &args.against);
+    let sides = Sides::new(&model, &own, &args.against, &args.artifact)?;
+    // Loading and compiling may take long at a first start.
+    let mut test = SelfTest {
+        args,
+        sides,
+        begun: Instant::now(),
+        limit: limit(&model, &own),
+        steps: Vec::new(),
+        checked: BTreeSet::new(),
+    };
+    test.run(&mut report)?;
+
+    let key = hex(&model.report().tuning.key);
+    let earlier = corrections_file::earlier_steps(&args.artifact, &key);
+    let file = CorrectionsFile {
+        steps: with_unchecked(test.steps, &test.checked, earlier),
+        key,
+        device: model.device().name.clone(),
+        driver: model.device().driver.clone(),
+        target: own,
+    };
+    report.finish(begun.elapsed(), &file);
+    let written = file.write(&args.artifact)?;
+    let tested = match report.outcome() {
+        Outcome::Right => Some(Tested::Right),
+        Outcome::Wrong => Some(Tested::Wrong),
+        Outcome::NothingChecked => None,
+    };
+    if let Err(error) = known_drivers::remember(model.device(), tested) {
+        note(format_args!("the result is not remembered: {error}"));
+    }
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&report.page())?,
+    }
+    if let Some(path) = written {
+        note(format_args!("later starts leave out what is wrong here: {}", path.display()));
+    }
+    match report.outcome() {
+        Outcome::Right => Ok(()),
+        Outcome::Wrong => Err(CliError::new("kernels are wrong on this device; please report it with the page above")),
+        Outcome::NothingChecked => Err(CliError::new("nothing was checked, for the reasons above")),
+    }
+}
+
+/// The steps that are wrong now, and of an earlier test those that were not checked this time.
+fn with_unchecked(
+    mut steps: Vec<CorrectedStep>,
+    checked: &BTreeSet<StepShape>,
+    earlier: Vec<CorrectedStep>,
+) -> Vec<CorrectedStep> {
+    steps.extend(earlier.into_iter().filter(|step| !checked.contains(&step.shape())));
+    steps
+}
+
+/// For as many sequences as fit the memory.
+fn load(args: &SelftestArgs) -> Result<Model, CliError> {
+    let context_tokens = CONTEXT_TOKENS.min(max_positions(&args.artifact)?);
+    let mut sequences = args.sequences;
+    loop {
+        if let Some(model) = load_tested(&args.artifact, &args.load, context_tokens, sequences)? {
+            return Ok(model);
+        }
+        sequences /= 2;
+    }
+}
+
+fn no_target_to_compare_with(artifact: &Path, against: &str) -> CliError {
+    CliError::at(
+        artifact,
+        format!(
+            "artifact has no kernels of target {against} to compare with; this adds them: unicorn-compile retarget {} \
+             --target {against}",
+            artifact.display()
+        ),
+    )
+}
+
+struct SelfTest<'m> {
+    args: &'m SelftestArgs,
+    sides: Sides<'m>,
+    /// When the checks began.
+    begun: Instant,
+    /// Largest relative difference of logits.
+    limit: f64,
+    /// What is wrong, and what runs in its place.
+    steps: Vec<CorrectedStep>,
+    /// Shapes of the steps that were checked.
+    checked: BTreeSet<StepShape>,
+}
+
+impl SelfTest<'_> {
+    fn run(&mut self, report: &mut Report) -> Result<(), CliError> {
+        report.checks.push(self.repeat()?);
+        for shape in self.sides.own_shapes() {
+            let cached = CACHED_TOKENS.max(shape.from_tokens);
+            report.checks.push(self.step(step_name(shape), shape, cached)?);
+        }
+        for check in self.long_context()? {
+            report.checks.push(check);
+        }
+        let (check, tokens_per_s) = self.text()?;
+        report.checks.push(check);
+        report.decode_tokens_per_s = tokens_per_s;
+        Ok(())
+    }
+
+    fn is_late(&self) -> bool {
+        self.begun.elapsed() >= Duration::from_secs(self.args.seconds)
+    }
+
+    /// The same step twice gives the same bits: a race between invocations would not.
+    fn repeat(&mut self) -> Result<Check, CliError> {
+        let shape = StepShape { rows: 1, batch: false, from_tokens: 0 };
+        let name = "decode twice, the same bits";
+        if let Some(why) = self.sides.why_not(shape, CACHED_TOKENS) {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
+        }
+        let both = [(); 2].map(|()| self.sides.observe(shape, Who::Own, CACHED_TOKENS));
+        let [first, second] = both;
+        let (first, second) = (first?, second?);
+        let verdict = if first.is_same(&second) { Verdict::Right } else { Verdict::Wrong("results differ".into()) };
+        Ok(Check::without_numbers(name, verdict))
+    }
+
+    /// A kind of step after `cached` tokens; where it is wrong, which kernel is, and what runs in its place.
+    fn step(&mut self, name: String, shape: StepShape, cached: u32) -> Result<Check, CliError> {
+        if let Some(why) = self.sides.why_not(shape, cached) {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
+        }
+        if self.is_late() {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked("no time left".into())));
+        }
+        let expected = self.sides.observe(shape, Who::Base, cached)?;
+        let found = self.sides.observe(shape, Who::Own, cached)?;
+        let difference = Difference::between(&expected, &found);
+        self.checked.insert(shape);
+        if difference.is_within(self.limit) {
+            return Ok(Check::new(name, Verdict::Right, &difference));
+        }
+        if let Some(kernels) = self.corrected(shape, cached, &expected)? {
+            return Ok(Check::new(name, Verdict::Wrong(kernels), &difference));
+        }
+        let located = locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?;
+        let what = located.in_words();
+        let instead = match located.instead {
+            Some(choice) => Instead::Alternatives(choice.into()),
+            None => Instead::Target(self.args.against.clone()),
+        };
+        self.steps.retain(|step| step.shape() != shape);
+        let StepShape { rows, batch, from_tokens } = shape;
+        self.steps.push(CorrectedStep { rows, batch, from_tokens, kernels: located.kernels, instead });
+        Ok(Check::new(name, Verdict::Wrong(what), &difference))
+    }
+
+    /// The kernels that an earlier check of the shape found wrong, if what runs in their place is right here, too.
+    fn corrected(&mut self, shape: StepShape, cached: u32, expected: &Observation) -> Result<Option<String>, CliError> {
+        let Some(step) = self.steps.iter().find(|step| step.shape() == shape) else { return Ok(None) };
+        let kernels = step.kernels.join(" or ");
+        // The other target's results are those expected.
+        let Instead::Alternatives(alternatives) = &step.instead else { return Ok(Some(kernels)) };
+        let mut programs = self.sides.record(shape, &alternatives.choice())?;
+        let found = self.sides.observe(shape, Who::Trial(&mut programs), cached)?;
+        Ok(Difference::between(expected, &found).is_within(self.limit).then_some(kernels))
+    }
+
+    /// Decode behind a context as long as time and memory allow.
+    fn long_context(&mut self) -> Result<Vec<Check>, CliError> {
+        let tokens = self.sides.affordable_context();
+        let decode = self.sides.own_shapes().into_iter().filter(|shape| shape.rows == 1 && shape.from_tokens <= tokens);
+        match decode.max_by_key(|shape| shape.from_tokens) {
+            Some(shape) if tokens > 2 * CACHED_TOKENS => {
+                Ok(vec![self.step(format!("decode after {tokens} tokens"), shape, tokens)?])
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A text as the artifact would continue it, whose every token the other target finds (nearly) the most likely, too.
+    fn text(&mut self) -> Result<(Check, Option<f64>), CliError> {
+        let name = format!("greedy text of {TEXT_TOKENS} tokens");
+        if let Some(why) = self.sides.why_no_text(TEXT_TOKENS) {
+            return Ok((Check::without_numbers(name, Verdict::NotChecked(why)), None));
+        }
+        let text = self.sides.text(TEXT_TOKENS)?;
+        let verdict = match text.largest_gap <= 2.0 * self.limit {
+            true => Verdict::Right,
+            false if !self.steps.is_empty() => Verdict::Wrong("as steps above are".into()),
+            false => Verdict::Wrong(format!("a token is unlikely by target {}", self.args.against)),
+        };
+        let mut check = Check::without_numbers(name, verdict);
+        check.relative_error = Some(text.largest_gap);
+        check.note = Some(format!("{} of {TEXT_TOKENS} tokens are the most likely of both", text.same));
+        Ok((check, Some(text.tokens_per_second)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_keeps_what_an_earlier_one_found_of_steps_that_it_did_not_check() {
+        let step = |rows, kernel: &str| CorrectedStep {
+            rows,
+            batch: true,
+            from_tokens: 0,
+            kernels: vec![kernel.into()],
+            instead: Instead::Target("generic".into()),
+        };
+        let shape = |rows| StepShape { rows, batch: true, from_tokens: 0 };
+        let earlier = vec![step(2, "healed"), step(4, "wrong again"), step(64, "unchecked")];
+        let kept = with_unchecked(vec![step(4, "wrong now")], &[shape(2), shape(4)].into(), earlier);
+        assert_eq!(kept, [step(4, "wrong now"), step(64, "unchecked")]);
+    }
+}

@@ -1,0 +1,186 @@
+//! `unicorn-run selftest`: right kernels pass, a kernel whose module was changed is found, named and left out by later starts.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::compiled::{Compiled, options, with};
+use tests::launch::device;
+use tests::programs::program;
+use tests::reference::relative_error;
+use tests::tiny_model::TinyModel;
+use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Module, ModuleSet, TargetKernels};
+use unicorn_spirv::{Target, target};
+
+/// The target under test, made for subgroups of the device at hand; it has alternatives.
+const OWN: &str = "generic-subgroup";
+/// Only the order of sums differs between targets without rounded activations.
+const SAME: f64 = 1e-3;
+/// What a wrong kernel does to logits at least.
+const WRONG: f64 = 5e-2;
+
+/// Positions of the model: 20 cached tokens and the greedy text fit, and of prefill only steps of 8 tokens.
+const CONTEXT: usize = 64;
+
+#[test]
+fn right_kernels_pass_and_a_changed_one_is_named_and_left_out() {
+    let (folder, path) = artifact(&[OWN, "generic"], true);
+    let output = selftest(&path, &["--sequences", "1", "--seconds", "600"]);
+    let page = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{page}{}", String::from_utf8_lossy(&output.stderr));
+    let last = page.lines().last().expect("a page");
+    assert!(last.starts_with("selftest right: ") && last.contains(&format!("target {OWN} against generic")), "{page}");
+    for part in ["decode ", "prefill of 8 tokens", "greedy text", "transfers", "memory", "KL"] {
+        assert!(page.contains(part), "{part:?} is missing in {page}");
+    }
+    // A context of 64 tokens has no room for it, and the page says so.
+    assert!(page.contains("needs a context of 534 tokens, found 64"), "{page}");
+    assert!(page.contains("decode of 64 sequences") && page.contains("model was loaded for: 1"), "{page}");
+    assert!(!folder.path().join("model.unicorn.selftest.json").exists());
+
+    let right = logits(&path).0;
+    let kernel = change_kernel(&path, "down_proj");
+    let (wrong, _) = logits(&path);
+    assert!(relative_error(&right, &wrong) > WRONG, "the change has no effect");
+    let output = selftest(&path, &["--sequences", "1", "--seconds", "600", "--json"]);
+    assert!(!output.status.success());
+    let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let result = json["result"].as_str().expect("a last line");
+    let expected = format!("WRONG: target {OWN}");
+    assert!(result.starts_with(&expected) && result.contains(&kernel), "{result}, not {kernel}");
+    let checks = json["checks"].as_array().expect("checks");
+    let check = |name: &str| {
+        let found = checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {json}"));
+        (found["verdict"].as_str().expect("a verdict"), found["what"].as_str().unwrap_or_default())
+    };
+    // Exactly that kernel, and where it is used first; other kinds of steps have other kernels.
+    assert_eq!(check("decode"), ("wrong", &*format!("{kernel} at 0.down_proj")));
+    assert_eq!(check("prefill of 8 tokens"), ("right", ""));
+
+    let (corrected, stderr) = logits(&path);
+    assert!(relative_error(&right, &corrected) <= SAME, "{}", relative_error(&right, &corrected));
+    let expected = format!("decode: {kernel} is switched off on this device, an alternative runs");
+    assert!(stderr.contains(&expected), "{stderr}");
+    // The kernels of another target are not concerned, and it is said that the file is not for them.
+    let other = run(unicorn_run("bench", &path).args(["--target", "generic", "-p", "0", "-n", "1", "-r", "1"]));
+    let stderr = String::from_utf8_lossy(&other.stderr);
+    assert!(stderr.contains("result of selftest is not used") && stderr.contains("another artifact"), "{stderr}");
+}
+
+#[test]
+fn without_an_alternative_the_other_targets_kernels_run() {
+    let (_folder, path) = artifact(&[OWN, "generic"], false);
+    let right = logits(&path).0;
+    let kernel = change_kernel(&path, "o_proj");
+    let output = selftest(&path, &["--sequences", "1", "--seconds", "600"]);
+    let page = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && page.contains(&kernel), "{page}");
+    let (corrected, stderr) = logits(&path);
+    assert!(relative_error(&right, &corrected) <= SAME, "{}", relative_error(&right, &corrected));
+    assert!(stderr.contains("is switched off on this device, kernels of target generic run"), "{stderr}");
+}
+
+#[test]
+fn an_artifact_without_kernels_to_compare_with_says_which_command_adds_them() {
+    let (_folder, path) = artifact(&[OWN], false);
+    let output = selftest(&path, &[]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let command = format!("unicorn-compile retarget {} --target generic", path.display());
+    assert!(!output.status.success() && stderr.contains(&command), "{stderr}");
+    let output = selftest(&path, &["--against", OWN]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("would be compared with themselves"), "{stderr}");
+}
+
+/// Of a model of few positions: of the steps that have no room there, no kernel is compiled by the device.
+fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
+    let model = TinyModel { layers: 1, max_position_embeddings: CONTEXT, ..Default::default() };
+    let made = |name: &&str| -> Target {
+        let preset = target::by_name(name).expect("a preset");
+        let subgroup_size = if preset.subgroup_size > 0 { device().subgroup_size } else { 0 };
+        preset.for_any_device(subgroup_size)
+    };
+    let options = with(options(targets.iter().map(made).collect(), vec![]), |options| {
+        options.alternatives = alternatives;
+    });
+    let compiled = Compiled::of(&model, &options);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.unicorn");
+    std::fs::write(&path, compiled.artifact()).expect("the folder takes files");
+    (folder, path)
+}
+
+/// Makes the kernel of decode for this matrix of the first layer add where it multiplied; gives its name.
+fn change_kernel(path: &Path, matrix: &str) -> String {
+    let changed = path.with_extension("changed");
+    let mut name = String::new();
+    {
+        let file = MappedFile::open(path).expect("the artifact is there");
+        let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
+        let mut kernels = view.kernels.clone();
+        let target = kernels.targets.iter_mut().find(|target| target.name == OWN).expect("it was compiled for it");
+        name.push_str(&change(target, matrix));
+        let mut writer = ArtifactWriter::create(&changed, view.weights().len()).expect("the folder takes files");
+        for section in view.weights() {
+            writer.begin_slice().expect("room");
+            writer.weight_bytes(section.bytes).expect("room");
+        }
+        writer.finish(&view.meta, &view.plan, &kernels, &view.tokenizer).expect("it is as sound as before");
+    }
+    std::fs::rename(changed, path).expect("the folder takes files");
+    name
+}
+
+fn change(target: &mut TargetKernels, matrix: &str) -> String {
+    let decode = target.programs.iter().find(|program| program.rows == 1).expect("a program for decode");
+    let dispatch = decode.dispatches.iter().find(|dispatch| dispatch.label.contains(matrix)).expect("a matmul");
+    let pipeline = &target.pipelines[dispatch.pipeline as usize];
+    let mut words = target.modules.unpack_all().expect("the compiler packed them");
+    let module = &mut words[pipeline.module as usize];
+    // Each instruction begins with its length and its number: OpFMul becomes OpFAdd, the last of them, which scales a sum.
+    let (multiply, add) = (5 << 16 | 133, 5 << 16 | 129);
+    let at = module.iter().rposition(|&word| word == multiply).expect("a matmul multiplies");
+    module[at] = add;
+    let name = pipeline.name.clone();
+    let records = target.modules.records.iter().zip(words);
+    let modules: Vec<Module> = records.map(|(record, words)| Module { words, needs: record.needs.clone() }).collect();
+    target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
+    name
+}
+
+/// Of 12 tokens, decoded one by one as the artifact would run; and what is said on stderr.
+fn logits(path: &Path) -> (Vec<f32>, String) {
+    let (tokens, out) = (path.with_file_name("tokens.safetensors"), path.with_file_name("logits.safetensors"));
+    let ids: Vec<u8> = (60u32..72).flat_map(u32::to_le_bytes).collect();
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U32, vec![12], &ids).expect("12 tokens");
+    std::fs::write(&tokens, safetensors::serialize([("tokens", view)], None).expect("a tensor")).expect("room");
+    let mut command = unicorn_run("logits", path);
+    command.args(["--target", OWN, "--chunk", "1", "--tokens"]).arg(&tokens).arg("-o").arg(&out);
+    let output = run(&mut command);
+    let bytes = std::fs::read(&out).expect("logits were written");
+    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let (words, _) = tensors.tensor("logits").expect("logits").data().as_chunks::<4>();
+    let values = words.iter().map(|&word| f32::from_le_bytes(word)).collect();
+    (values, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn selftest(path: &Path, arguments: &[&str]) -> Output {
+    unicorn_run("selftest", path).args(["--target", OWN]).args(arguments).output().expect("the program starts")
+}
+
+fn unicorn_run(command: &str, path: &Path) -> Command {
+    let mut run = program("unicorn-run");
+    run.arg(command).arg(path).arg("--device").arg(device().name);
+    // Its results are remembered in a cache of its own; kernels that the device has compiled are shared by all runs.
+    run.env("XDG_CACHE_HOME", path.parent().expect("a folder"));
+    run.env("MESA_SHADER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
+    run
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
