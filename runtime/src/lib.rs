@@ -81,6 +81,7 @@ pub use session::session::{FeedProgress, LogitsSink, Session};
 pub use session::shared::Recovery;
 pub use session::stream::Tokens;
 pub use step::cancel::CancelToken;
+pub use step::host_sampling::{HostSampled, HostSampler, HostSampling, TokenLogprob};
 pub use step::sampling::{Sampled, Sampling};
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::corrections::{Correction, Corrections, CorrectionsReport};

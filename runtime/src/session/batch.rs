@@ -45,6 +45,16 @@ pub fn decode(shared: &Arc<Shared>, rows: Vec<BatchRow<'_>>) -> Result<Vec<Sampl
     step.unwrap_or(Ok(Vec::new()))
 }
 
+/// As [`decode`], and appends the logits of some rows to `logits`, which is empty.
+pub fn decode_with_logits(
+    shared: &Arc<Shared>,
+    rows: Vec<BatchRow<'_>>,
+    with_logits: &[usize],
+    logits: &mut Vec<f32>,
+) -> Result<Vec<Sampled>, RunError> {
+    Stream::one_step(shared, of_model(shared, rows)).step_with_logits(with_logits, logits)
+}
+
 fn of_model<'s>(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>) -> Vec<StreamRow<'s>> {
     let row = |BatchRow { session, token, sampling }: BatchRow<'s>| {
         assert!(Arc::ptr_eq(session.shared(), shared), "sessions of this model");

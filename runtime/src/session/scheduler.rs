@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::RunError;
-use crate::session::batch::{BatchRow, BatchTokens};
+use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::session::Session;
 use crate::session::shared::Shared;
 use crate::step::sampling::Sampling;
@@ -35,6 +35,8 @@ pub struct Scheduler<R> {
     idle: VecDeque<Session>,
     /// Of the last tick that fed a step's worth.
     prefill_tokens_per_s: Option<f64>,
+    /// Room for the logits of rows whose receivers choose.
+    logits: Vec<f32>,
 }
 
 /// A prompt that is to be continued.
@@ -55,6 +57,17 @@ pub trait TokenReceiver {
 
     /// Receives the next token. `Break` ends the request; no method is called afterwards.
     fn token(&mut self, token: u32) -> ControlFlow<()>;
+
+    /// Whether [`TokenReceiver::choose`] samples the next token, on the host, instead of the device. It may change with each token. No
+    /// steps run ahead while such a request decodes, which costs all requests time.
+    fn chooses(&self) -> bool {
+        false
+    }
+
+    /// Chooses the token that follows `tokens` by its logits, one for each token of the vocabulary. It is then received like others.
+    fn choose(&mut self, _tokens: &[u32], _logits: &mut [f32]) -> u32 {
+        0
+    }
 
     /// Whether the tokens are not needed any more. Requests without a token yet are dropped then, and no method is called
     /// afterwards.
@@ -102,7 +115,15 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
         let (waiting, prefill, decoding) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Ok(Scheduler { shared: shared.clone(), waiting, prefill, decoding, idle, prefill_tokens_per_s: None })
+        Ok(Scheduler {
+            shared: shared.clone(),
+            waiting,
+            prefill,
+            decoding,
+            idle,
+            prefill_tokens_per_s: None,
+            logits: Vec::new(),
+        })
     }
 
     /// Puts a request at the end of the queue.
@@ -200,16 +221,19 @@ impl<R: TokenReceiver> Scheduler<R> {
         let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
             true => session.feed_part(rest, n_tokens).map(|()| None),
-            false => session.feed_and_sample(rest, sampling).map(Some),
+            false if receiver.chooses() => session
+                .feed_and_read_logits(rest)
+                .map(|mut logits| Some(receiver.choose(session.tokens(), &mut logits))),
+            false => session.feed_and_sample(rest, sampling).map(|sampled| Some(sampled.token)),
         };
         if n_tokens >= MIN_PREFILL_TOKENS {
             self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
         }
         match fed {
             Ok(None) => drop(rest.drain(..n_tokens)),
-            Ok(Some(sampled)) => {
-                *rest = vec![sampled.token];
-                let goes_on = receiver.token(sampled.token).is_continue();
+            Ok(Some(token)) => {
+                *rest = vec![token];
+                let goes_on = receiver.token(token).is_continue();
                 // Requests that came are seen before the next tick anyway.
                 let _ = after_step(1);
                 let active = self.prefill.pop_front().expect("it was at the front");
@@ -237,6 +261,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.decoding.is_empty() {
             return;
         }
+        if self.decoding.iter().any(|active| active.receiver.chooses()) {
+            return self.decode_and_choose(after_step);
+        }
         let mut go_on = vec![true; self.decoding.len()];
         let (mut rows, mut receivers) = (Vec::new(), Vec::new());
         for (Active { session, rest, sampling, receiver, .. }, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
@@ -256,14 +283,53 @@ impl<R: TokenReceiver> Scheduler<R> {
             for ((receiver, rest, goes_on), sampled) in receivers.iter_mut().zip(&sampled) {
                 rest[0] = sampled.token;
                 **goes_on = receiver.token(sampled.token).is_continue();
-                all_go_on &= **goes_on;
+                all_go_on &= **goes_on && !receiver.chooses();
             }
             if after_step(sampled.len()).is_break() || !all_go_on {
                 break;
             }
         }
-        for (mut active, goes_on) in std::mem::take(&mut self.decoding).into_iter().zip(go_on) {
-            match &failed {
+        self.after_decode(&go_on, failed.as_ref());
+    }
+
+    /// One step of all decoding sequences, some of whose tokens their receivers choose.
+    fn decode_and_choose(&mut self, after_step: &mut AfterStep<'_>) {
+        let greedy = Sampling::default();
+        let choosing: Vec<usize> =
+            (0..self.decoding.len()).filter(|&row| self.decoding[row].receiver.chooses()).collect();
+        let mut rows = Vec::new();
+        for Active { session, rest, sampling, receiver } in &mut self.decoding {
+            // Greedy sampling leaves the logits as they are.
+            let sampling = if receiver.chooses() { &greedy } else { &*sampling };
+            rows.push(BatchRow { session, token: rest[0], sampling });
+        }
+        let decoded = decode_with_logits(&self.shared, rows, &choosing, &mut self.logits);
+        let mut go_on = vec![true; self.decoding.len()];
+        let failed = match decoded {
+            Err(error) => Some(error),
+            Ok(sampled) => {
+                let row_len = (self.logits.len() / choosing.len()).max(1);
+                let mut chosen = self.logits.chunks_exact_mut(row_len);
+                for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(&sampled).zip(&mut go_on) {
+                    let Active { session, rest, receiver, .. } = active;
+                    rest[0] = match receiver.chooses() {
+                        true => receiver.choose(session.tokens(), chosen.next().expect("logits of each such row")),
+                        false => sampled.token,
+                    };
+                    *goes_on = receiver.token(rest[0]).is_continue();
+                }
+                // The tick ends anyway.
+                let _ = after_step(sampled.len());
+                None
+            }
+        };
+        self.after_decode(&go_on, failed.as_ref());
+    }
+
+    /// Moves the requests on that decoded; `go_on`: whether each is to have more tokens.
+    fn after_decode(&mut self, go_on: &[bool], failed: Option<&RunError>) {
+        for (mut active, &goes_on) in std::mem::take(&mut self.decoding).into_iter().zip(go_on) {
+            match failed {
                 None => self.move_on(active, goes_on),
                 Some(error) => {
                     if goes_on {

@@ -109,6 +109,30 @@ impl Session {
         Ok(sampled.expect("the last step of a feed with sampling samples"))
     }
 
+    /// Appends tokens and returns the logits of the one that follows, `vocab_size` of them. Blocks until the last step has ended.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and for no tokens at all.
+    pub fn feed_and_read_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, RunError> {
+        if tokens.is_empty() {
+            return Err(RunError::NoTokens);
+        }
+        let vocab_size = self.shared.model().vocab_size;
+        let mut last = Vec::new();
+        let read = |engine: &mut Engine, chunk: Chunk, _| {
+            let mut logits = Vec::new();
+            if engine.programs.shapes[chunk.program].samples {
+                engine.read_logits(chunk.program, [0], vocab_size, &mut logits)?;
+            }
+            Ok(logits)
+        };
+        // The default is greedy, and leaves the logits as they are.
+        let sampling = Sampling::default();
+        self.feed_steps(tokens, tokens.len(), StepOutput::Token, &sampling, read, |_, logits| last = logits)?;
+        self.sequence.count_sample();
+        Ok(last)
+    }
+
     /// Appends tokens and calls `sink` with every row's logits, in order. No lock is held while it runs. Blocks until the
     /// last step has ended.
     ///
@@ -118,7 +142,7 @@ impl Session {
         let vocab_size = self.shared.model().vocab_size;
         let read = |engine: &mut Engine, chunk: Chunk, _| {
             let mut logits = Vec::with_capacity(chunk.n_rows as usize * vocab_size as usize);
-            engine.read_logits(chunk.program, chunk.n_rows, vocab_size, &mut logits)?;
+            engine.read_logits(chunk.program, 0..chunk.n_rows as usize, vocab_size, &mut logits)?;
             Ok(logits)
         };
         let each = |position: u32, logits: Vec<f32>| {

@@ -102,6 +102,29 @@ impl<'s> Stream<'s> {
         Stream { feeds: false, ..Stream::new(shared, rows, 1) }
     }
 
+    /// The first step, alone; appends the logits of `rows` to `logits`, as [`Engine::read_logits`] does.
+    pub fn step_with_logits(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<Vec<Sampled>, RunError> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
+        let Stream { shared, sequences, samplings, newest, .. } = self;
+        let vocab_size = shared.model().vocab_size;
+        let mut stream = RowsOfStream { shared, samplings, newest };
+        persist(shared, sequences, None, |engine, sequences| {
+            let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
+            logits.clear();
+            let ran = stream.run_one(engine, sequences).and_then(|(program, sampled)| {
+                engine.read_logits(program, rows.iter().copied(), vocab_size, logits)?;
+                stream.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
+                Ok(sampled)
+            });
+            if ran.is_err() {
+                sequences.iter_mut().zip(lens).for_each(|(sequence, len)| sequence.take_back(len));
+            }
+            ran
+        })
+    }
+
     /// Appends the newest tokens and returns those that follow them.
     fn step(&mut self) -> Result<Vec<Sampled>, RunError> {
         let Stream { shared, sequences, samplings, cancels, newest, flight, .. } = self;
@@ -121,7 +144,10 @@ impl<'s> Stream<'s> {
             let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
             let ran = match feeds {
                 true => rows.run_ahead(engine, flight, sequences, steps_behind),
-                false => rows.run_one(engine, sequences),
+                false => rows.run_one(engine, sequences).map(|(program, sampled)| {
+                    rows.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
+                    sampled
+                }),
             };
             if ran.is_err() {
                 sequences.iter_mut().zip(lens).for_each(|(sequence, len)| sequence.take_back(len));
@@ -241,15 +267,14 @@ impl RowsOfStream<'_> {
         Ok(())
     }
 
-    /// Runs the step of the newest tokens alone.
-    fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<Vec<Sampled>, Stop> {
+    /// Runs the step of the newest tokens alone, and returns its program and samples, which are not counted yet.
+    fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<(usize, Vec<Sampled>), Stop> {
         let program = self.push(engine, sequences)?;
         self.with_step(program, sequences, false, |step| engine.run(step, None))?;
         let numbers = sequences.iter().enumerate();
         let sampled =
             numbers.map(|(row, sequence)| engine.sampled(row, sequence.samples())).collect::<Result<_, _>>()?;
-        self.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
-        Ok(sampled)
+        Ok((program, sampled))
     }
 
     /// Appends the newest tokens, with pages, for a step of the program that is returned and that is yet to run.

@@ -203,19 +203,19 @@ impl Engine {
         Ok(Sampled { token, logit: f32::from_bits(logit), candidates })
     }
 
-    /// Appends the logits of the last step's `n_rows` rows to `logits`, `vocab_size` a row.
+    /// Appends the last step's logits of these of its rows to `logits`, `vocab_size` a row.
     pub fn read_logits(
         &mut self,
         program: usize,
-        n_rows: u32,
+        rows: impl IntoIterator<Item = usize>,
         vocab_size: u32,
         logits: &mut Vec<f32>,
     ) -> Result<(), Failure> {
         self.queue.run(&self.programs.recorded[program].read_logits)?;
         self.views.readback.invalidate()?;
-        let rows = self.views.readback.bytes().chunks_exact(4 * self.logits_stride as usize);
-        for row in rows.take(n_rows as usize) {
-            let (values, _) = row.as_chunks::<4>();
+        let (all, row_bytes) = (self.views.readback.bytes(), 4 * self.logits_stride as usize);
+        for row in rows {
+            let (values, _) = all[row * row_bytes..][..row_bytes].as_chunks::<4>();
             logits.extend(values[..vocab_size as usize].iter().map(|&bytes| f32::from_le_bytes(bytes)));
         }
         Ok(())

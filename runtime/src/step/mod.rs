@@ -4,5 +4,6 @@ pub mod calibration;
 pub mod cancel;
 pub mod engine;
 pub mod flight;
+pub mod host_sampling;
 pub mod sampling;
 pub mod stop;
