@@ -19,6 +19,7 @@ mod context_window;
 mod continuation;
 
 mod tokenizer;
+mod vocabulary;
 
 mod detokenizer;
 mod output;
@@ -46,3 +47,4 @@ pub use reply::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;
 pub use tokenizer::Tokenizer;
+pub use vocabulary::TokenBytes;

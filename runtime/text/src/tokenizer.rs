@@ -1,5 +1,6 @@
 //! The tokenizer of an artifact: text to token ids. `detokenizer` is the way back.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use unicorn_artifact::TokenizerSection;
@@ -100,6 +101,21 @@ impl Tokenizer {
     /// The id of a token as the vocabulary writes it, for example `<|fim_prefix|>`.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
+    }
+
+    /// Ids of all tokens, by the vocabulary's texts.
+    pub(crate) fn tokens(&self) -> HashMap<String, u32> {
+        self.tokenizer.get_vocab(true)
+    }
+
+    /// Tokens beside the model's vocabulary, and whether each is special.
+    pub(crate) fn added_tokens(&self) -> HashMap<u32, bool> {
+        self.tokenizer.get_added_tokens_decoder().into_iter().map(|(id, token)| (id, token.special)).collect()
+    }
+
+    /// What makes tokens into text, as tokenizer.json describes it.
+    pub(crate) fn decoder(&self) -> Option<&tokenizers::DecoderWrapper> {
+        self.tokenizer.get_decoder()
     }
 
     /// A decoder for ids that follow `prompt` and arrive one at a time.

@@ -77,7 +77,7 @@ impl ReplyFormat {
 
 impl ToolFormat {
     /// Texts that a call begins with, anywhere in the reply.
-    pub(crate) fn openers(self) -> &'static [&'static str] {
+    pub fn openers(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes => &["<tool_call>"],
             ToolFormat::Llama => &["<|python_tag|>", "<|python_start|>"],
@@ -98,7 +98,7 @@ impl ToolFormat {
     }
 
     /// Whether a reply that begins as JSON, or as a list of calls, may be one.
-    pub(crate) fn is_bare(self) -> bool {
+    pub fn is_bare(self) -> bool {
         matches!(self, ToolFormat::Llama | ToolFormat::Json)
     }
 }
