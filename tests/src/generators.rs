@@ -193,7 +193,7 @@ fn put_string(file: &mut Vec<u8>, text: &str) {
 
 /// A request to `unicorn-run serve`, for a chat as well as for plain text, with every parameter that it has.
 pub fn fullest_request() -> Value {
-    json!({
+    let mut request = json!({
         "model": "any",
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -231,7 +231,24 @@ pub fn fullest_request() -> Value {
         "repeat_last_n": 32,
         "seed": 7,
         "user": "somebody",
-    })
+    });
+    let sampling = json!({
+        "logit_bias": [[1, -100], ["a", false]],
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.1,
+        "typical_p": 0.9,
+        "top_n_sigma": 2.0,
+        "n_probs": 0,
+        "post_sampling_probs": true,
+        "response_format": {"type": "text"},
+        "grammar": "",
+        "verbose": true,
+    });
+    let (Some(request_fields), Value::Object(sampling)) = (request.as_object_mut(), sampling) else {
+        unreachable!("both are objects")
+    };
+    request_fields.extend(sampling);
+    request
 }
 
 #[cfg(test)]

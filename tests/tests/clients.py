@@ -1,9 +1,11 @@
 """Asks a server the same by each client library, whole and streamed: python3 clients.py HOST:PORT. All of them have to say the same."""
 import sys
+import typing
 
 import anthropic
 import ollama
 import openai
+import pydantic
 
 url = "http://" + sys.argv[1]
 question = [{"role": "user", "content": "Who lives on the island?"}]
@@ -25,6 +27,20 @@ assert called.choices[0].message.tool_calls[0].function.name == "look", called
 chunks = client.chat.completions.create(stream=True, tools=[tool], tool_choice=named, **chat)
 calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
 assert calls[0].function.name == "look" and all(call.index == 0 for call in calls), calls
+
+listed = client.chat.completions.create(logprobs=True, top_logprobs=3, **chat).choices[0].logprobs.content
+assert "".join(token.token for token in listed) == text and all(len(token.top_logprobs) == 3 for token in listed), listed
+assert all(token.logprob == token.top_logprobs[0].logprob <= 0 for token in listed), listed
+
+
+class Goat(pydantic.BaseModel):
+    color: typing.Literal["black", "white"]
+    is_loud: bool
+
+
+whole = dict(chat, max_tokens=80)
+goat = client.chat.completions.parse(response_format=Goat, **whole).choices[0].message.parsed
+assert isinstance(goat, Goat), goat
 
 respond = dict(model=model, input=question, max_output_tokens=12, temperature=0)
 assert client.responses.create(**respond).output_text == text

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
+use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
 use unicorn_text::{EndReason, OutputText, Piece, TextError};
 
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
+use crate::chooser::Chooser;
 use crate::metrics::Metrics;
 
 /// What the response of a request is made of. `choice` is the index among the request's choices.
@@ -18,8 +20,8 @@ use crate::metrics::Metrics;
 pub(crate) enum Event {
     /// The first `cached_tokens` of the prompt were in the cache.
     Started { choice: u32, cached_tokens: u32 },
-    /// Text that became whole, and the tokens since the last. The text is never empty.
-    Text { choice: u32, text: String, tokens: Vec<u32> },
+    /// Text that became whole, and the tokens since the last, with their probabilities if those were asked for. The text is never empty.
+    Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled> },
     /// The last of a choice.
     Ended { choice: u32, end: ChoiceEnd },
     /// The last of all choices.
@@ -36,6 +38,8 @@ pub(crate) struct ChoiceEnd {
     pub(crate) tokens: u32,
     /// Those since the last text, a stop token included.
     pub(crate) rest: Vec<u32>,
+    /// Of those, if they were asked for.
+    pub(crate) probabilities: Vec<HostSampled>,
     /// Until the first token.
     pub(crate) prompt_time: Duration,
     /// From the first token to the last.
@@ -54,6 +58,12 @@ pub(crate) struct Choice {
     first_token: Option<Instant>,
     /// Tokens since the last text.
     tokens: Vec<u32>,
+    /// Theirs, if they were asked for.
+    probabilities: Vec<HostSampled>,
+    /// `None`: the device samples.
+    chooser: Option<Box<Chooser>>,
+    /// Why no token could be chosen.
+    failure: Option<String>,
     _place: QueuePlace,
 }
 
@@ -64,11 +74,24 @@ impl Choice {
         prompt_tokens: u32,
         events: UnboundedSender<Event>,
         output: OutputText,
+        chooser: Option<Box<Chooser>>,
         metrics: Arc<Metrics>,
         place: QueuePlace,
     ) -> Choice {
-        let (begun, first_token) = (Instant::now(), None);
-        Choice { index, events, output, metrics, prompt_tokens, begun, first_token, tokens: Vec::new(), _place: place }
+        Choice {
+            index,
+            events,
+            output,
+            metrics,
+            prompt_tokens,
+            begun: Instant::now(),
+            first_token: None,
+            tokens: Vec::new(),
+            probabilities: Vec::new(),
+            chooser,
+            failure: None,
+            _place: place,
+        }
     }
 
     /// Sends the events of the next piece; breaks when it is the last or the client has disconnected. The thread runs the steps of
@@ -83,7 +106,8 @@ impl Choice {
             Ok(Piece { text, end }) => {
                 if !text.is_empty() {
                     let tokens = std::mem::take(&mut self.tokens);
-                    self.send(Event::Text { choice: self.index, text, tokens });
+                    let probabilities = std::mem::take(&mut self.probabilities);
+                    self.send(Event::Text { choice: self.index, text, tokens, probabilities });
                 }
                 if let Some(reason) = end {
                     let end = self.end_of(reason);
@@ -110,6 +134,7 @@ impl Choice {
             stop_string: self.output.stopped_by().map(str::to_owned),
             tokens: self.output.n_tokens(),
             rest: std::mem::take(&mut self.tokens),
+            probabilities: std::mem::take(&mut self.probabilities),
             prompt_time: first_token - self.begun,
             decode_time: first_token.elapsed(),
         }
@@ -120,6 +145,8 @@ impl Choice {
         let _ = self.events.send(event);
     }
 }
+
+const PANICKED: &str = "what may follow was not found out: a panic";
 
 impl TokenReceiver for Choice {
     fn begin(&mut self, cached_tokens: u32) {
@@ -132,7 +159,40 @@ impl TokenReceiver for Choice {
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
+        if let Some(chooser) = &mut self.chooser
+            && self.failure.is_none()
+        {
+            let observed = catch_unwind(AssertUnwindSafe(|| chooser.observe(token)));
+            self.failure = observed.unwrap_or_else(|_| Err(PANICKED.to_owned())).err();
+        }
+        if let Some(failure) = self.failure.take() {
+            self.send(Event::Failed(ApiError::failed(format!("structure of the reply: {failure}"))));
+            return ControlFlow::Break(());
+        }
         self.send_piece(|output| output.push(token))
+    }
+
+    fn chooses(&self) -> bool {
+        self.chooser.as_ref().is_some_and(|chooser| chooser.applies())
+    }
+
+    fn choose(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
+        let Some(chooser) = &mut self.chooser else { return 0 };
+        // The thread runs the steps of all requests: a grammar that panics ends this one.
+        let chosen = catch_unwind(AssertUnwindSafe(|| chooser.choose(tokens, logits)));
+        match chosen.unwrap_or_else(|_| Err(PANICKED.to_owned())) {
+            Ok(chosen) => {
+                let token = chosen.token;
+                if chosen.logprob.is_some() {
+                    self.probabilities.push(chosen);
+                }
+                token
+            }
+            Err(failure) => {
+                self.failure = Some(failure);
+                0
+            }
+        }
     }
 
     fn is_closed(&self) -> bool {
@@ -169,9 +229,12 @@ mod tests {
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let (events, mut received) = unbounded_channel();
         let output = OutputText::new(&tokenizer, &[], StopConditions::default());
-        let mut choice = Choice::new(0, 1, events, output, Arc::default(), place);
+        let mut choice = Choice::new(0, 1, events, output, None, Arc::default(), place);
         assert!(choice.token(0).is_continue());
-        assert_eq!(received.try_recv(), Ok(Event::Text { choice: 0, text: "a".into(), tokens: vec![0] }));
+        assert_eq!(
+            received.try_recv(),
+            Ok(Event::Text { choice: 0, text: "a".into(), tokens: vec![0], probabilities: vec![] })
+        );
         assert!(choice.token(1).is_break());
         let Ok(Event::Failed(error)) = received.try_recv() else { panic!("expected an error") };
         assert!(error.status == 500 && error.message.contains("panicked"), "{error:?}");

@@ -1,13 +1,13 @@
 //! From the body of a request to jobs for the worker.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
-use unicorn_text::unicorn_runtime::{Model, Sampling};
+use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, random_seed};
 
@@ -16,8 +16,9 @@ use crate::anthropic;
 use crate::api::endpoint::{Api, Translated};
 use crate::api::error::ApiError;
 use crate::api::fields::{BOOLEAN, Fields, object};
-use crate::api::request::{Endpoint, Prompt, Request};
-use crate::api::tools;
+use crate::api::request::{BiasedText, Endpoint, Prompt, Request};
+use crate::api::tools::{self, ToolChoice};
+use crate::chooser::Chooser;
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
@@ -26,13 +27,16 @@ use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
 use crate::options::ServeOptions;
 use crate::pending::PendingResponse;
+use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
 use crate::reply::Reply;
+use crate::structure::{Constraint, Start, Vocabulary};
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
 
 /// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
 pub(crate) struct RequestHandler {
+    model: Model,
     admission: Admission,
     encoder: PromptEncoder,
     template_arguments: TemplateArguments,
@@ -45,6 +49,8 @@ pub(crate) struct RequestHandler {
     pub(crate) model_name: String,
     pub(crate) metrics: Arc<Metrics>,
     commands: mpsc::Sender<Command>,
+    /// Made by the first request that needs it, which takes tens of milliseconds.
+    vocabulary: OnceLock<Arc<Vocabulary>>,
 }
 
 /// Longest token that is assumed at least: a character may have so many bytes in an escape of JSON.
@@ -66,6 +72,7 @@ impl RequestHandler {
         let max_text_bytes = context_tokens as usize * longest_token_bytes;
         let queue_places = (model.slots() + options.max_queue) as usize;
         Ok(RequestHandler {
+            model: model.clone(),
             admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
             encoder: PromptEncoder {
                 tokenizer,
@@ -88,6 +95,7 @@ impl RequestHandler {
             metrics: Arc::default(),
             model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
             commands,
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -129,6 +137,7 @@ impl RequestHandler {
         let mut request = Request::from_fields(endpoint, fields, &self.sampling)?;
         request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
         self.check_stop_tokens(&request)?;
+        request.further_sampling = self.further_sampling(&request)?;
         if matches!(api, Api::Responses | Api::Messages | Api::OllamaChat | Api::OllamaGenerate) && request.n > 1 {
             return Err(ApiError::parameter("n", format!("expected 1, which this API has, found {}", request.n)));
         }
@@ -141,14 +150,21 @@ impl RequestHandler {
             .collect::<Result<_, _>>()?;
         let seed = request.seed.or(self.seed).unwrap_or_else(random_seed);
         let writer = self.writer(api, endpoint, &request, &prompts, seed, response_fields.unwrap_or_default())?;
+        // A chat has one prompt; replies to several are read alike.
+        let constraint = match prompts.first() {
+            Some(prompt) => self.constraint(&request, prompt)?,
+            None => None,
+        };
         let (events, received) = unbounded_channel();
         let choices = prompts.iter().flat_map(|prompt| (0..request.n).map(move |number| (prompt, number)));
         let (mut replies, mut beginnings) = (Vec::new(), Vec::new());
         for ((choice, (prompt, number)), place) in (0..).zip(choices).zip(places.drain(..)) {
+            let sampling = request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into()));
             let job = Job {
                 choice,
                 prompt: prompt.tokens.clone(),
-                sampling: request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into())),
+                chooser: Chooser::new(&sampling, request.further_sampling.clone(), constraint.clone()).map(Box::new),
+                sampling,
                 output: OutputText::new(
                     &self.encoder.tokenizer,
                     &prompt.tokens,
@@ -174,6 +190,50 @@ impl RequestHandler {
         Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
     }
 
+    /// What the device's sampler does not do, with biases by token id.
+    fn further_sampling(&self, request: &Request) -> Result<HostSampling, ApiError> {
+        let mut further = request.further_sampling.clone();
+        for (biased, bias) in &request.logit_bias {
+            let tokens = match biased {
+                BiasedText::Token(token) => vec![*token],
+                BiasedText::Text(text) => {
+                    let encoded = self.encoder.tokenizer.encode(text);
+                    encoded.map_err(|error| ApiError::parameter("logit_bias", error))?
+                }
+            };
+            further.logit_bias.extend(tokens.into_iter().map(|token| (token, *bias)));
+        }
+        let checked = further.check(self.encoder.vocab_size);
+        checked.map_err(|error| ApiError::parameter("logit_bias", error)).map(|()| further)
+    }
+
+    /// What the reply to a prompt has to match.
+    fn constraint(&self, request: &Request, prompt: &EncodedPrompt) -> Result<Option<Constraint>, ApiError> {
+        if let Some((parameter, structure)) = &request.structure {
+            let start = Start::of_answer(&prompt.format);
+            return Constraint::whole(self.vocabulary(), parameter, structure, start).map(Some);
+        }
+        let named = |tool: &&Value| match &request.tool_choice {
+            ToolChoice::Named(name) => tools::name(tool) == name,
+            _ => true,
+        };
+        let tools: Vec<&Value> = request.tools.iter().filter(named).collect();
+        // Without a stop token no grammar can be made: then arguments are as the model writes them.
+        let can_end = !self.stop_tokens.is_empty() && prompt.format.tools.is_some() && !tools.is_empty();
+        Ok(match can_end {
+            true => {
+                let is_only = request.one_call || matches!(request.tool_choice, ToolChoice::Named(_));
+                Constraint::of_calls(self.vocabulary(), &tools, &prompt.format, &prompt.beginning, is_only)
+            }
+            false => None,
+        })
+    }
+
+    fn vocabulary(&self) -> Arc<Vocabulary> {
+        let make = || Arc::new(Vocabulary::new(&self.encoder.tokenizer, self.encoder.vocab_size, &self.stop_tokens));
+        self.vocabulary.get_or_init(make).clone()
+    }
+
     fn check_stop_tokens(&self, request: &Request) -> Result<(), ApiError> {
         let vocab_size = self.encoder.vocab_size;
         match request.stop_tokens.iter().find(|&&token| token >= vocab_size) {
@@ -197,7 +257,8 @@ impl RequestHandler {
         let mut conditions = StopConditions::default();
         conditions.max_tokens = request.max_tokens;
         conditions.stop_tokens.clone_from(&request.stop_tokens);
-        if !request.ignore_eos {
+        // What has to match something ends where it does.
+        if !request.ignore_eos || request.structure.is_some() {
             conditions.stop_tokens.extend(&self.stop_tokens);
         }
         conditions.stop_strings.clone_from(&request.stop_strings);
@@ -216,8 +277,14 @@ impl RequestHandler {
         response_fields: Vec<String>,
     ) -> Result<Box<dyn ResponseWriter>, ApiError> {
         let (created, model) = (seconds_since_1970(), self.model_name.as_str());
+        let further = &request.further_sampling;
+        let probabilities = further.n_top.map(|_| Probabilities::new(self.vocabulary(), further.reports_filtered));
         Ok(match api {
-            Api::Chat | Api::Completions => Box::new(Completions::new(endpoint, created, model, request)),
+            Api::Chat | Api::Completions => {
+                let prompt = prompts.first().filter(|_| request.verbose);
+                let prompt = prompt.map(|prompt| self.text(&prompt.tokens)).transpose()?;
+                Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt))
+            }
             Api::Responses => Box::new(Responses::new(created, model)),
             Api::Messages => Box::new(anthropic::response::Message::new(model)),
             Api::OllamaChat => Box::new(Lines::new(created, model, true)),
@@ -226,9 +293,15 @@ impl RequestHandler {
                 let text = |prompt: &EncodedPrompt| self.text(&prompt.tokens);
                 let texts = prompts.iter().map(text).collect::<Result<_, _>>()?;
                 let banned: &[u32] = if request.ignore_eos { &self.stop_tokens } else { &[] };
-                let settings =
-                    generation_settings(&request.sampling, seed, request.max_tokens, &request.stop_strings, banned);
-                Box::new(Completion::new(model, texts, settings, response_fields, request))
+                let settings = generation_settings(
+                    &request.sampling,
+                    further,
+                    seed,
+                    request.max_tokens,
+                    &request.stop_strings,
+                    banned,
+                );
+                Box::new(Completion::new(model, texts, settings, response_fields, request, probabilities))
             }
         })
     }
@@ -251,12 +324,17 @@ impl RequestHandler {
         }
     }
 
-    /// Tokens of a message's prompt, in Anthropic's form.
+    /// Tokens of the prompt that a request of `api`, a chat, has.
     ///
     /// # Errors
-    /// Those of a message.
-    pub(crate) fn count_tokens(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<u32, ApiError> {
-        let Translated { endpoint, fields, .. } = Api::Messages.translate(fields, &self.encoder.tokenizer)?;
+    /// Those of the request.
+    pub(crate) fn count_tokens(
+        &self,
+        api: Api,
+        fields: Map<String, Value>,
+        client: &ClientGone,
+    ) -> Result<u32, ApiError> {
+        let Translated { endpoint, fields, .. } = api.translate(fields, &self.encoder.tokenizer)?;
         let request = Request::from_fields(endpoint, fields, &self.sampling)?;
         let arguments = self.arguments(&request);
         let encoded = self.encoder.encode(&request.prompts[0], &request, &arguments, client)?;
@@ -310,7 +388,14 @@ impl RequestHandler {
 
     /// `/props`.
     pub(crate) fn props(&self) -> Value {
-        let mut params = generation_settings(&self.sampling, self.seed.unwrap_or(u64::from(u32::MAX)), None, &[], &[]);
+        let mut params = generation_settings(
+            &self.sampling,
+            &HostSampling::default(),
+            self.seed.unwrap_or(u64::from(u32::MAX)),
+            None,
+            &[],
+            &[],
+        );
         params["stream"] = true.into();
         let token = |token: &Option<String>| token.clone().unwrap_or_default();
         json!({
@@ -349,6 +434,12 @@ impl RequestHandler {
             .filter(|one| one.1)
             .map(|one| one.0)
             .collect()
+    }
+
+    /// Part of the KV cache's pages that sequences hold, those among them that have ended and may be continued.
+    pub(crate) fn kv_usage(&self) -> f64 {
+        let (held, all) = self.model.kv_pages();
+        if all > 0 { f64::from(held) / f64::from(all) } else { 0.0 }
     }
 
     /// Longest sequence, in tokens.

@@ -10,6 +10,9 @@
 //! `openai`, `anthropic`, `ollama` and `llama` translate: their requests become one [`Request`], by OpenAI's names, and each writes
 //! replies in its own form.
 //!
+//! `structure` finds which tokens may follow in a reply that has to match something; `chooser` samples on the host, where the device's
+//! sampler does not suffice.
+//!
 //! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
 //!
 //! ```no_run
@@ -41,7 +44,9 @@ mod prompt;
 mod routes;
 
 mod choice;
+mod chooser;
 mod metrics;
+mod structure;
 mod worker;
 
 mod anthropic;
@@ -49,6 +54,7 @@ mod llama;
 mod ollama;
 mod openai;
 mod pending;
+mod probabilities;
 mod reply;
 mod writer;
 
@@ -60,7 +66,7 @@ pub use unicorn_text;
 pub use unicorn_text::unicorn_runtime;
 
 pub use api::error::ApiError;
-pub use api::request::{Endpoint, MAX_CHOICES, Prompt, Request};
+pub use api::request::{BiasedText, Endpoint, MAX_CHOICES, Prompt, Request};
 pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpLimits, HttpListener};

@@ -83,8 +83,8 @@ impl Metrics {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Prometheus' text format.
-    pub(crate) fn text(&self) -> String {
+    /// Prometheus' text format. `kv_usage`: the part of the KV cache's pages that sequences hold, finished ones among them.
+    pub(crate) fn text(&self, kv_usage: f64) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let seconds = |micros: &AtomicU64| read(micros) / 1e6;
         let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
@@ -143,6 +143,7 @@ impl Metrics {
             ),
             ("vllm:num_requests_running", "gauge", "Sequences that are generated", read(&self.running)),
             ("vllm:num_requests_waiting", "gauge", "Requests that wait for a sequence", read(&self.waiting)),
+            ("vllm:kv_cache_usage_perc", "gauge", "Part of the KV cache that sequences hold, 0 to 1", kv_usage),
             ("vllm:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
             ("vllm:generation_tokens_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
             ("vllm:request_success_total", "counter", "Choices that ended", read(&self.requests)),
@@ -171,12 +172,13 @@ mod tests {
             stop_string: None,
             tokens: 5,
             rest: Vec::new(),
+            probabilities: Vec::new(),
             prompt_time: Duration::from_millis(500),
             decode_time: Duration::from_secs(2),
         };
         metrics.count(10, &end);
         metrics.count_cached(3);
-        let text = metrics.text();
+        let text = metrics.text(0.25);
         for line in [
             "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 10\n",
             "\nllamacpp:prompt_tokens_seconds 20\n",
@@ -184,6 +186,7 @@ mod tests {
             "\nllamacpp:predicted_tokens_seconds 2\n",
             "\nllamacpp:prompt_tokens_cached_total 3\n",
             "\nvllm:num_requests_running 0\n",
+            "\nvllm:kv_cache_usage_perc 0.25\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

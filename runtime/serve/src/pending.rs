@@ -128,16 +128,18 @@ impl PendingResponse {
                 let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]));
                 News::Begun { choice, deltas }
             }
-            Event::Text { choice, text, tokens } => {
+            Event::Text { choice, text, tokens, mut probabilities } => {
                 let choice = choice as usize;
                 self.replies[choice].tokens.extend(&tokens);
+                self.replies[choice].probabilities.append(&mut probabilities);
                 News::More { choice, deltas: self.replies[choice].push(text), tokens }
             }
             Event::Ended { choice, end } => {
                 let choice = choice as usize;
                 self.ended += 1;
-                let tokens = end.rest.clone();
-                News::Ended { choice, deltas: self.replies[choice].finish(end), tokens }
+                let n_before = self.replies[choice].tokens.len();
+                let deltas = self.replies[choice].finish(end);
+                News::Ended { choice, deltas, tokens: self.replies[choice].tokens[n_before..].to_vec() }
             }
             Event::Failed(error) => News::Failed(error),
         })

@@ -93,8 +93,10 @@ impl PromptEncoder {
     fn check_tokens(&self, name: &str, tokens: &[u32]) -> Result<(), ApiError> {
         if tokens.is_empty() || tokens.len() > self.context_tokens as usize {
             let found = format!("{}, found {}", self.expected(), tokens.len());
-            let error = if tokens.is_empty() { ApiError::parameter } else { ApiError::context_length };
-            return Err(error(name, found));
+            return Err(match tokens.len() {
+                0 => ApiError::parameter(name, found),
+                n_tokens => self.too_long(name, found, n_tokens),
+            });
         }
         if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
             let found =
@@ -160,7 +162,7 @@ impl PromptEncoder {
             allowed += TOKENS_OF_A_CUT;
             if n_tokens > allowed {
                 let found = format!("{}, found more than {n_tokens}", self.expected());
-                return Err(ApiError::context_length(name, found));
+                return Err(self.too_long(name, found, n_tokens));
             }
         }
         Ok(())
@@ -171,7 +173,13 @@ impl PromptEncoder {
             return Ok(());
         }
         let found = format!("found {n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
-        Err(ApiError::context_length(name, format!("{}, {found}", self.expected())))
+        // Of so many bytes, more are tokens than the context has.
+        Err(self.too_long(name, format!("{}, {found}", self.expected()), self.context_tokens as usize + 1))
+    }
+
+    /// The error of a prompt that has `n_tokens` at least.
+    fn too_long(&self, name: &str, found: String, n_tokens: usize) -> ApiError {
+        ApiError { tokens: Some((n_tokens, self.context_tokens)), ..ApiError::context_length(name, found) }
     }
 
     fn expected(&self) -> String {

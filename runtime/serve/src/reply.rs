@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason, ReplyParser};
 
 use crate::choice::ChoiceEnd;
@@ -14,6 +15,8 @@ pub(crate) struct Reply {
     pub(crate) calls: Vec<Call>,
     /// Without a stop token.
     pub(crate) tokens: Vec<u32>,
+    /// One a token, if they were asked for.
+    pub(crate) probabilities: Vec<HostSampled>,
     pub(crate) prompt_tokens: u32,
     /// Of the prompt, those that were in the cache.
     pub(crate) cached_tokens: u32,
@@ -61,10 +64,12 @@ impl Reply {
     }
 
     /// Ends the reply, and returns what is new with it.
-    pub(crate) fn finish(&mut self, end: ChoiceEnd) -> Vec<Delta> {
+    pub(crate) fn finish(&mut self, mut end: ChoiceEnd) -> Vec<Delta> {
         self.tokens.extend(&end.rest);
+        self.probabilities.append(&mut end.probabilities);
         if end.reason == EndReason::StopToken {
             self.tokens.pop();
+            self.probabilities.truncate(self.tokens.len());
         }
         self.end = Some(end);
         let deltas = self.parser.as_mut().map(ReplyParser::finish).unwrap_or_default();
@@ -89,6 +94,11 @@ impl Reply {
             }
         }
         deltas
+    }
+
+    /// Probabilities of the last `n_tokens` tokens, if they were asked for.
+    pub(crate) fn last_probabilities(&self, n_tokens: usize) -> &[HostSampled] {
+        &self.probabilities[self.probabilities.len().saturating_sub(n_tokens)..]
     }
 
     /// Why it ended; while it has not, as if a limit had ended it.

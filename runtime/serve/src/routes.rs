@@ -87,10 +87,19 @@ fn about_text(handler: &Arc<RequestHandler>) -> Router {
         || answer(handler, Api::Llama, |handler, fields, _| Ok(json!({"prompt": handler.rendered(fields)?})));
     let count_tokens = || {
         answer(handler, Api::Messages, |handler, fields, client| {
-            Ok(json!({"input_tokens": handler.count_tokens(fields, client)?}))
+            Ok(json!({"input_tokens": handler.count_tokens(Api::Messages, fields, client)?}))
+        })
+    };
+    let count_of_chat = || {
+        answer(handler, Api::Chat, |handler, fields, client| {
+            Ok(
+                json!({"object": "response.input_tokens", "input_tokens": handler.count_tokens(Api::Chat, fields, client)?}),
+            )
         })
     };
     Router::new()
+        .route("/v1/chat/completions/input_tokens", count_of_chat())
+        .route("/chat/completions/input_tokens", count_of_chat())
         .route("/tokenize", tokenize())
         .route("/v1/tokenize", tokenize())
         .route("/detokenize", detokenize())
@@ -179,7 +188,7 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
         let begun = metrics.metrics.begun.to_string();
         let headers =
             [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];
-        Ok((headers, metrics.metrics.text()).into_response())
+        Ok((headers, metrics.metrics.text(metrics.kv_usage())).into_response())
     });
     routes.route("/slots", slots).route("/metrics", metrics)
 }

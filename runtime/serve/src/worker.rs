@@ -12,6 +12,7 @@ use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
 
 use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
+use crate::chooser::Chooser;
 use crate::metrics::Metrics;
 use crate::server::Activity;
 
@@ -30,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) prompt: Vec<u32>,
     pub(crate) sampling: Sampling,
     pub(crate) output: OutputText,
+    /// `None`: the device samples.
+    pub(crate) chooser: Option<Box<Chooser>>,
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) place: QueuePlace,
@@ -85,7 +88,7 @@ impl Worker {
 }
 
 fn request(job: Job) -> Request<Choice> {
-    let Job { choice, prompt, sampling, output, events, metrics, place } = job;
-    let receiver = Choice::new(choice, prompt.len() as u32, events, output, metrics, place);
+    let Job { choice, prompt, sampling, output, chooser, events, metrics, place } = job;
+    let receiver = Choice::new(choice, prompt.len() as u32, events, output, chooser, metrics, place);
     Request { prompt, sampling, receiver }
 }

@@ -19,6 +19,8 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Seconds after which the same request may succeed.
     pub retry_after_s: Option<u32>,
+    /// Of a prompt that is too long: its tokens, as far as they were counted, and those of the context.
+    pub tokens: Option<(usize, u32)>,
 }
 
 /// When a client may try again that found the server busy: about the time in which a sequence ends and the next takes its place.
@@ -28,7 +30,7 @@ impl ApiError {
     /// The client's mistake.
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
         let (status, message) = (StatusCode::BAD_REQUEST, message.into());
-        ApiError { status, message, parameter: None, code: None, retry_after_s: None }
+        ApiError { status, message, parameter: None, code: None, retry_after_s: None, tokens: None }
     }
 
     /// A host or an origin without access.
@@ -85,7 +87,13 @@ impl ApiError {
 
     /// The body of the response: OpenAI's `error` object.
     pub fn json(&self) -> Value {
-        json!({"error": {"message": self.message, "type": self.kind(), "param": self.parameter, "code": self.code}})
+        let (message, param, code) = (&self.message, &self.parameter, self.code);
+        let mut error = json!({"message": message, "type": self.kind(), "param": param, "code": code});
+        if let Some((n_prompt_tokens, n_ctx)) = self.tokens {
+            error["n_prompt_tokens"] = n_prompt_tokens.into();
+            error["n_ctx"] = n_ctx.into();
+        }
+        json!({"error": error})
     }
 
     /// OpenAI's word, or llama-server's where it has none.
@@ -94,6 +102,8 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::NOT_IMPLEMENTED => "not_supported_error",
+            // llama-server's; OpenAI's clients read the code.
+            _ if self.tokens.is_some() => "exceed_context_size_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         }
@@ -107,6 +117,7 @@ impl ApiError {
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
             StatusCode::INTERNAL_SERVER_ERROR => "api_error",
+            StatusCode::BAD_REQUEST => "invalid_request_error",
             _ => self.kind(),
         };
         json!({"type": "error", "error": {"type": kind, "message": self.message}})

@@ -3,13 +3,16 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 use unicorn_text::{Message, TemplateArguments};
 
 use super::error::ApiError;
-use super::fields::{BOOLEAN, Fields, NUMBER, object, unexpected};
+use super::fields::{BOOLEAN, Fields, object, unexpected};
 use super::prompt::{PROMPT, messages, prompts};
+use super::sampling::{BIAS, further_sampling, logit_bias, sampling, seed};
+use super::structure::structure;
 use super::tools::{ToolChoice, tools};
+use crate::structure::Structure;
 
 /// An endpoint that generates text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,12 @@ pub struct Request {
     pub special_tokens: bool,
     /// Whether the response lists token ids.
     pub return_tokens: bool,
+    /// Sampling that the device does not do; without [`HostSampling::logit_bias`], for which the vocabulary is needed.
+    pub further_sampling: HostSampling,
+    /// Added to logits: negative infinity bans a token.
+    pub logit_bias: Vec<(BiasedText, f32)>,
+    /// What the reply has to match, and the name of the parameter that says so.
+    pub(crate) structure: Option<(&'static str, Structure)>,
     /// Tools that the model may call, in OpenAI's form. None where [`ToolChoice::None`] is asked for.
     pub tools: Vec<Value>,
     /// Which of them it has to call.
@@ -64,6 +73,17 @@ pub struct Request {
     pub stream: bool,
     /// Whether a stream ends with token counts.
     pub include_usage: bool,
+    /// Whether the response has the text of the prompt, as llama-server's `__verbose`.
+    pub verbose: bool,
+}
+
+/// What a bias is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BiasedText {
+    /// A token, not checked yet.
+    Token(u32),
+    /// Every token of a text.
+    Text(String),
 }
 
 /// What a choice continues.
@@ -91,28 +111,13 @@ fn not_implemented() -> Vec<(&'static str, Value)> {
         ("audio", Value::Null),
         ("dry_multiplier", json!(0.0)),
         ("dynatemp_range", json!(0.0)),
-        ("frequency_penalty", json!(0.0)),
         ("function_call", json!("none")),
         ("functions", json!([])),
-        ("grammar", json!("")),
-        ("guided_choice", Value::Null),
-        ("guided_grammar", Value::Null),
-        ("guided_json", Value::Null),
-        ("guided_regex", Value::Null),
-        ("json_schema", json!({})),
-        ("logit_bias", json!({})),
-        ("logprobs", json!(false)),
         ("lora", json!([])),
         ("mirostat", json!(0)),
-        ("n_probs", json!(0)),
         ("modalities", json!(["text"])),
-        ("presence_penalty", json!(0.0)),
         ("prompt_logprobs", Value::Null),
         ("reasoning_budget", json!(-1)),
-        ("response_format", json!({"type": "text"})),
-        ("structured_outputs", Value::Null),
-        ("top_logprobs", json!(0)),
-        ("typical_p", json!(1.0)),
         ("use_beam_search", json!(false)),
         ("xtc_probability", json!(0.0)),
     ]
@@ -157,12 +162,23 @@ impl Request {
             Endpoint::Completions => fields.take("echo", BOOLEAN)?.unwrap_or(false),
         };
         let n = choices(&mut fields, prompts.len())?;
+        let further_sampling = further_sampling(&mut fields, endpoint)?;
+        if echo && further_sampling.n_top.is_some() {
+            return Err(ApiError::parameter(
+                "echo",
+                "expected false beside logprobs: those of prompts are not computed",
+            ));
+        }
         let stream_options: Option<Map<String, Value>> = fields.take("stream_options", "an object")?;
         let include_usage =
             stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
         let reasoning_format: Option<String> = fields.take("reasoning_format", "a text")?;
         let tools = tools(&mut fields)?;
         let tool_choice = ToolChoice::of(&mut fields, &tools)?;
+        let structure = structure(&mut fields)?;
+        if let Some((name, _)) = structure.as_ref().filter(|_| !tools.is_empty() && tool_choice != ToolChoice::None) {
+            return Err(ApiError::parameter(name, "not supported together with tools: set tool_choice to none"));
+        }
         Ok(Request {
             prompts,
             n,
@@ -176,6 +192,9 @@ impl Request {
             echo,
             special_tokens: !fields.take("skip_special_tokens", BOOLEAN)?.unwrap_or(true),
             return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false),
+            further_sampling,
+            logit_bias: logit_bias(fields.take("logit_bias", BIAS)?)?,
+            structure,
             tools: if tool_choice == ToolChoice::None { Vec::new() } else { tools },
             tool_choice,
             one_call: !fields.take("parallel_tool_calls", BOOLEAN)?.unwrap_or(true),
@@ -184,6 +203,7 @@ impl Request {
             template_arguments,
             stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
+            verbose: fields.take("verbose", BOOLEAN)?.unwrap_or(false),
         })
     }
 }
@@ -225,32 +245,6 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
     // No context has more tokens than u32::MAX.
     Ok(max_tokens.filter(|requested| *requested != -1).map(|requested| requested.min(u32::MAX.into()) as u32))
-}
-
-/// Sampling parameters without the seed.
-fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampling, ApiError> {
-    let top_p = fields.take("top_p", NUMBER)?;
-    let top_k = fields.take("top_k", "a whole number")?;
-    // vLLM's name and llama.cpp's.
-    let repetition_penalty = fields.take("repetition_penalty", NUMBER)?;
-    let repeat_penalty = fields.take("repeat_penalty", NUMBER)?.or(repetition_penalty);
-    let mut sampling = defaults.clone();
-    sampling.temperature = fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature);
-    // 0 stands for the smallest set, which holds the most likely token.
-    sampling.top_p = top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p);
-    sampling.min_p = fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p);
-    // vLLM has -1 for all tokens.
-    sampling.top_k = top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k);
-    sampling.repeat_penalty = repeat_penalty.unwrap_or(defaults.repeat_penalty);
-    sampling.repeat_last_n = fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n);
-    sampling.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(sampling)
-}
-
-/// `None`: a random one, for which llama.cpp has -1.
-fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
-    let seed: Option<i128> = fields.take("seed", "a whole number")?;
-    Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
 }
 
 /// By llama-server's and vLLM's name; those that templates of reasoning models read also by names of their own.
@@ -424,11 +418,10 @@ mod tests {
 
     #[test]
     fn what_is_not_implemented_is_an_error_unless_it_has_no_effect() {
-        let no_effect = json!({"logprobs": null, "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
+        let no_effect =
+            json!({"logprobs": null, "mirostat": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
         assert!(text(no_effect).is_ok());
-        for (name, value) in
-            [("frequency_penalty", json!(0.5)), ("mirostat", json!(2)), ("logit_bias", json!({"1": 2}))]
-        {
+        for (name, value) in [("xtc_probability", json!(0.5)), ("mirostat", json!(2)), ("dry_multiplier", json!(1))] {
             let message = text(json!({name: value})).unwrap_err();
             assert!(message.starts_with(&format!("{name}: not supported here, found ")), "{message}");
         }

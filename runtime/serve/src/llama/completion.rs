@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use unicorn_text::{Delta, EndReason};
 
 use crate::api::request::Request;
+use crate::probabilities::Probabilities;
 use crate::reply::Reply;
 use crate::writer::{ResponseWriter, Stream, timings};
 
@@ -18,6 +19,8 @@ pub(crate) struct Completion {
     fields: Vec<String>,
     /// Choices of each prompt.
     n: u32,
+    /// `None`: they were not asked for.
+    probabilities: Option<Probabilities>,
 }
 
 impl Completion {
@@ -28,9 +31,10 @@ impl Completion {
         settings: Value,
         fields: Vec<String>,
         request: &Request,
+        probabilities: Option<Probabilities>,
     ) -> Completion {
         let &Request { return_tokens, n, .. } = request;
-        Completion { model: model.to_owned(), prompts, settings, return_tokens, fields, n }
+        Completion { model: model.to_owned(), prompts, settings, return_tokens, fields, n, probabilities }
     }
 
     fn last(&self, index: usize, reply: &Reply, is_stream: bool) -> Value {
@@ -41,7 +45,7 @@ impl Completion {
         };
         let word = reply.end.as_ref().and_then(|end| end.stop_string.as_deref()).unwrap_or_default();
         let tokens: &[u32] = if self.return_tokens && !is_stream { &reply.tokens } else { &[] };
-        json!({
+        let mut object = json!({
             "index": index,
             "content": if is_stream { "" } else { reply.content.as_str() },
             "tokens": tokens,
@@ -58,7 +62,11 @@ impl Completion {
             "stopping_word": word,
             "tokens_cached": reply.prompt_tokens + reply.n_tokens(),
             "timings": timings(reply),
-        })
+        });
+        if let Some(probabilities) = self.probabilities.as_ref().filter(|_| !is_stream) {
+            object["completion_probabilities"] = probabilities.of_llama(&reply.probabilities);
+        }
+        object
     }
 
     fn chosen(&self, object: Value) -> Value {
@@ -89,10 +97,14 @@ impl ResponseWriter for Completion {
         let reply = &replies[choice];
         for delta in deltas {
             let Delta::Content(text) = delta else { continue };
-            out.data(&json!({
+            let mut chunk = json!({
                 "index": choice, "content": text, "tokens": tokens, "id_slot": 0, "stop": false,
                 "tokens_predicted": reply.tokens.len(), "tokens_evaluated": reply.prompt_tokens,
-            }));
+            });
+            if let Some(probabilities) = &self.probabilities {
+                chunk["completion_probabilities"] = probabilities.of_llama(reply.last_probabilities(tokens.len()));
+            }
+            out.data(&chunk);
         }
     }
 

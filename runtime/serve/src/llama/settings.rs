@@ -1,19 +1,23 @@
 //! What llama-server's clients read of a server and of a completion's parameters.
 
 use serde_json::{Value, json};
-use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 
 /// The parameters in effect, by llama-server's names. What this server does not have has the value that has no effect. `banned`:
 /// stop tokens that do not end the text.
 pub(crate) fn generation_settings(
     sampling: &Sampling,
+    further: &HostSampling,
     seed: u64,
     max_tokens: Option<u32>,
     stop: &[String],
     banned: &[u32],
 ) -> Value {
     let n_predict = max_tokens.map_or(-1, i64::from);
-    let logit_bias: Vec<Value> = banned.iter().map(|token| json!({"token": token, "bias": null})).collect();
+    let banned_bias = banned.iter().map(|token| json!({"token": token, "bias": null}));
+    // Negative infinity is null in JSON.
+    let bias = further.logit_bias.iter().map(|(token, bias)| json!({"token": token, "bias": bias}));
+    let logit_bias: Vec<Value> = banned_bias.chain(bias).collect();
     json!({
         "seed": seed,
         "temperature": sampling.temperature,
@@ -22,14 +26,14 @@ pub(crate) fn generation_settings(
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
-        "top_n_sigma": -1.0,
+        "top_n_sigma": further.top_n_sigma,
         "xtc_probability": 0.0,
         "xtc_threshold": 0.1,
-        "typical_p": 1.0,
+        "typical_p": further.typical_p,
         "repeat_last_n": sampling.repeat_last_n,
         "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        "presence_penalty": further.presence_penalty,
+        "frequency_penalty": further.frequency_penalty,
         "dry_multiplier": 0.0,
         "mirostat": 0,
         "adaptive_target": -1.0,
@@ -42,10 +46,10 @@ pub(crate) fn generation_settings(
         "ignore_eos": !banned.is_empty(),
         "stream": false,
         "logit_bias": logit_bias,
-        "n_probs": 0,
+        "n_probs": further.n_top.unwrap_or(0),
         "min_keep": 0,
         "grammar": "",
-        "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+        "samplers": ["penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature"],
         "lora": [],
     })
 }

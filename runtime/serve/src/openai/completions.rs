@@ -1,9 +1,11 @@
 //! `/v1/chat/completions` and `/v1/completions`.
 
 use serde_json::{Value, json};
+use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason};
 
 use crate::api::request::{Endpoint, Request};
+use crate::probabilities::Probabilities;
 use crate::reply::{Call, Reply, Usage, new_id};
 use crate::writer::{ResponseWriter, Stream, timings};
 
@@ -18,33 +20,55 @@ pub(crate) struct Completions {
     return_tokens: bool,
     /// Choices of each prompt.
     n: u32,
+    /// `None`: they were not asked for.
+    probabilities: Option<Probabilities>,
+    /// Text of the first prompt, if it was asked for.
+    prompt: Option<String>,
 }
 
 impl Completions {
     /// The response to `request`.
-    pub(crate) fn new(endpoint: Endpoint, created: u64, model: &str, request: &Request) -> Completions {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        created: u64,
+        model: &str,
+        request: &Request,
+        probabilities: Option<Probabilities>,
+        prompt: Option<String>,
+    ) -> Completions {
         let prefix = match endpoint {
             Endpoint::ChatCompletions => "chatcmpl-",
             Endpoint::Completions => "cmpl-",
         };
         let &Request { include_usage, return_tokens, n, .. } = request;
-        Completions { endpoint, id: new_id(prefix), created, model: model.to_owned(), include_usage, return_tokens, n }
+        let (id, model) = (new_id(prefix), model.to_owned());
+        Completions { endpoint, id, created, model, include_usage, return_tokens, n, probabilities, prompt }
     }
 
     fn choice(&self, index: usize, reply: &Reply) -> Value {
         let reason = finish_reason(reply);
+        let logprobs = self.logprobs(&reply.probabilities, 0);
         let mut choice = match self.endpoint {
             Endpoint::ChatCompletions => {
-                json!({"index": index, "message": message(reply), "logprobs": null, "finish_reason": reason})
+                json!({"index": index, "message": message(reply), "logprobs": logprobs, "finish_reason": reason})
             }
             Endpoint::Completions => {
-                json!({"index": index, "text": reply.content, "logprobs": null, "finish_reason": reason})
+                json!({"index": index, "text": reply.content, "logprobs": logprobs, "finish_reason": reason})
             }
         };
         if self.return_tokens {
             choice["token_ids"] = json!(reply.tokens);
         }
         choice
+    }
+
+    /// Of tokens behind so many characters of the text.
+    fn logprobs(&self, tokens: &[HostSampled], before: usize) -> Value {
+        match (&self.probabilities, self.endpoint) {
+            (None, _) => Value::Null,
+            (Some(probabilities), Endpoint::ChatCompletions) => probabilities.of_chat(tokens),
+            (Some(probabilities), Endpoint::Completions) => probabilities.of_completion(tokens, before),
+        }
     }
 
     fn chunk(&self, choice: usize, new: &Value, reason: Option<&str>) -> Value {
@@ -86,6 +110,9 @@ impl ResponseWriter for Completions {
         if let [reply] = replies {
             object["timings"] = timings(reply);
         }
+        if let Some(prompt) = &self.prompt {
+            object["__verbose"] = json!({"prompt": prompt});
+        }
         object
     }
 
@@ -105,6 +132,15 @@ impl ResponseWriter for Completions {
             let mut chunk = self.chunk(choice, &new, None);
             if self.return_tokens && number == 0 {
                 chunk["choices"][0]["token_ids"] = json!(tokens);
+            }
+            if self.probabilities.is_some() && number == 0 {
+                let reply = &replies[choice];
+                let new: usize = deltas
+                    .iter()
+                    .map(|delta| if let Delta::Content(text) = delta { text.chars().count() } else { 0 })
+                    .sum();
+                let before = reply.content.chars().count().saturating_sub(new);
+                chunk["choices"][0]["logprobs"] = self.logprobs(reply.last_probabilities(tokens.len()), before);
             }
             out.data(&chunk);
         }

@@ -1,0 +1,149 @@
+//! How the tokens of a request are sampled.
+
+use serde_json::Value;
+use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
+
+use super::error::ApiError;
+use super::fields::{BOOLEAN, Fields, NUMBER, unexpected};
+use super::request::{BiasedText, Endpoint};
+
+pub(super) const BIAS: &str =
+    "an object of biases by token id, or a list of pairs of a token id or a text, and a number or false";
+/// Most tokens that a response lists beside each of its own.
+const MAX_TOP: u32 = 100;
+
+/// Sampling parameters without the seed.
+pub(super) fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampling, ApiError> {
+    let top_p = fields.take("top_p", NUMBER)?;
+    let top_k = fields.take("top_k", "a whole number")?;
+    // vLLM's name and llama.cpp's.
+    let repetition_penalty = fields.take("repetition_penalty", NUMBER)?;
+    let repeat_penalty = fields.take("repeat_penalty", NUMBER)?.or(repetition_penalty);
+    let mut sampling = defaults.clone();
+    sampling.temperature = fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature);
+    // 0 stands for the smallest set, which holds the most likely token.
+    sampling.top_p = top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p);
+    sampling.min_p = fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p);
+    // vLLM has -1 for all tokens.
+    sampling.top_k = top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k);
+    sampling.repeat_penalty = repeat_penalty.unwrap_or(defaults.repeat_penalty);
+    sampling.repeat_last_n = fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n);
+    sampling.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(sampling)
+}
+
+/// `None`: a random one, for which llama.cpp has -1.
+pub(super) fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let seed: Option<i128> = fields.take("seed", "a whole number")?;
+    Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
+}
+
+/// What the device does not do: all parameters have their values of no effect by default.
+pub(super) fn further_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<HostSampling, ApiError> {
+    let mut further = HostSampling::default();
+    further.presence_penalty = fields.take("presence_penalty", NUMBER)?.unwrap_or(0.0);
+    further.frequency_penalty = fields.take("frequency_penalty", NUMBER)?.unwrap_or(0.0);
+    let typical: Option<f32> = fields.take("typical_p", NUMBER)?;
+    further.typical_p = typical.filter(|&p| p < 1.0).unwrap_or(1.0);
+    further.top_n_sigma = fields.take("top_n_sigma", NUMBER)?.unwrap_or(-1.0);
+    further.reports_filtered = fields.take("post_sampling_probs", BOOLEAN)?.unwrap_or(false);
+    further.n_top = n_top(fields, endpoint)?;
+    // Biases are checked where the vocabulary is known.
+    further.check(u32::MAX).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(further)
+}
+
+/// How many of the most likely tokens are listed beside each of the response; `None`: no probabilities.
+fn n_top(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+    const COUNT: &str = "a whole number from 0 to 100";
+    let limited = |name: &str, n: u32| match n {
+        0..=MAX_TOP => Ok(n as usize),
+        more => Err(ApiError::parameter(name, format!("expected {COUNT}, found {more}"))),
+    };
+    let n_probs = fields.take("n_probs", COUNT)?.unwrap_or(0);
+    let top: Option<u32> = fields.take("top_logprobs", COUNT)?;
+    let logprobs: Option<Value> = fields.take("logprobs", COUNT)?;
+    let by_logprobs = match (&logprobs, endpoint) {
+        (None | Some(Value::Bool(false)), _) => None,
+        (Some(Value::Bool(true)), _) => Some(limited("top_logprobs", top.unwrap_or(0))?),
+        // The older API has the number itself.
+        (Some(value), Endpoint::Completions) if value.is_u64() => {
+            Some(limited("logprobs", value.as_u64().unwrap_or(0).min(u32::MAX.into()) as u32)?)
+        }
+        (Some(value), _) => return Err(unexpected("logprobs", BOOLEAN, value)),
+    };
+    if top.is_some_and(|top| top > 0) && by_logprobs.is_none() {
+        return Err(ApiError::parameter("top_logprobs", "expected logprobs to be true beside it"));
+    }
+    let n_probs = limited("n_probs", n_probs)?;
+    Ok(by_logprobs.or((n_probs > 0).then_some(n_probs)))
+}
+
+/// By OpenAI's form, an object, or llama-server's further ones.
+pub(super) fn logit_bias(bias: Option<Value>) -> Result<Vec<(BiasedText, f32)>, ApiError> {
+    let Some(bias) = bias else { return Ok(Vec::new()) };
+    let amount = |value: &Value| match value {
+        Value::Bool(false) => Some(f32::NEG_INFINITY),
+        value => value.as_f64().map(|bias| bias as f32).filter(|bias| bias.is_finite()),
+    };
+    let by_name = |(name, value): (&String, &Value)| {
+        let biased = name.parse().map_or_else(|_| BiasedText::Text(name.clone()), BiasedText::Token);
+        Some((biased, amount(value)?))
+    };
+    let pair = |pair: &Value| {
+        let [biased, value] = pair.as_array()?.as_slice() else { return None };
+        let biased = match biased {
+            Value::String(text) => BiasedText::Text(text.clone()),
+            token => BiasedText::Token(token.as_u64()?.try_into().ok()?),
+        };
+        Some((biased, amount(value)?))
+    };
+    let read = match &bias {
+        Value::Object(biases) => biases.iter().map(by_name).collect::<Option<Vec<_>>>(),
+        Value::Array(biases) => biases.iter().map(pair).collect(),
+        _ => None,
+    };
+    read.ok_or_else(|| unexpected("logit_bias", BIAS, &bias))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn further(endpoint: Endpoint, body: Value) -> Result<HostSampling, String> {
+        let mut fields = Fields(body.as_object().unwrap().clone());
+        further_sampling(&mut fields, endpoint).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn probabilities_are_asked_for_by_three_names() {
+        let n_top = |endpoint, body| further(endpoint, body).map(|further| further.n_top);
+        let (chat, plain) = (Endpoint::ChatCompletions, Endpoint::Completions);
+        assert_eq!(n_top(chat, json!({})), Ok(None));
+        assert_eq!(n_top(chat, json!({"logprobs": true})), Ok(Some(0)));
+        assert_eq!(n_top(chat, json!({"logprobs": true, "top_logprobs": 5})), Ok(Some(5)));
+        assert_eq!(n_top(plain, json!({"logprobs": 3})), Ok(Some(3)));
+        assert_eq!(n_top(plain, json!({"n_probs": 4})), Ok(Some(4)));
+        assert!(n_top(chat, json!({"top_logprobs": 5})).unwrap_err().contains("expected logprobs to be true"));
+        assert!(n_top(chat, json!({"logprobs": 3})).unwrap_err().contains("true or false"));
+        assert!(n_top(plain, json!({"n_probs": 101})).unwrap_err().contains("0 to 100"));
+    }
+
+    #[test]
+    fn biases_have_several_forms() {
+        let token = |id: u32, bias: f32| (BiasedText::Token(id), bias);
+        assert_eq!(logit_bias(Some(json!({"7": -100, "8": 2.5}))), Ok(vec![token(7, -100.0), token(8, 2.5)]));
+        let pairs = json!([[7, 1], [8, false], ["Hello", -1]]);
+        let text = (BiasedText::Text("Hello".into()), -1.0);
+        assert_eq!(logit_bias(Some(pairs)), Ok(vec![token(7, 1.0), token(8, f32::NEG_INFINITY), text]));
+        for wrong in
+            [json!(1), json!([[1]]), json!([[1, true]]), json!({"1": "a"}), json!([[-1, 2]]), json!([[1, 1e300]])]
+        {
+            assert!(logit_bias(Some(wrong.clone())).is_err(), "{wrong}");
+        }
+        assert!(further(Endpoint::Completions, json!({"typical_p": -1})).is_err());
+        assert_eq!(further(Endpoint::Completions, json!({"typical_p": 2})).unwrap().typical_p, 1.0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Where the arguments of a call begin in a reply: behind `{"name": "f", "arguments": `, however its white space.
+
+/// What a text is as the beginning of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Head<'t> {
+    /// More text may make it one.
+    Partial,
+    /// It is none.
+    Not,
+    /// The name, and the byte at which the arguments begin.
+    Whole(&'t str, usize),
+}
+
+/// Reads the head of a call; a list of calls may begin before it, or the call before end.
+pub(super) fn head(text: &str) -> Head<'_> {
+    let mut rest = Rest { text, at: 0 };
+    rest.skip(|character| character.is_whitespace() || "[,}".contains(character));
+    match read(&mut rest) {
+        Ok((name, at)) => Head::Whole(name, at),
+        Err(true) => Head::Partial,
+        Err(false) => Head::Not,
+    }
+}
+
+/// The same for a call on one of harmony's channels, behind `to=functions.`.
+pub(super) fn harmony_head(text: &str) -> Head<'_> {
+    let Some((before, _)) = text.split_once("<|message|>") else { return Head::Partial };
+    let name = before.split([' ', '<']).next().unwrap_or_default();
+    Head::Whole(name, before.len() + "<|message|>".len())
+}
+
+/// `Err(true)`: the text ended before.
+fn read<'t>(rest: &mut Rest<'t>) -> Result<(&'t str, usize), bool> {
+    for part in ["{", "\"name\"", ":", "\""] {
+        rest.expect(part)?;
+    }
+    let name = rest.until('"')?;
+    rest.expect(",")?;
+    rest.expect("\"")?;
+    if !["arguments", "parameters"].contains(&rest.until('"')?) {
+        return Err(false);
+    }
+    rest.expect(":")?;
+    rest.skip(char::is_whitespace);
+    // The object's own first character ends the head: white space could go on before it.
+    if rest.text[rest.at..].is_empty() { Err(true) } else { Ok((name, rest.at)) }
+}
+
+struct Rest<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl<'t> Rest<'t> {
+    fn skip(&mut self, is_skipped: impl Fn(char) -> bool) {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start_matches(is_skipped).len();
+    }
+
+    /// `Err(true)`: the text ended before.
+    fn expect(&mut self, wanted: &str) -> Result<(), bool> {
+        self.skip(char::is_whitespace);
+        let rest = &self.text[self.at..];
+        if !rest.starts_with(wanted) {
+            return Err(wanted.starts_with(rest));
+        }
+        self.at += wanted.len();
+        Ok(())
+    }
+
+    fn until(&mut self, end: char) -> Result<&'t str, bool> {
+        let rest = &self.text[self.at..];
+        let (inside, _) = rest.split_once(end).ok_or(true)?;
+        self.at += inside.len() + end.len_utf8();
+        Ok(inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harmony_has_heads_of_its_own() {
+        assert_eq!(harmony_head("f <|constrain|>json<|message|>{"), Head::Whole("f", 30));
+        assert_eq!(harmony_head("f<|message|>{"), Head::Whole("f", 12));
+        assert_eq!(harmony_head("f <|constrain|>js"), Head::Partial);
+    }
+
+    #[test]
+    fn a_head_is_whole_partial_or_none_at_every_cut() {
+        let text = "\n{\"name\": \"f\",\n \"arguments\" : {";
+        assert_eq!(head(text), Head::Whole("f", text.len() - 1));
+        for end in 0..text.len() {
+            assert_eq!(head(&text[..end]), Head::Partial, "{end}");
+        }
+        assert_eq!(head("[{\"name\":\"f\",\"parameters\":{"), Head::Whole("f", 26));
+        for other in ["<function=f>", "{\"a\"", "{\"name\": 1", "{\"name\": \"f\", \"x\": "] {
+            assert_eq!(head(other), Head::Not, "{other}");
+        }
+    }
+}

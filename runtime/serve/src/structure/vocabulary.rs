@@ -1,0 +1,73 @@
+//! The vocabulary as llguidance reads it.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use unicorn_text::{TokenBytes, Tokenizer};
+
+use crate::api::error::ApiError;
+
+/// Bytes of every token, and what matchers are made of.
+pub(crate) struct Vocabulary {
+    tokens: Vec<TokenBytes>,
+    /// `None`: the model has no stop token, so that no text can end.
+    factory: Option<ParserFactory>,
+}
+
+impl Vocabulary {
+    /// Of a model with `vocab_size` logits, whose texts end with one of `stop_tokens`.
+    pub(crate) fn new(tokenizer: &Tokenizer, vocab_size: u32, stop_tokens: &[u32]) -> Vocabulary {
+        let mut tokens = tokenizer.vocabulary();
+        tokens.resize(vocab_size as usize, TokenBytes::default());
+        let stop_tokens: Vec<u32> = stop_tokens.iter().copied().filter(|&token| token < vocab_size).collect();
+        let factory = stop_tokens.first().and_then(|&first| {
+            let words: Vec<Vec<u8>> = tokens
+                .iter()
+                .map(|token| match token.is_special {
+                    true => [&[TokTrie::SPECIAL_TOKEN_MARKER], token.bytes.as_slice()].concat(),
+                    false => token.bytes.clone(),
+                })
+                .collect();
+            let trie = TokTrie::from(&TokRxInfo::new(vocab_size, first), &words).with_eos_tokens(&stop_tokens);
+            let environment = Arc::new(ApproximateTokEnv::new(trie)) as Arc<_>;
+            let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+            let mut factory = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices).ok()?;
+            factory.quiet().limits_mut().verbose_errors = false;
+            Some(factory)
+        });
+        Vocabulary { tokens, factory }
+    }
+
+    /// Bytes of a token: of a special one, its name.
+    pub(crate) fn bytes(&self, token: u32) -> &[u8] {
+        self.tokens.get(token as usize).map(|token| token.bytes.as_slice()).unwrap_or_default()
+    }
+
+    /// A matcher of texts that begin with `begun`, which is there already.
+    ///
+    /// # Errors
+    /// For a grammar that is wrong or too large, with `parameter` as its name.
+    pub(crate) fn matcher(&self, parameter: &str, grammar: TopLevelGrammar, begun: &[u8]) -> Result<Matcher, ApiError> {
+        let Some(factory) = &self.factory else {
+            return Err(ApiError::parameter(parameter, "the model has no stop token, with which a text could end"));
+        };
+        let mut matcher = Matcher::new(factory.create_parser(grammar));
+        // What may follow first is found here, where it delays no other request, and an error is the client's.
+        let ready = matcher.consume_tokens(&factory.tok_env().tokenize_bytes(begun));
+        let ready = ready.and_then(|()| matcher.compute_mask_or_eos());
+        ready.map_err(|error| ApiError::parameter(parameter, first_lines(&error.to_string())))?;
+        Ok(matcher)
+    }
+}
+
+/// What an error says first: the rest is the parser's state.
+fn first_lines(error: &str) -> String {
+    error
+        .lines()
+        .filter(|line| !line.trim().is_empty() && *line != "<non-verbose/>")
+        .take(3)
+        .collect::<Vec<_>>()
+        .join("; ")
+}

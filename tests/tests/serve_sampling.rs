@@ -1,0 +1,234 @@
+//! Sampling on the host: beside the twin of the device's kernel and transformers' logits; and replies that have to match something.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use tests::compiled::{Compiled, options, with};
+use tests::http::post;
+use tests::models::models;
+use tests::programs::program;
+use tests::reference::read_golden;
+use tests::server::Server;
+use tests::skip::skip;
+use unicorn_artifact::step::Sampler;
+use unicorn_compiler::{FormatPolicy, WeightsOption};
+use unicorn_kernels::sample::twin;
+use unicorn_runtime::{HostSampler, HostSampling, Sampling};
+
+/// In f16, so that its logits are close to those of transformers.
+static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    let options = with(options(targets, vec![]), |options| {
+        options.policy = FormatPolicy { weights: WeightsOption::F16, group: 32 }
+    });
+    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options)
+});
+
+fn start(arguments: &[&str]) -> Server {
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    Server::start(command, &MODEL.artifact_path(), arguments)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Both compute the same in the same precision, but for sums of the top-p mass in another order.
+    #[test]
+    fn the_host_samples_what_the_twin_samples(
+        seed in any::<u64>(), number in 0u32..100, vocab in 2usize..400, temperature in prop_oneof![Just(0.0f32), 0.1f32..2.0],
+        top_k in prop_oneof![Just(0u32), 1u32..60], top_p in prop_oneof![Just(1.0f32), 0.05f32..1.0],
+        min_p in prop_oneof![Just(0.0f32), 0.01f32..0.5], repeat_penalty in prop_oneof![Just(1.0f32), 0.8f32..1.5],
+    ) {
+        let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+        let logits: Vec<f32> = (0..vocab).map(|_| random.random_range(-8.0f32..8.0)).collect();
+        let history: Vec<u32> = (0..20).map(|_| random.random_range(0..vocab as u32)).collect();
+        let sampling = Sampling::default().with(|sampling| {
+            (sampling.temperature, sampling.top_k, sampling.top_p) = (temperature, top_k, top_p);
+            (sampling.min_p, sampling.repeat_penalty, sampling.seed) = (min_p, repeat_penalty, seed);
+        });
+        let of_twin = Sampler {
+            temperature, top_k, top_p, min_p, repeat_penalty, seed_low: seed as u32, seed_high: (seed >> 32) as u32,
+            sample: number, ..Sampler::default()
+        };
+        // The twin goes through the history as it is without a penalty.
+        let expected = twin(&of_twin, &history, &mut logits.clone());
+        let found = HostSampler::new(sampling, HostSampling::default()).sample(number, &history, &mut logits.clone(), None);
+        let found = found.unwrap();
+        prop_assert_eq!((found.token, found.candidates as usize), (expected.token, expected.candidates.len()));
+    }
+}
+
+#[test]
+fn tokens_are_sampled_as_often_as_their_probabilities_say() {
+    let logits = [0.5f32, 1.5, -1.0, 0.0];
+    // The bias excludes the second; the mask the last.
+    let further = HostSampling::default().with(|further| further.logit_bias = vec![(1, f32::NEG_INFINITY), (2, 2.0)]);
+    let warm = Sampling::default().with(|sampling| (sampling.temperature, sampling.seed) = (1.0, 7));
+    let sampler = HostSampler::new(warm, further);
+    let mut counts = [0u32; 4];
+    const N: u32 = 20_000;
+    for number in 0..N {
+        counts[sampler.sample(number, &[], &mut logits.to_vec(), Some(&[0b0111])).unwrap().token as usize] += 1;
+    }
+    let weights = [0.5f64.exp(), 0.0, 1.0f64.exp(), 0.0];
+    let total: f64 = weights.iter().sum();
+    for (count, weight) in counts.iter().zip(weights) {
+        // Five standard deviations of a frequency.
+        let expected = weight / total;
+        let bound = 5.0 * (expected * (1.0 - expected) / f64::from(N)).sqrt();
+        assert!((f64::from(*count) / f64::from(N) - expected).abs() <= bound, "{counts:?}");
+    }
+}
+
+fn logprobs(row: &[f32]) -> Vec<f64> {
+    let total: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
+    row.iter().map(|&logit| f64::from(logit) - total.ln()).collect()
+}
+
+#[test]
+fn logarithms_of_probabilities_are_those_of_transformers() {
+    let golden = read_golden(models().join("gemma3-2m-draft"));
+    let n_tokens = golden.tokens.len();
+    let vocab_size = golden.logits.len() / n_tokens;
+    let expected = logprobs(&golden.logits[(n_tokens - 1) * vocab_size..]);
+    let server = start(&["--parallel", "2", "--ctx", "256"]);
+    let request = json!({"prompt": golden.tokens, "n_predict": 1, "temperature": 0, "n_probs": 10});
+    let found = server.whole("/completion", &request)["completion_probabilities"][0].take();
+    assert_eq!(found["id"], json!(golden.greedy[0]));
+    let top = found["top_logprobs"].as_array().unwrap();
+    assert_eq!(top.len(), 10);
+    let mut order: Vec<usize> = (0..vocab_size).collect();
+    order.sort_by(|&a, &b| expected[b].total_cmp(&expected[a]));
+    for (rank, one) in top.iter().enumerate() {
+        let (id, logprob) = (one["id"].as_u64().unwrap() as usize, one["logprob"].as_f64().unwrap());
+        // f16 weights and activations: some 1e-3 of logits of about 10.
+        assert!((logprob - expected[id]).abs() < 5e-2, "{rank}: {logprob} against {}", expected[id]);
+        assert!((logprob - expected[order[rank]]).abs() < 5e-2, "{rank}: {one} against {}", expected[order[rank]]);
+    }
+    // OpenAI's two forms have the same numbers, and the text is that without them.
+    let plain = json!({"prompt": "The sea", "max_tokens": 12, "temperature": 0.8, "seed": 5});
+    let with = |name: &str, value: Value| {
+        let mut request = plain.clone();
+        request[name] = value;
+        server.whole("/v1/completions", &request)["choices"][0].take()
+    };
+    let (without, listed) = (with("n", json!(1)), with("logprobs", json!(2)));
+    assert_eq!(without["text"], listed["text"], "the device and the host sample the same");
+    assert_eq!(without["logprobs"], Value::Null);
+    let tokens: String =
+        listed["logprobs"]["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(listed["text"].as_str().unwrap(), tokens);
+    assert_eq!(listed["logprobs"]["top_logprobs"][0].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn biases_and_penalties_reach_every_row_of_a_batch() {
+    let server = start(&["--parallel", "2", "--ctx", "256"]);
+    let request = |further: &Value| {
+        let mut request = json!({"prompt": "The sea", "max_tokens": 10, "temperature": 0, "return_tokens": true});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        server.whole("/v1/completions", &request)["choices"][0]["token_ids"].take()
+    };
+    let plain = request(&json!({}));
+    let first = plain[0].as_u64().unwrap();
+    // One row is biased while the other decodes beside it, and each has the text that it has alone.
+    let (banned, beside) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| request(&json!({})));
+        (request(&json!({"logit_bias": {first.to_string(): -100}})), beside.join().unwrap())
+    });
+    assert!(banned.as_array().unwrap().iter().all(|token| *token != json!(first)), "{banned}");
+    assert_eq!(beside, plain);
+    assert_eq!(request(&json!({"logit_bias": {"77": 100}})), json!([77; 10]));
+    // A token costs more each time, so that two as likely take turns.
+    let penalised = request(&json!({"logit_bias": {"77": 100, "78": 100}, "frequency_penalty": 30}));
+    let penalised: Vec<u64> = penalised.as_array().unwrap().iter().map(|token| token.as_u64().unwrap()).collect();
+    assert!(penalised.windows(2).all(|pair| pair[0] + pair[1] == 77 + 78), "{penalised:?}");
+    let (_, refused) =
+        post(&server.address, "/v1/completions", &json!({"prompt": "a", "logit_bias": {"99999999": 1}}).to_string());
+    assert!(refused.contains("logit_bias: logit bias must be a token of the vocabulary"), "{refused}");
+}
+
+/// Whether Python's validator accepts each answer under its schema.
+fn validated(pairs: &[(Value, String)]) -> Option<String> {
+    let script = "import json, sys\nimport jsonschema\nfor schema, text in json.loads(sys.argv[1]):\n    jsonschema.validate(json.loads(text), schema)\n";
+    let output = std::process::Command::new("python3").args(["-c", script, &json!(pairs).to_string()]).output().ok()?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (!stderr.contains("No module named")).then_some(if output.status.success() { String::new() } else { stderr })
+}
+
+#[test]
+fn replies_match_the_schemas_expressions_and_grammars_of_their_requests() {
+    let server = start(&["--parallel", "2", "--ctx", "512"]);
+    let chat = |further: Value| {
+        let messages = json!([{"role": "user", "content": "Who lives on the island?"}]);
+        let mut request = json!({"messages": messages, "max_tokens": 200, "temperature": 0.7, "seed": 3});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        let choice = server.whole("/v1/chat/completions", &request)["choices"][0].take();
+        assert_eq!(
+            choice["finish_reason"].as_str().unwrap().replace("tool_calls", "stop"),
+            "stop",
+            "{request}: {choice}"
+        );
+        choice["message"].clone()
+    };
+    let content = |further: Value| chat(further)["content"].as_str().unwrap().to_owned();
+    // A model of stories would never end a text by itself: every string has a length.
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["name", "age", "tags"],
+        "properties": {
+            "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 120},
+            "tags": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"enum": ["red", "green", "blue"]}},
+        },
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "person", "schema": schema}});
+    let mut pairs: Vec<(Value, String)> = [
+        json!({"response_format": format}),
+        json!({"json_schema": schema}),
+        json!({"guided_json": schema, "seed": 4}),
+        json!({"response_format": format, "temperature": 0, "logprobs": true}),
+    ]
+    .into_iter()
+    .map(|further| (schema.clone(), content(further)))
+    .collect();
+    // The arguments of a call that has to be made parse, and match the tool's schema.
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": schema}});
+    let named = json!({"type": "function", "function": {"name": "look"}});
+    let called = chat(json!({"tools": [tool], "tool_choice": named}));
+    let arguments = called["tool_calls"][0]["function"]["arguments"].as_str().unwrap().to_owned();
+    pairs.push((schema.clone(), arguments));
+    for (_, text) in &pairs {
+        serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    }
+    match validated(&pairs) {
+        Some(errors) => assert_eq!(errors, "", "{pairs:?}"),
+        None => skip("a validator of JSON schemas", "python3 has no jsonschema"),
+    }
+
+    let regex = content(json!({"guided_regex": "[a-c]{4}-[0-9]{2}"}));
+    let (letters, digits) = regex.split_once('-').unwrap();
+    assert!(letters.len() == 4 && digits.len() == 2 && letters.chars().all(|letter| "abc".contains(letter)), "{regex}");
+    assert!(["a goat", "a \"bird\""].contains(&content(json!({"guided_choice": ["a goat", "a \"bird\""]})).as_str()));
+    let gbnf = "root ::= \"<\" list \">\"\nlist ::= item (\",\" item){2} # three\nitem ::= [x-z] | \"(\" list \")\"\n";
+    let grammar = json!({"grammar": "root ::= \"<\" item (\",\" item){2} \">\"\nitem ::= [x-z]+ \"!\" | \"no\\n\"", "logit_bias": [["!", 30]]});
+    let flat = content(grammar);
+    assert!(flat.starts_with('<') && flat.ends_with('>') && flat.split(',').count() == 3, "{flat}");
+    let nested = content(json!({"guided_grammar": gbnf, "logit_bias": [["(", -100]]}));
+    assert!(nested.starts_with('<') && nested.ends_with('>') && nested.matches(',').count() >= 2, "{nested}");
+    for (further, expected) in [
+        (json!({"guided_regex": "("}), "guided_regex: "),
+        (json!({"grammar": "root ::= x"}), "grammar: rule \\\"x\\\" is used and not defined"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "no"}}}}),
+            "response_format: ",
+        ),
+        (json!({"response_format": format, "tools": [tool]}), "not supported together with tools"),
+    ] {
+        let mut request = json!({"messages": [{"role": "user", "content": "a"}]});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        let (head, body) = post(&server.address, "/v1/chat/completions", &request.to_string());
+        assert!(head.starts_with("HTTP/1.0 400 ") && body.contains(expected), "{head}\n{body}");
+    }
+}
