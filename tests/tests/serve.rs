@@ -92,8 +92,21 @@ fn alternating_conversations_continue_from_their_own_caches() {
 }
 
 #[test]
-fn sigterm_ends_the_server() {
-    let mut server = start(&["--parallel", "1", "--ctx", "4096"]);
+fn sigterm_ends_the_server_after_its_answers() {
+    let mut server = start(&["--parallel", "1", "--ctx", "256"]);
+    let request = json!({"prompt": "The sea", "max_tokens": 32, "temperature": 0, "ignore_eos": true, "stream": true});
+    let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &request.to_string())).lines();
+    assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
+    send_signal(&server.child, Signal::TERM);
+    let rest: Vec<String> = streamed.map(Result::unwrap).collect();
+    assert!(rest.iter().any(|line| line == "data: [DONE]"), "{rest:?}");
+    assert!(std::net::TcpStream::connect(&server.address).is_err(), "new connections are refused");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn sigterm_ends_the_server_when_time_is_over() {
+    let mut server = start(&["--parallel", "1", "--ctx", "4096", "--drain", "0"]);
     let endless = json!({"prompt": "The sea", "temperature": 0, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &endless.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");

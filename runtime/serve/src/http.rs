@@ -2,16 +2,18 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::{Either, pending, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
 /// What clients may take of a server before they have a response.
@@ -59,19 +61,48 @@ impl HttpListener {
         self.address
     }
 
-    /// Serves `router` on a new thread of this name until the process ends. Does not block.
+    /// Serves `router` on a new thread of this name until it is drained, or the process ends. Does not block.
     ///
     /// # Errors
     /// When the thread or its event loop cannot be created.
-    pub fn serve(self, thread_name: &str, router: Router, limits: HttpLimits) -> io::Result<()> {
+    pub fn serve(self, thread_name: &str, router: Router, limits: HttpLimits) -> io::Result<HttpServing> {
         let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _entered = event_loop.enter();
             tokio::net::TcpListener::from_std(self.listener)?
         };
-        let serve = move || event_loop.block_on(accept(listener, router, limits));
+        let (drain, is_draining) = watch::channel(false);
+        let (running, ended) = mpsc::channel();
+        let serve = move || {
+            event_loop.block_on(accept(listener, router, limits, is_draining));
+            drop(running);
+        };
         thread::Builder::new().name(thread_name.into()).spawn(serve)?;
-        Ok(())
+        Ok(HttpServing { drain, ended })
+    }
+}
+
+/// Routes that are being served. Dropping it changes nothing.
+pub struct HttpServing {
+    drain: watch::Sender<bool>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl HttpServing {
+    /// Closes the socket, so that new connections are refused, and each connection after the response that it is waiting for. Blocks
+    /// until all are closed or `timeout` has passed, and tells whether they are.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        // Nobody receives it where the thread has ended.
+        let _ = self.drain.send(true);
+        self.ended.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+/// Waits until the server is drained.
+async fn draining(mut is_draining: watch::Receiver<bool>) {
+    if is_draining.wait_for(|is_draining| *is_draining).await.is_err() {
+        // The one who could drain it has dropped its handle.
+        pending::<()>().await;
     }
 }
 
@@ -81,30 +112,55 @@ impl Default for HttpLimits {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, router: Router, limits: HttpLimits) {
+/// Returns once the server is drained.
+async fn accept(
+    listener: tokio::net::TcpListener,
+    router: Router,
+    limits: HttpLimits,
+    is_draining: watch::Receiver<bool>,
+) {
     let open = Arc::new(Semaphore::new(limits.max_connections as usize));
     loop {
-        let permit = open.clone().acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), limits, permit))),
+        let next = pin!(async {
+            let permit = open.clone().acquire_owned().await.expect("the semaphore is never closed");
+            (permit, listener.accept().await)
+        });
+        let Either::Right((next, _)) = select(pin!(draining(is_draining.clone())), next).await else { break };
+        match next {
+            (permit, Ok((stream, _))) => {
+                drop(tokio::spawn(serve_connection(stream, router.clone(), limits, permit, is_draining.clone())));
+            }
             // One client that went away, or the process is out of descriptors.
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            (_, Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
+    drop(listener);
+    let _all = open.acquire_many(limits.max_connections).await;
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, limits: HttpLimits, _open: OwnedSemaphorePermit) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    limits: HttpLimits,
+    _open: OwnedSemaphorePermit,
+    is_draining: watch::Receiver<bool>,
+) {
     // Small packets are sent at once: a streamed token does not wait until the one before is acknowledged.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.timeout));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.timeout)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.timeout)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
+    );
     // What ends a connection early is the client's doing.
-    let _ = connection.await;
+    if let Either::Left(_) = select(pin!(draining(is_draining)), connection.as_mut()).await {
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +231,25 @@ mod tests {
         let _deaf = connect(address, "GET /large HTTP/1.0\r\n\r\n");
         let answer = read_to_end(connect(address, "GET / HTTP/1.0\r\n\r\n"));
         assert!(answer.ends_with("\r\n\r\nhere"), "{answer}");
+    }
+
+    #[test]
+    fn a_drained_server_ends_responses_and_refuses_connections() {
+        let listener = HttpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.address();
+        let slow = || async {
+            tokio::time::sleep(TIMEOUT).await;
+            "whole"
+        };
+        let limits = HttpLimits { max_connections: 4, timeout: 50 * TIMEOUT };
+        let serving = listener.serve("test", Router::new().route("/", get(slow)), limits).unwrap();
+        let [idle, asked] = ["", "GET / HTTP/1.1\r\nHost: here\r\n\r\n"].map(|request| connect(address, request));
+        // Long enough that it was accepted and asked, not that it was answered.
+        thread::sleep(TIMEOUT / 4);
+        assert!(!serving.drain(Duration::from_millis(1)), "a response is missing");
+        assert!(std::net::TcpStream::connect(address).is_err());
+        assert!(serving.drain(50 * TIMEOUT));
+        assert!(read_to_end(asked).ends_with("\r\n\r\nwhole") && read_to_end(idle).is_empty());
     }
 
     #[test]

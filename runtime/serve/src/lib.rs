@@ -69,6 +69,6 @@ pub use api::error::ApiError;
 pub use api::request::{BiasedText, Endpoint, MAX_CHOICES, Prompt, Request};
 pub use api::tools::ToolChoice;
 pub use error::ServeError;
-pub use http::{HttpLimits, HttpListener};
+pub use http::{HttpLimits, HttpListener, HttpServing};
 pub use options::ServeOptions;
 pub use server::{Activity, Server, Stopper};

@@ -53,6 +53,9 @@ pub struct ServeArgs {
     /// Seconds that a client may take to send the head of a request, then its body, or to read a part of the answer
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..), help_heading = ACCESS, hide_short_help = true)]
     pub timeout: u64,
+    /// Seconds that answers may take to end after SIGTERM, during which new connections are refused
+    #[arg(long, value_name = "SECONDS", default_value_t = 25, help_heading = ACCESS, hide_short_help = true)]
+    pub drain: u64,
     /// Name or address that requests may have in their Host header, beside localhost and --host; *: any; repeatable
     #[arg(long, value_name = "NAME", help_heading = ACCESS, hide_short_help = true)]
     pub allowed_host: Vec<String>,

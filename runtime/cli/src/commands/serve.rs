@@ -1,14 +1,15 @@
-//! `unicorn-run serve`: unicorn-serve until Ctrl-C or SIGTERM.
+//! `unicorn-run serve`: unicorn-serve until Ctrl-C, or until SIGTERM and the end of the answers that are being generated then.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use unicorn_serve::{Activity, HttpLimits, HttpListener, ServeError, ServeOptions, Server, Stopper};
+use unicorn_serve::{Activity, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server, Stopper};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
@@ -19,7 +20,7 @@ use crate::sandbox::{self, Files};
 use crate::terminal::interrupt;
 use crate::terminal::output::note;
 
-/// Serves until Ctrl-C or SIGTERM.
+/// Serves until Ctrl-C, or until SIGTERM and the end of answers.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     // Errors that can be found before a minute of loading.
     refuse_synthetic(args)?;
@@ -46,14 +47,16 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
 
     let stopper = server.stopper();
     interrupt::catch_with(move || stopper.stop())?;
-    stop_at_sigterm(server.stopper());
+    let serving = Arc::new(Mutex::new(Vec::new()));
+    drain_at_sigterm(server.stopper(), serving.clone(), Duration::from_secs(args.drain));
     let mut status = StatusWriter::new(&model);
     if args.sandbox {
         enter_sandbox(&args.artifact)?;
     }
     for (listener, address) in listeners.into_iter().zip(addresses) {
         let refused = |error| CliError::new(format!("cannot serve at {address}: {error}"));
-        listener.serve("http", server.router(), limits).map_err(refused)?;
+        let begun = listener.serve("http", server.router(), limits).map_err(refused)?;
+        serving.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
         note(format_args!(
             "serving {} at http://{address}/v1: {} sequences of {} tokens",
             printable(args.alias.as_deref().unwrap_or(&model.meta().model.name)),
@@ -114,14 +117,28 @@ fn state(activity: &Activity) -> State {
     }
 }
 
-/// SIGTERM, which service managers and containers send, stops as Ctrl-C does. Where it cannot be caught, it ends the process.
-fn stop_at_sigterm(stopper: Stopper) {
+/// SIGTERM, which service managers and containers send: new connections are refused, answers that are being generated have so much
+/// time to end, and then the server stops; a second one stops it at once. Where it cannot be caught, it ends the process.
+fn drain_at_sigterm(stopper: Stopper, serving: Arc<Mutex<Vec<HttpServing>>>, time: Duration) {
     if !interrupt::has_thread() {
         return;
     }
     if let Ok(mut signals) = Signals::new([SIGTERM]) {
         let waiting = thread::Builder::new().name("signals".into()).spawn(move || {
-            if signals.forever().next().is_some() {
+            let mut received = signals.forever();
+            if received.next().is_none() {
+                return;
+            }
+            note(format_args!("SIGTERM: answers that are being generated have {} s to end", time.as_secs()));
+            let until_drained = stopper.clone();
+            let drain = move || {
+                let until = Instant::now() + time;
+                for one in serving.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                    one.drain(until.saturating_duration_since(Instant::now()));
+                }
+                until_drained.stop();
+            };
+            if thread::Builder::new().name("drain".into()).spawn(drain).is_err() || received.next().is_some() {
                 stopper.stop();
             }
         });
