@@ -7,7 +7,7 @@ use axum::extract;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
-use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling};
+use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, random_seed};
 
@@ -36,7 +36,6 @@ use crate::writer::ResponseWriter;
 
 /// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
 pub(crate) struct RequestHandler {
-    model: Model,
     admission: Admission,
     encoder: PromptEncoder,
     template_arguments: TemplateArguments,
@@ -48,6 +47,8 @@ pub(crate) struct RequestHandler {
     slots: u32,
     pub(crate) model_name: String,
     pub(crate) metrics: Arc<Metrics>,
+    /// What the chat page shows of device and memory, as far as it stays.
+    about: Value,
     commands: mpsc::Sender<Command>,
     /// Made by the first request that needs it, which takes tens of milliseconds.
     vocabulary: OnceLock<Arc<Vocabulary>>,
@@ -72,7 +73,6 @@ impl RequestHandler {
         let max_text_bytes = context_tokens as usize * longest_token_bytes;
         let queue_places = (model.slots() + options.max_queue) as usize;
         Ok(RequestHandler {
-            model: model.clone(),
             admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
             encoder: PromptEncoder {
                 tokenizer,
@@ -92,7 +92,8 @@ impl RequestHandler {
             bos_token: section.bos_token.clone(),
             eos_token: section.eos_token.clone(),
             slots: model.slots(),
-            metrics: Arc::default(),
+            metrics: Arc::new(Metrics::new(u64::from(model.slots()) * u64::from(context_tokens))),
+            about: about(model),
             model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
             commands,
             vocabulary: OnceLock::new(),
@@ -398,6 +399,9 @@ impl RequestHandler {
         );
         params["stream"] = true.into();
         let token = |token: &Option<String>| token.clone().unwrap_or_default();
+        let mut about = self.about.clone();
+        (about["running"], about["waiting"]) = (self.metrics.running().into(), self.metrics.waiting().into());
+        about["memory"]["kv_tokens_running"] = self.metrics.running_tokens().into();
         json!({
             "default_generation_settings": {"id": 0, "n_ctx": self.encoder.context_tokens, "params": params},
             "total_slots": self.slots,
@@ -408,6 +412,7 @@ impl RequestHandler {
             "bos_token": token(&self.bos_token),
             "eos_token": token(&self.eos_token),
             "build_info": FINGERPRINT,
+            "unicorn": about,
         })
     }
 
@@ -436,12 +441,6 @@ impl RequestHandler {
             .collect()
     }
 
-    /// Part of the KV cache's pages that sequences hold, those among them that have ended and may be continued.
-    pub(crate) fn kv_usage(&self) -> f64 {
-        let (held, all) = self.model.kv_pages();
-        if all > 0 { f64::from(held) / f64::from(all) } else { 0.0 }
-    }
-
     /// Longest sequence, in tokens.
     pub(crate) fn context_tokens(&self) -> u32 {
         self.encoder.context_tokens
@@ -451,6 +450,20 @@ impl RequestHandler {
     pub(crate) fn template_source(&self) -> &str {
         self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default()
     }
+}
+
+/// Device and memory of a loaded model.
+fn about(model: &Model) -> Value {
+    let report = model.report();
+    let tier = |tier: &TierBytes| json!({"tier": tier.tier.to_string(), "bytes": tier.total()});
+    json!({
+        "device": {"name": model.device().name, "driver": model.device().driver, "target": report.target},
+        "memory": {
+            "weight_bytes": report.weight_bytes,
+            "tiers": report.memory.iter().map(tier).collect::<Vec<_>>(),
+            "kv_tokens": u64::from(model.slots()) * u64::from(model.context_tokens()),
+        },
+    })
 }
 
 pub(crate) fn seconds_since_1970() -> u64 {

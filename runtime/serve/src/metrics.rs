@@ -25,10 +25,14 @@ pub(crate) struct Metrics {
     requests: AtomicU64,
     waiting: AtomicU64,
     running: AtomicU64,
+    running_tokens: AtomicU64,
+    /// Tokens that the KV cache holds: a whole context for each sequence.
+    pub(crate) kv_tokens: u64,
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
+impl Metrics {
+    /// Of a server whose KV cache holds `kv_tokens`.
+    pub(crate) fn new(kv_tokens: u64) -> Metrics {
         let zero = AtomicU64::default;
         Metrics {
             begun: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -44,11 +48,11 @@ impl Default for Metrics {
             requests: zero(),
             waiting: zero(),
             running: zero(),
+            running_tokens: zero(),
+            kv_tokens,
         }
     }
-}
 
-impl Metrics {
     /// A choice ended, `prompt_tokens` of whose prompt were computed.
     pub(crate) fn count(&self, prompt_tokens: u32, end: &ChoiceEnd) {
         let add = |counter: &AtomicU64, value: u64| {
@@ -71,11 +75,14 @@ impl Metrics {
     pub(crate) fn count_step(&self, n_tokens: usize) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.step_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
+        // Each sequence of a step grows by a token; the next tick counts them again.
+        self.running_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn show(&self, activity: &Activity) {
         self.waiting.store(activity.waiting.into(), Ordering::Relaxed);
         self.running.store((activity.in_prefill + activity.decoding).into(), Ordering::Relaxed);
+        self.running_tokens.store(activity.running_tokens, Ordering::Relaxed);
     }
 
     /// Sequences that are generated now.
@@ -83,8 +90,18 @@ impl Metrics {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Prometheus' text format. `kv_usage`: the part of the KV cache's pages that sequences hold, finished ones among them.
-    pub(crate) fn text(&self, kv_usage: f64) -> String {
+    /// Requests that wait for a sequence.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Tokens in the KV cache of the sequences that are generated.
+    pub(crate) fn running_tokens(&self) -> u64 {
+        self.running_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Prometheus' text format.
+    pub(crate) fn text(&self) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let seconds = |micros: &AtomicU64| read(micros) / 1e6;
         let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
@@ -143,7 +160,12 @@ impl Metrics {
             ),
             ("vllm:num_requests_running", "gauge", "Sequences that are generated", read(&self.running)),
             ("vllm:num_requests_waiting", "gauge", "Requests that wait for a sequence", read(&self.waiting)),
-            ("vllm:kv_cache_usage_perc", "gauge", "Part of the KV cache that sequences hold, 0 to 1", kv_usage),
+            (
+                "vllm:kv_cache_usage_perc",
+                "gauge",
+                "Share of the KV cache that running sequences take, from 0 to 1; what is kept of ended ones is free",
+                read(&self.running_tokens) / self.kv_tokens.max(1) as f64,
+            ),
             ("vllm:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
             ("vllm:generation_tokens_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
             ("vllm:request_success_total", "counter", "Choices that ended", read(&self.requests)),
@@ -166,7 +188,8 @@ mod tests {
 
     #[test]
     fn what_ended_is_counted() {
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(2000);
+        metrics.show(&Activity { decoding: 2, running_tokens: 500, ..Activity::default() });
         let end = ChoiceEnd {
             reason: EndReason::MaxTokens,
             stop_string: None,
@@ -178,14 +201,14 @@ mod tests {
         };
         metrics.count(10, &end);
         metrics.count_cached(3);
-        let text = metrics.text(0.25);
+        let text = metrics.text();
         for line in [
             "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 10\n",
             "\nllamacpp:prompt_tokens_seconds 20\n",
             // The first token takes no step of decode.
             "\nllamacpp:predicted_tokens_seconds 2\n",
             "\nllamacpp:prompt_tokens_cached_total 3\n",
-            "\nvllm:num_requests_running 0\n",
+            "\nvllm:num_requests_running 2\n",
             "\nvllm:kv_cache_usage_perc 0.25\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");

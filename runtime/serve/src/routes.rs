@@ -188,7 +188,7 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
         let begun = metrics.metrics.begun.to_string();
         let headers =
             [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];
-        Ok((headers, metrics.metrics.text(metrics.kv_usage())).into_response())
+        Ok((headers, metrics.metrics.text()).into_response())
     });
     routes.route("/slots", slots).route("/metrics", metrics)
 }

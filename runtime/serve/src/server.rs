@@ -41,6 +41,8 @@ pub struct Activity {
     pub in_prefill: u32,
     /// Sequences that get a token with each step.
     pub decoding: u32,
+    /// Tokens in the KV cache of the sequences that are generated.
+    pub running_tokens: u64,
     /// Tokens that were sampled since the monitor was last called.
     pub new_tokens: u32,
 }

@@ -146,6 +146,12 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.decoding.len()
     }
 
+    /// Tokens in the KV cache of the sequences that are generated; what idle sessions keep is not counted.
+    pub fn running_tokens(&self) -> u64 {
+        let running = self.prefill.iter().chain(&self.decoding);
+        running.map(|active| u64::from(active.session.len_tokens())).sum()
+    }
+
     /// Whether a tick would do nothing.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.prefill.is_empty() && self.decoding.is_empty()
