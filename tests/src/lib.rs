@@ -20,6 +20,7 @@ pub mod filetest;
 
 pub mod skip;
 
+pub mod browser;
 pub mod http;
 pub mod openmetrics;
 pub mod programs;

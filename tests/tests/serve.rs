@@ -204,7 +204,7 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
         assert_eq!((&error["type"], &error["param"]), (&kind.into(), &parameter), "{body}");
         assert!(error["message"].as_str().unwrap().starts_with(message), "{body}: {error}");
     }
-    assert!(get(&server.address, "/").0.starts_with("HTTP/1.0 404 "));
+    assert!(get(&server.address, "/nowhere").0.starts_with("HTTP/1.0 404 "));
     assert!(get(&server.address, TEXT).0.starts_with("HTTP/1.0 405 "));
     let (_, too_long) = post(&server.address, TEXT, &json!({"prompt": far}).to_string());
     assert_eq!(serde_json::from_str::<Value>(&too_long).unwrap()["error"]["code"], "context_length_exceeded");

@@ -12,7 +12,7 @@
 //! manuals         programs → man pages and completions of both                                for a package
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! abuse           sanitised fuzz targets, malformed requests, kills, load → a table            before a release
-//! browser         Chromium → the page of `inspect --html`, looked at                           slower, when that page changes
+//! browser         Chromium → the pages of `inspect --html` and `serve`, used and looked at      slower, when a page changes
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
@@ -62,7 +62,7 @@ enum Command {
     Test(test::TestArgs),
     /// Fuzz every parser and abuse a server, for about 15 minutes
     Abuse(abuse::AbuseArgs),
-    /// Check the page of `unicorn-run inspect --html` in a headless Chromium
+    /// Check the pages of `unicorn-run inspect --html` and `unicorn-run serve` in a headless Chromium
     Browser,
     /// Run README's commands in a bare Debian, as root
     Fresh(fresh::FreshArgs),

@@ -20,6 +20,7 @@ use axum::response::Response;
 use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer};
 
 use crate::api::error::ApiError;
+use crate::page::is_of_page;
 
 /// Stands for every host or every origin.
 const ANY: &str = "*";
@@ -39,8 +40,8 @@ pub(crate) struct Access {
     pub(crate) keys: Vec<String>,
 }
 
-/// Paths that need no key, as on llama-server.
-const PUBLIC: [&str; 6] = ["/", "/health", "/v1/health", "/models", "/v1/models", "/api/tags"];
+/// Paths that need no key, as on llama-server, beside those of the chat page.
+const PUBLIC: [&str; 5] = ["/health", "/v1/health", "/models", "/v1/models", "/api/tags"];
 /// Anthropic's header for a key.
 const API_KEY: &str = "x-api-key";
 
@@ -48,7 +49,8 @@ impl Access {
     /// Refuses requests to other hosts, those of pages of other origins, and those without a key.
     pub(crate) async fn check(State(access): State<std::sync::Arc<Access>>, request: Request, next: Next) -> Response {
         let unauthorized = || {
-            let is_open = access.keys.is_empty() || PUBLIC.contains(&request.uri().path());
+            let path = request.uri().path();
+            let is_open = access.keys.is_empty() || PUBLIC.contains(&path) || is_of_page(path);
             (!is_open && !access.has_key(request.headers())).then(ApiError::unauthorized)
         };
         match access.refusal(request.headers()).or_else(unauthorized) {

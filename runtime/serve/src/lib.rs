@@ -53,6 +53,7 @@ mod anthropic;
 mod llama;
 mod ollama;
 mod openai;
+mod page;
 mod pending;
 mod probabilities;
 mod reply;

@@ -31,6 +31,8 @@ pub struct ServeOptions {
     pub metrics: bool,
     /// Whether `/slots` is answered. Default: yes.
     pub slots: bool,
+    /// Whether the chat page is at `/`. Default: yes.
+    pub page: bool,
     /// Choices of requests that may wait while others run; then requests get status 429 with `Retry-After`. Default: 512.
     pub max_queue: u32,
     /// How long a client may take to send the body of a request. Default: 30 s.
@@ -54,6 +56,7 @@ impl Default for ServeOptions {
             api_keys: Vec::new(),
             metrics: false,
             slots: true,
+            page: true,
             max_queue: 512,
             timeout: Duration::from_secs(30),
             address: None,

@@ -18,10 +18,12 @@ use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::ollama::date::rfc3339;
+use crate::page;
 
-/// Which of the endpoints that describe the server are served.
+/// Which of the endpoints that are no API are served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
+    pub(crate) page: bool,
     pub(crate) metrics: bool,
     pub(crate) slots: bool,
 }
@@ -52,6 +54,7 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access, shown: Shown)
         .merge(about_text(&handler))
         .merge(about_models(&handler))
         .merge(about_the_server(&handler, shown))
+        .merge(if shown.page { page::routes() } else { Router::new() })
         .fallback(|| async {
             let paths = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
             ApiError { status: StatusCode::NOT_FOUND, ..ApiError::bad_request(paths) }

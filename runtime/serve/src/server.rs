@@ -63,7 +63,7 @@ impl Server {
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
         let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, .. } = options;
         let access = Access { address, hosts, origins, keys };
-        let shown = Shown { metrics: options.metrics, slots: options.slots };
+        let shown = Shown { page: options.page, metrics: options.metrics, slots: options.slots };
         let worker = Worker { scheduler, commands, metrics: handler.metrics.clone() };
         Ok(Server { handler, access, shown, stopper: Stopper { commands: sender }, worker })
     }

@@ -41,6 +41,9 @@ pub struct ServeArgs {
     /// Do not answer /slots
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub no_slots: bool,
+    /// No chat page at /
+    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    pub no_webui: bool,
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,

@@ -42,7 +42,8 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
     options.cors.clone_from(&args.cors);
     options.model_name.clone_from(&args.alias);
-    (options.api_keys, options.metrics, options.slots) = (api_keys, args.metrics, !args.no_slots);
+    (options.api_keys, options.metrics) = (api_keys, args.metrics);
+    (options.slots, options.page) = (!args.no_slots, !args.no_webui);
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
