@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use unicorn_artifact::{Alternative, Kernels, Module, ModuleSet, Pipeline, Program, TargetKernels};
 use unicorn_kernels::fused_tail::FusedTailSpec;
+use unicorn_kernels::gemm::Product;
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{KernelSpec, WeightLayout};
 use unicorn_spirv::Target;
@@ -126,11 +127,13 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         }
         KernelSpec::Gemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;
-            format!("gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
+            let experts = of_experts(&spec.product);
+            format!("{experts}gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
         }
         KernelSpec::RegisterGemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;
-            format!("register gemm {rows}×{cols} {} ×{} /{}", format.name(), spec.tile.step_rows, spec.splits)
+            let experts = of_experts(&spec.product);
+            format!("{experts}register gemm {rows}×{cols} {} ×{} /{}", format.name(), spec.tile.step_rows, spec.splits)
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };
@@ -144,6 +147,10 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
         other => other.name().into(),
     }
+}
+
+fn of_experts(product: &Product) -> &'static str {
+    if product.experts.is_some() { "expert " } else { "" }
 }
 
 /// Of the matmul that a kernel does besides.

@@ -258,7 +258,11 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         Operand::SyncCounterSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. } => {
+        Operand::Value(_)
+        | Operand::Encoded(_)
+        | Operand::Sums(_)
+        | Operand::Partials { .. }
+        | Operand::ExpertRows { .. } => {
             let Activation { offset_bytes, len_bytes, .. } = arena[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes, writes }
         }

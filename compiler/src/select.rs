@@ -120,6 +120,11 @@ pub enum Operand {
         of: ValueId,
         len: usize,
     },
+    /// The step's rows by expert, as these routes give them: so many words.
+    ExpertRows {
+        routes: ValueId,
+        len: usize,
+    },
     Keys {
         group: usize,
         layer: usize,
@@ -135,7 +140,14 @@ pub enum Operand {
 impl Operand {
     /// Whether it lies in the arena for as long as it is used.
     pub fn is_activation(self) -> bool {
-        matches!(self, Operand::Value(_) | Operand::Encoded(_) | Operand::Sums(_) | Operand::Partials { .. })
+        matches!(
+            self,
+            Operand::Value(_)
+                | Operand::Encoded(_)
+                | Operand::Sums(_)
+                | Operand::Partials { .. }
+                | Operand::ExpertRows { .. }
+        )
     }
 }
 

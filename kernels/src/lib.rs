@@ -33,6 +33,7 @@ pub mod combine;
 pub mod decode_attention;
 pub mod elementwise;
 pub mod embed;
+pub mod expert_rows;
 pub mod expert_sum;
 pub mod flash;
 pub mod fragments;

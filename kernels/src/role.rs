@@ -30,6 +30,10 @@ pub enum Role {
     Routes,
     /// The same: of the kernel that writes it.
     MadeRoutes,
+    /// The step's rows by expert, see `expert_rows`: of those who read it.
+    ExpertRows,
+    /// The same: of the kernel that writes it.
+    MadeExpertRows,
     /// The residual stream before the sum.
     Residual,
     /// The activation that is written.
@@ -122,6 +126,7 @@ impl Role {
                 | Role::CompletionCounters
                 | Role::SyncCounters
                 | Role::MadeRoutes
+                | Role::MadeExpertRows
                 | Role::Sum
                 | Role::Keys
                 | Role::Values
@@ -169,6 +174,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
             Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
             Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
+            Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),

@@ -67,6 +67,8 @@ kernels! {
     Elementwise(crate::elementwise::ElementwiseSpec) "elementwise"
     /// Which experts a row is given to.
     Route(crate::route::RouteSpec) "route"
+    /// Rows by expert.
+    ExpertRows(crate::expert_rows::ExpertRowsSpec) "expert rows"
     /// The results of a row's experts as one.
     ExpertSum(crate::expert_sum::ExpertSumSpec) "expert sum"
     /// The next token of each sequence.

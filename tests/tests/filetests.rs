@@ -126,6 +126,7 @@ fn product(format: WeightFormat) -> Product {
         output_first: 0,
         bias: true,
         act_mul: Some(Activation::GeluTanh),
+        experts: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use unicorn_kernels::ActivationFormat;
 use unicorn_kernels::activations::ACTIVATION_GROUP;
-use unicorn_kernels::matmul::{MatMulSpec, MatMulTile, Sharing};
+use unicorn_kernels::matmul::{ExpertsSpec, MatMulSpec, MatMulTile, Sharing};
 use unicorn_spirv::Target;
 
 use super::has_lanes;
@@ -69,5 +69,8 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
     let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.split_k <= groups);
-    counted.iter().all(|&count| count > 0) && pairs && whole_groups && ahead && passes
+    // The table of rows by expert is cut for tiles of this many.
+    let rows_of_expert = |experts: ExpertsSpec| experts.tiles.map_or(1, |tiles| tiles.tile_rows);
+    let cut = spec.experts.is_none_or(|experts| rows_of_expert(experts) == tile.tokens_per_lane);
+    counted.iter().all(|&count| count > 0) && cut && pairs && whole_groups && ahead && passes
 }

@@ -22,8 +22,11 @@ pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
         GemmTile { subgroups_across: 2 * across, ..tile },
         GemmTile { subgroups_across: 2 * across, subgroups_down: down / 2, ..tile },
     ];
+    // The table of rows by expert is cut for tiles of this many.
+    let is_cut = spec.product.experts.is_some();
     let fits = |tile: &GemmTile| {
-        tile.shared_bytes() <= target.shared_memory_bytes
+        (!is_cut || tile.step_rows == spec.tile.step_rows)
+            && tile.shared_bytes() <= target.shared_memory_bytes
             && tile.is_whole()
             && tile.step_rows * tile.matrix_rows <= 32 * SUMS_PER_LANE * tile.subgroups()
     };

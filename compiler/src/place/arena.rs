@@ -64,6 +64,7 @@ pub fn plans(graph: &FusedGraph, program: &SelectedProgram, arena: &Arena) -> Ve
                 Operand::Encoded(id) => format!("{} as integers", name(id)),
                 Operand::Sums(id) => format!("{} as sums", name(id)),
                 Operand::Partials { of, .. } => format!("{} in parts", name(of)),
+                Operand::ExpertRows { routes, .. } => format!("{} by expert", name(routes)),
                 Operand::Value(id) => name(id).clone(),
                 other => unreachable!("{other:?} is no activation"),
             },
@@ -92,7 +93,7 @@ fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: us
             let len = || match *operand {
                 Operand::Encoded(id) | Operand::Value(id) => row_len(id),
                 Operand::Sums(id) => WORDS_PER_ELEMENT * row_len(id),
-                Operand::Partials { len, .. } => len,
+                Operand::Partials { len, .. } | Operand::ExpertRows { len, .. } => len,
                 other => unreachable!("{other:?} is no activation"),
             };
             let new = || Activation { offset_bytes: 0, len_bytes: 4 * len() as u64, first: index, last: index };

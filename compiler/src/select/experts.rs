@@ -1,16 +1,35 @@
 //! Mixtures of experts: which experts each row is given to, their matmuls, and the sum of what they make.
 
+use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
+use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::matmul::{ExpertsSpec, MatMulSpec, MatMulTile};
+use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_kernels::route::RouteSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role, WeightLayout};
+use unicorn_spirv::target::{GemmTuning, MatrixTuning, RegisterTuning};
 
 use super::tile::tile;
 use super::{Operand, Selector};
 use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::weights::PackedId;
+
+/// How a step's rows meet their experts: a table of rows by expert, cut into tiles of one kernel.
+#[derive(Clone, Copy)]
+pub(super) struct ByExpert {
+    tiles: ExpertTiles,
+    kernel: TileKernel,
+}
+
+/// What multiplies an expert's matrix by a tile of its rows.
+#[derive(Clone, Copy)]
+enum TileKernel {
+    MatMul,
+    Gemm(GemmTile),
+    RegisterGemm(RegisterTile),
+}
 
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
@@ -26,6 +45,69 @@ impl Selector<'_> {
             Role::Input => Operand::Value(input),
             _ => Operand::Value(out),
         });
+        let Some(ByExpert { tiles, .. }) = self.by_expert(out) else { return };
+        let experts = self.graph.values[input.0].width;
+        let spec = ExpertRowsSpec { experts, chosen, routes_stride: self.stride_of(out), tiles };
+        let table = self.table(out, tiles);
+        self.push(node, KernelSpec::ExpertRows(spec), self.kind.rows, 0, |role| match role {
+            Role::Routes => Operand::Value(out),
+            _ => table,
+        });
+        self.dispatches.last_mut().expect("pushed above").label += " by expert";
+    }
+
+    /// The routes' rows by expert.
+    fn table(&self, routes: ValueId, tiles: ExpertTiles) -> Operand {
+        let chosen = self.chosen(routes);
+        Operand::ExpertRows { routes, len: tiles.table_words(self.kind.rows * chosen) }
+    }
+
+    fn chosen(&self, routes: ValueId) -> usize {
+        match self.verified.producer(routes).map(|node| &node.op) {
+            Some(&FusedOp::Route { chosen, .. }) => chosen,
+            _ => unreachable!("routes are a router's"),
+        }
+    }
+
+    /// How the rows of a program are grouped by expert: several rows for each read of an expert's weights. `None`: each pair of a row and an
+    /// expert by itself, where there is one row, and in graphs without fusion, which show what is right.
+    fn by_expert(&self, routes: ValueId) -> Option<ByExpert> {
+        if self.kind.rows == 1 || !self.options.fold {
+            return None;
+        }
+        let pairs = self.kind.rows * self.chosen(routes);
+        let experts = self.config.experts.as_ref().expect("there are routes").count;
+        // If all are chosen equally often.
+        let rows = pairs.div_ceil(experts);
+        let with = |kernel, tile_rows| ByExpert { kernel, tiles: ExpertTiles::of(pairs, experts, tile_rows) };
+        let fits = |tuning: &MatrixTuning| rows >= tuning.min_rows.large && self.experts_fit_matrices(routes, tuning);
+        if let Some(tuning) = self.target.matrix.filter(fits) {
+            return Some(match tuning.gemm {
+                GemmTuning::Workgroup { many, few } => {
+                    let tile = if rows > few.step_rows { many } else { few };
+                    with(TileKernel::Gemm(tile), tile.step_rows)
+                }
+                GemmTuning::Registers(tuning) => {
+                    let tile = expert_tile(tuning, rows);
+                    with(TileKernel::RegisterGemm(tile), tile.step_rows)
+                }
+            });
+        }
+        // Twice as many as on average, because some are chosen more often.
+        let tile_rows = (2 * rows).next_power_of_two().min(self.target.matmul.tokens_per_lane);
+        (tile_rows > 1).then(|| with(TileKernel::MatMul, tile_rows))
+    }
+
+    /// Whether all that these routes' experts read can be in the format of matrix units.
+    fn experts_fit_matrices(&self, routes: ValueId, tuning: &MatrixTuning) -> bool {
+        let mut inputs = self.readers(routes).filter_map(|node| match node.op {
+            FusedOp::ExpertMatMul { input, .. } => Some(input),
+            _ => None,
+        });
+        inputs.all(|input| {
+            let width = self.graph.values[input.0].width;
+            self.reads_integers(input) && matrix_format(tuning).factor_at(width) < super::stride(width)
+        })
     }
 
     pub(super) fn expert_sum(&mut self, node: &FusedNode) {
@@ -52,19 +134,23 @@ impl Selector<'_> {
         };
         let experts = self.graph.matrices[matrix.0].experts.expect("experts are a stack");
         let encodes = self.experts_encode(node);
-        let input_operand = |format| match format {
+        let by_expert = self.by_expert(routes);
+        let from = match by_expert {
+            Some(by_expert) => self.table(routes, by_expert.tiles),
+            None => Operand::Value(routes),
+        };
+        let input = match self.experts_input(input) {
             ActivationFormat::F32 => Operand::Value(input),
             _ => Operand::Encoded(input),
         };
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
-            let spec = self.expert_spec(node, id, encodes);
-            let input = input_operand(spec.input);
+            let spec = self.expert_kernel(node, id, by_expert, encodes);
             // Of rows that are given to as many experts as there are, each is read once if caches are kind.
             let read = self.rows_of(out).min(experts);
             let bytes = self.weights.get(id).len_bytes * read as u64 / experts as u64;
-            self.push(node, KernelSpec::MatMul(spec), self.kind.rows, bytes, |role| match role {
+            self.push(node, spec, self.kind.rows, bytes, |role| match role {
                 Role::Weights => Operand::Weight(id),
-                Role::Routes => Operand::Value(routes),
+                Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
                 Role::Encoded => Operand::Encoded(out),
                 _ => Operand::Value(out),
@@ -76,7 +162,38 @@ impl Selector<'_> {
         }
     }
 
-    fn expert_spec(&self, node: &FusedNode, id: PackedId, encodes: bool) -> MatMulSpec {
+    fn expert_kernel(&self, node: &FusedNode, id: PackedId, by_expert: Option<ByExpert>, encodes: bool) -> KernelSpec {
+        let tiles = by_expert.map(|by_expert| by_expert.tiles);
+        let spec = self.expert_spec(node, id, tiles, encodes);
+        let product = || Product {
+            layout: spec.layout,
+            input: Precision::Int8,
+            input_stride: spec.input_stride,
+            output_stride: spec.output_stride,
+            output_first: 0,
+            bias: false,
+            act_mul: spec.act_mul,
+            experts: spec.experts,
+        };
+        let subgroup_size = self.target.subgroup_size;
+        match (by_expert.map(|by_expert| by_expert.kernel), self.target.matrix.map(|tuning| tuning.gemm)) {
+            (Some(TileKernel::Gemm(tile)), _) => KernelSpec::Gemm(GemmSpec { product: product(), tile, subgroup_size }),
+            (Some(TileKernel::RegisterGemm(tile)), Some(GemmTuning::Registers(tuning))) => {
+                KernelSpec::RegisterGemm(RegisterGemmSpec {
+                    product: product(),
+                    halves_out: false,
+                    tile,
+                    rows: self.kind.rows,
+                    splits: 1,
+                    subgroup_size,
+                    lanes_hold_fragments: tuning.lanes_hold_fragments,
+                })
+            }
+            _ => KernelSpec::MatMul(spec),
+        }
+    }
+
+    fn expert_spec(&self, node: &FusedNode, id: PackedId, tiles: Option<ExpertTiles>, encodes: bool) -> MatMulSpec {
         let FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out } = node.op else {
             unreachable!("called for experts")
         };
@@ -103,6 +220,7 @@ impl Selector<'_> {
                 first: first_row / expert_rows,
                 count: stack.rows / expert_rows,
                 routes_stride: self.stride_of(routes),
+                tiles,
             }),
             row_from_step: false,
             tile: MatMulTile::default(),
@@ -110,7 +228,7 @@ impl Selector<'_> {
             counter_sync: false,
         };
         debug_assert!(expert_rows.is_multiple_of(TILE_ROWS));
-        spec.tile = tile(self.target, &spec, 1);
+        spec.tile = tile(self.target, &spec, tiles.map_or(1, |tiles| tiles.tile_rows));
         spec
     }
 
@@ -124,15 +242,27 @@ impl Selector<'_> {
 
     /// The integers that experts read of a value that is stored in f32.
     pub(super) fn encoded_beside(&self, value: ValueId) -> Option<ActivationFormat> {
-        let is_read_by_experts =
-            self.readers(value).any(|node| matches!(node.op, FusedOp::ExpertMatMul { input, .. } if input == value));
-        let is_f32 = self.stored_format(value) == ActivationFormat::F32;
-        (is_f32 && is_read_by_experts && self.reads_integers(value)).then_some(EXPERTS_INPUT)
+        if self.stored_format(value) != ActivationFormat::F32 {
+            return None;
+        }
+        let read_by_experts = self.readers(value).find_map(|node| match node.op {
+            FusedOp::ExpertMatMul { input, routes, .. } if input == value => Some(routes),
+            _ => None,
+        });
+        read_by_experts
+            .map(|routes| self.best_experts_input(value, routes))
+            .filter(|format| *format != ActivationFormat::F32)
     }
 
-    /// What experts read best of `input`.
-    pub(super) fn best_experts_input(&self, input: ValueId) -> ActivationFormat {
-        if self.reads_integers(input) { EXPERTS_INPUT } else { ActivationFormat::F32 }
+    /// What experts read best of `input`, of rows with these routes.
+    pub(super) fn best_experts_input(&self, input: ValueId, routes: ValueId) -> ActivationFormat {
+        if !self.reads_integers(input) {
+            return ActivationFormat::F32;
+        }
+        match (self.by_expert(routes).map(|by_expert| by_expert.kernel), &self.target.matrix) {
+            (Some(TileKernel::Gemm(_) | TileKernel::RegisterGemm(_)), Some(tuning)) => matrix_format(tuning),
+            _ => EXPERTS_INPUT,
+        }
     }
 
     /// Whether the matmul makes the integers that its result is wanted in.
@@ -143,3 +273,18 @@ impl Selector<'_> {
 }
 
 const EXPERTS_INPUT: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
+
+/// What matrix units read of the experts' inputs.
+fn matrix_format(tuning: &MatrixTuning) -> ActivationFormat {
+    match tuning.gemm {
+        GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(Precision::Int8),
+        GemmTuning::Registers(_) => ActivationFormat::Halves(Precision::Int8),
+    }
+}
+
+/// The tile of least time for experts of so many rows each, on average: half a tile of each is empty.
+fn expert_tile(tuning: RegisterTuning, rows: usize) -> RegisterTile {
+    let halves = |step_rows: usize| (2 * rows).div_ceil(step_rows) + 1;
+    let first = tuning.tiles.iter().min_by_key(|timed| halves(timed.tile.step_rows) * timed.shared_ns);
+    first.expect("a target has tiles").tile
+}

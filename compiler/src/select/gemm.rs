@@ -74,6 +74,7 @@ impl Selector<'_> {
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
             bias: bias.is_some(),
             act_mul,
+            experts: None,
         }
     }
 

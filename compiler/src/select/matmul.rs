@@ -119,7 +119,9 @@ impl Selector<'_> {
     /// The format in which a value's readers take it: integers if all are matmuls that take the same ones.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
         let mut formats = self.readers(value).map(|node| match node.op {
-            FusedOp::ExpertMatMul { input, .. } => (input == value).then(|| self.best_experts_input(input)),
+            FusedOp::ExpertMatMul { input, routes, .. } => {
+                (input == value).then(|| self.best_experts_input(input, routes))
+            }
             _ => self.matmul_input(node),
         });
         let first = formats.next().flatten();

@@ -15,6 +15,9 @@ fn group_scale(group_word: u32) -> f32 {
     return bitcast<f32>(group_word & 0xffff0000u);
 }
 
+//#if BY_EXPERT
+//#include expert_tile
+//#endif
 //#include gemm_halves
 
 //#include gemm_results
@@ -109,11 +112,15 @@ fn main(
 ) {
     let first_step_row = group.x * STEP_ROWS;
     let first_tile = group.y * (MATRIX_ROWS / 8u);
+//#if BY_EXPERT
+//#expand take_tile()
+//#else
     if (first_step_row >= step.header.n_rows) {
         return;
     }
     // Rows past the last are computed as the last one again, and not written.
     let last_step_row = step.header.n_rows - 1u;
+//#endif
     let subgroup_step_row = subgroup / SUBGROUPS_ACROSS * SUBGROUP_STEP_ROWS;
     let subgroup_matrix_row = subgroup % SUBGROUPS_ACROSS * SUBGROUP_MATRIX_ROWS;
 //#for i in 0..STEP_FRAGMENTS
@@ -129,7 +136,11 @@ fn main(
     let part_${i} = item_${i} % ${WEIGHT_PARTS}u;
     let chunk_${i} = item_${i} / ${WEIGHT_PARTS}u % ${STAGE_CHUNKS}u;
     let tile_${i} = item_${i} / ${WEIGHT_PARTS * STAGE_CHUNKS}u;
+//#if BY_EXPERT
+    let base_${i} = (expert * ${TILES}u + min(first_tile + tile_${i}, ${TILES - 1}u)) * ${TILE_WORDS}u;
+//#else
     let base_${i} = min(first_tile + tile_${i}, ${TILES - 1}u) * ${TILE_WORDS}u;
+//#endif
     let matrix_row_${i} = tile_${i} * 8u + lane % 8u;
     let put_${i} = matrix_row_${i} * ROW_WORDS + chunk_${i} * ${CHUNK_WORDS}u + part_${i} * ${CHUNK_WORDS / WEIGHT_PARTS}u;
     var word_${i}: vec4<u32>;
@@ -140,7 +151,11 @@ fn main(
     let given_${i} = lane + ${i * WORKGROUP}u;
     let place_${i} = given_${i} / ${ACTIVATION_PARTS}u % ${STAGE_SIXTEENS}u;
     let row_${i} = given_${i} / ${ACTIVATION_PARTS * STAGE_SIXTEENS}u;
+//#if BY_EXPERT
+    let from_${i} = activation_row(expert_rows[min(first_pair + row_${i}, last_pair)]) * INPUT_STRIDE;
+//#else
     let from_${i} = min(first_step_row + row_${i}, last_step_row) * INPUT_STRIDE;
+//#endif
 //#for plane in 0..PLANES
     var codes_${plane}_${i}: vec4<u32>;
 //#end

@@ -7,6 +7,7 @@ use super::spec::BLOCK;
 use crate::activation::Activation;
 use crate::activations::{ActivationFormat, Precision, decode_row};
 use crate::layout::{TILE_ROWS, WeightLayout, unpacking};
+use crate::matmul::ExpertsSpec;
 use crate::template::Values;
 
 /// `y[t][n] = Σ_k W[n][k] · x[t][k]`, with bias, and activation·mul of interleaved gate and up tiles.
@@ -26,6 +27,8 @@ pub struct Product {
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
+    /// The matrix is a stack of one for each expert, of which `layout` describes one; with `tiles`, of as many rows as the GEMM's.
+    pub experts: Option<ExpertsSpec>,
 }
 
 /// Buffers of the twin, as the kernel binds them.
@@ -36,6 +39,8 @@ pub struct GemmInputs<'a> {
     pub codes: &'a [u32],
     /// (rows of the matrix) f32; not read where the spec has no bias.
     pub bias: &'a [f32],
+    /// (rows, routes_stride), of experts; not read where there are none.
+    pub routes: &'a [u32],
     /// Rows of the step.
     pub n_rows: usize,
 }
@@ -46,9 +51,19 @@ impl Product {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
+    /// Workgroups side by side along the rows of the step, for at most `rows` of them.
+    pub(crate) fn step_tiles(&self, rows: usize, step_rows: usize) -> usize {
+        let Some(experts) = self.experts else { return rows.div_ceil(step_rows) };
+        let tiles = experts.tiles.expect("a GEMM has many rows of an expert");
+        assert_eq!(tiles.tile_rows, step_rows, "a tile of rows is one of the GEMM's");
+        tiles.max_tiles
+    }
+
     /// Values for the pieces that finish a result and that unpack weights.
     pub(crate) fn values(&self, input: ActivationFormat) -> Values {
-        unpacking(&[self.layout.format], Values::default())
+        let is_plain = !self.bias && self.output_first == 0;
+        assert!(self.experts.is_none() || is_plain, "experts make whole rows of all rows");
+        ExpertsSpec::values(self.experts.as_ref(), unpacking(&[self.layout.format], Values::default()))
             .size("FACTOR_AT", input.factor_at(self.layout.cols))
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
@@ -64,6 +79,9 @@ impl Product {
 
     /// The product in plain loops: writes `output` (n_rows, output_stride). `as_halves`: weights are rounded to f16.
     pub(crate) fn twin(&self, input: ActivationFormat, as_halves: bool, inputs: &GemmInputs, output: &mut [f32]) {
+        if let Some(experts) = self.experts {
+            return self.twin_of_experts(experts, (input, as_halves), inputs, output);
+        }
         let (rows, cols) = (self.layout.rows, self.layout.cols);
         let activations: Vec<Vec<f32>> =
             (0..inputs.n_rows).map(|row| decode_row(input, &inputs.codes[row * self.input_stride..], cols)).collect();
@@ -90,6 +108,24 @@ impl Product {
                 };
                 output[step_row * self.output_stride + self.output_first + row] = value;
             }
+        }
+    }
+
+    /// Each row by the plain product with its expert's matrix.
+    fn twin_of_experts(
+        &self,
+        experts: ExpertsSpec,
+        (input, as_halves): (ActivationFormat, bool),
+        inputs: &GemmInputs,
+        output: &mut [f32],
+    ) {
+        let one = Product { experts: None, ..self.clone() };
+        for row in 0..inputs.n_rows * experts.chosen {
+            let Some((expert, input_row)) = experts.matrix_and_input(inputs.routes, row) else { continue };
+            let packed = &inputs.packed[expert * self.layout.bytes()..][..self.layout.bytes()];
+            let codes = &inputs.codes[input_row * self.input_stride..];
+            let of_row = GemmInputs { packed, codes, n_rows: 1, ..*inputs };
+            one.twin(input, as_halves, &of_row, &mut output[row * self.output_stride..]);
         }
     }
 }

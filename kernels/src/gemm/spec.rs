@@ -100,12 +100,17 @@ impl Share {
 impl Kernel for GemmSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let roles = [Role::Step, Role::Weights, Role::Output, Role::QuantizedInput];
-        bindings(roles.into_iter().chain(self.product.bias.then_some(Role::Bias)))
+        let experts = self.product.experts.map(|experts| experts.role());
+        bindings(roles.into_iter().chain(self.product.bias.then_some(Role::Bias)).chain(experts))
     }
 
     /// Neighbouring workgroups take the same weights, so that these come from memory once.
     fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [rows.div_ceil(self.tile.step_rows), self.product.layout.rows.div_ceil(self.tile.matrix_rows), 1]
+        [
+            self.product.step_tiles(rows, self.tile.step_rows),
+            self.product.layout.rows.div_ceil(self.tile.matrix_rows),
+            1,
+        ]
     }
 
     fn wgsl(&self) -> String {

@@ -144,7 +144,12 @@ var<private> part_of_group_tile: u32;
 var<workgroup> staged: array<f32, TOKENS_PER_LANE * GROUP_ROWS>;
 //#endif
 
-// `token` counts the rows of the step from `first_row` on.
+//#if BY_EXPERT
+// Rows of the workgroup, of TOKENS_PER_LANE: the others are computed as the last one again, and not written.
+var<private> own_rows: u32;
+
+//#endif
+// `token` counts the rows of the step from `first_row` on; of experts, `first_row` is its row.
 fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
     var result = value;
 //#if SOFTCAP
@@ -153,9 +158,15 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#if ENCODED_OUTPUT
     staged[token * GROUP_ROWS + matrix_row % GROUP_ROWS] = select(0.0, result, matrix_row < OUTPUT_ROWS);
 //#else
+//#if BY_EXPERT
+    if (matrix_row < OUTPUT_ROWS && token < own_rows) {
+        output[first_row * OUTPUT_STRIDE + matrix_row] = result;
+    }
+//#else
     if (matrix_row < OUTPUT_ROWS) {
         output[(first_row + token) * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = result;
     }
+//#endif
 //#endif
 }
 
@@ -197,9 +208,14 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#expand unpack_group("MATRIX", "${part}_${tile}", "row")
 //#end
 //#for token in 0..TOKENS_PER_LANE
-//#expand unpack_activations("MATRIX", "${part}_${token}", "group_word_of(input_row + ${token}u, group_${part})")
+//#if BY_EXPERT
+//#let from = "input_row_${token}"
+//#else
+//#let from = "input_row + ${token}u"
+//#endif
+//#expand unpack_activations("MATRIX", "${part}_${token}", "group_word_of(${from}, group_${part})")
 //#for i in 0..2 * INPUT_PLANES
-    let x_${part}_${token}_${i} = code_quads(input_row + ${token}u, group_${part} * ${2 * INPUT_PLANES}u + ${i}u);
+    let x_${part}_${token}_${i} = code_quads(${from}, group_${part} * ${2 * INPUT_PLANES}u + ${i}u);
 //#end
 //#for tile in 0..TILES_PER_LANE
 //#expand add_product("MATRIX", "acc_${tile}_${token}", "${part}_${tile}", "${part}_${token}", INPUT_PLANES)
@@ -326,7 +342,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
                 let at = block * ${BLOCK_COLS}u + chunk * ${CHUNK_COLS}u + octet * 8u + row;
 //#for token in 0..TOKENS_PER_LANE
+//#if BY_EXPERT
+                let x_${token} = activation(input_row_${token}, at);
+//#else
                 let x_${token} = activation(input_row + ${token}u, at);
+//#endif
 //#for i in 0..8
                 let x_${token}_${i} = subgroupBroadcast(x_${token}, ${i}u);
 //#for tile in 0..TILES_PER_LANE
@@ -349,7 +369,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#expand unpack_quad(part, tile)
 //#end
 //#for token in 0..TOKENS_PER_LANE
+//#if BY_EXPERT
+            let x_${part}_${token} = activations(input_row_${token}, quad + ${chunk * CHUNK_COLS / 4 + part}u);
+//#else
             let x_${part}_${token} = activations(input_row + ${token}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
+//#endif
 //#for tile in 0..TILES_PER_LANE
             acc_${tile}_${token} += dot(w_${part}_${tile}, x_${part}_${token});
 //#end
@@ -492,14 +516,19 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#end
 //#for token in 0..TOKENS_PER_LANE
+//#if BY_EXPERT
+//#let to = "output_row_${token}"
+//#else
+//#let to = "output_row"
+//#endif
 //#if ACT_MUL
 //#for pair in 0..TILES_PER_LANE / 2
 //#let gate = 2 * pair
-        store(${token}u, output_row, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${token}) * acc_${gate + 1}_${token});
+        store(${token}u, ${to}, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${token}) * acc_${gate + 1}_${token});
 //#end
 //#else
 //#for tile in 0..TILES_PER_LANE
-        store(${token}u, output_row, row_${tile}, acc_${tile}_${token});
+        store(${token}u, ${to}, row_${tile}, acc_${tile}_${token});
 //#end
 //#endif
 //#end
@@ -510,6 +539,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if ROW_FROM_STEP
     let input_row = step.header.logits_row;
     let output_row = 0u;
+//#else if BY_EXPERT
+    if (group.x >= expert_rows[0]) {
+        return;
+    }
+    let tile_at = 4u + 4u * group.x;
+    // Experts before the first of this part wrap to numbers past the last.
+    let expert = expert_rows[tile_at] - ${FIRST_EXPERT}u;
+    if (expert >= ${EXPERTS_HERE}u) {
+        return;
+    }
+    let first_pair = ${PAIRS_AT}u + expert_rows[tile_at + 1u];
+    own_rows = expert_rows[tile_at + 2u];
+    let last_pair = first_pair + own_rows - 1u;
+//#for token in 0..TOKENS_PER_LANE
+    let output_row_${token} = expert_rows[min(first_pair + ${token}u, last_pair)];
+//#if OWN_INPUT
+    let input_row_${token} = output_row_${token};
+//#else
+    let input_row_${token} = output_row_${token} / ${CHOSEN}u;
+//#endif
+//#end
 //#else if EXPERTS
     let output_row = group.x;
     let step_row = output_row / ${CHOSEN}u;
@@ -606,9 +656,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if FUSED_TAIL
         keep_for_tail(select(8u * TAIL_GROUPS, quad, quad == first + lane), x, lane);
 //#else
-        let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         let row_quad = rows_of * (GROUP_ROWS / 4u) + quad % (GROUP_ROWS / 4u);
+//#if BY_EXPERT
+        let token = quad / (GROUP_ROWS / 4u);
+        let row_at = expert_rows[min(first_pair + token, last_pair)] * OUTPUT_STRIDE;
+        store_quad(row_at, select(STORED_QUADS, row_quad, quad == first + lane && token < own_rows), x, lane);
+//#else
+        let row_at = (output_row + quad / (GROUP_ROWS / 4u)) * OUTPUT_STRIDE;
         store_quad(row_at, select(STORED_QUADS, row_quad, quad == first + lane), x, lane);
+//#endif
 //#endif
     }
 //#endif

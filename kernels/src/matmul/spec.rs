@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation::Activation;
 use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::counter_sync;
+use crate::expert_rows::ExpertTiles;
 use crate::fixed_sums;
 use crate::fused_tail::{self, FusedTailSpec};
 use crate::kernel::Kernel;
@@ -68,6 +69,40 @@ pub struct ExpertsSpec {
     pub count: usize,
     /// Words between rows of the routes.
     pub routes_stride: usize,
+    /// A workgroup has several rows of one expert, which it takes from a table (`expert_rows`); `None`: one row, whose expert is in the routes.
+    pub tiles: Option<ExpertTiles>,
+}
+
+impl ExpertsSpec {
+    /// Which matrix of the stack row `row` of the result is made by, and of which row of the input; `None`: another stack has its expert.
+    pub(crate) fn matrix_and_input(&self, routes: &[u32], row: usize) -> Option<(usize, usize)> {
+        let step_row = row / self.chosen;
+        let expert = routes[step_row * self.routes_stride + row % self.chosen] as usize;
+        let matrix = expert.checked_sub(self.first).filter(|&matrix| matrix < self.count)?;
+        Some((matrix, if self.own_input { row } else { step_row }))
+    }
+
+    /// Where a kernel finds which rows an expert is given.
+    pub(crate) fn role(&self) -> Role {
+        if self.tiles.is_some() { Role::ExpertRows } else { Role::Routes }
+    }
+
+    /// Values for kernels that multiply by the matrices of experts.
+    pub(crate) fn values(experts: Option<&ExpertsSpec>, values: Values) -> Values {
+        let tiles = experts.and_then(|experts| experts.tiles);
+        let values = values
+            .flag("EXPERTS", experts.is_some())
+            .flag("BY_EXPERT", tiles.is_some())
+            .flag("OWN_INPUT", experts.is_some_and(|experts| experts.own_input))
+            .count("CHOSEN", experts.map_or(0, |experts| experts.chosen))
+            .count("FIRST_EXPERT", experts.map_or(0, |experts| experts.first))
+            .count("EXPERTS_HERE", experts.map_or(0, |experts| experts.count))
+            .count("ROUTES_STRIDE", experts.map_or(0, |experts| experts.routes_stride));
+        match tiles {
+            Some(tiles) => tiles.values(values),
+            None => values,
+        }
+    }
 }
 
 /// How lanes share the work; chosen per device and shape.
@@ -126,7 +161,7 @@ impl Kernel for MatMulSpec {
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
             (None, _) => roles.push(Role::QuantizedInput),
         }
-        roles.extend(self.experts.map(|_| Role::Routes));
+        roles.extend(self.experts.map(|experts| experts.role()));
         roles.extend(self.bias.then_some(Role::Bias));
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
@@ -135,9 +170,13 @@ impl Kernel for MatMulSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         let tiles_per_group = self.tile.group_tiles * self.tile.tiles_per_lane;
-        let rows = if self.row_from_step { 1 } else { rows } * self.experts.map_or(1, |experts| experts.chosen);
+        let rows = if self.row_from_step { 1 } else { rows };
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
-        [rows.div_ceil(self.tile.tokens_per_lane), self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
+        let across = match self.experts {
+            None => rows.div_ceil(self.tile.tokens_per_lane),
+            Some(experts) => experts.tiles.map_or(rows * experts.chosen, |tiles| tiles.max_tiles),
+        };
+        [across, self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
 
     fn wgsl(&self) -> String {
@@ -187,13 +226,8 @@ impl Kernel for MatMulSpec {
             .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
-            .flag("EXPERTS", self.experts.is_some())
-            .flag("OWN_INPUT", self.experts.is_some_and(|experts| experts.own_input))
-            .count("CHOSEN", self.experts.map_or(0, |experts| experts.chosen))
-            .count("FIRST_EXPERT", self.experts.map_or(0, |experts| experts.first))
-            .count("EXPERTS_HERE", self.experts.map_or(0, |experts| experts.count))
-            .count("ROUTES_STRIDE", self.experts.map_or(0, |experts| experts.routes_stride))
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.guarded()));
+        let values = ExpertsSpec::values(self.experts.as_ref(), values);
         let values = self.loop_values(layout.format.values("MATRIX", values));
         let values = match norm {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
@@ -287,8 +321,9 @@ impl MatMulSpec {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.tokens_per_lane == 1, "a prologue norms one row");
         assert!(self.prologue.is_some() || tile.passes == 1, "passes share a prologue");
-        if self.experts.is_some() {
-            assert_eq!(tile.tokens_per_lane, 1, "each row meets other matrices");
+        if let Some(experts) = self.experts {
+            let rows = experts.tiles.map_or(1, |tiles| tiles.tile_rows);
+            assert_eq!(tile.tokens_per_lane, rows, "a workgroup has rows of one expert");
             let is_plain = !self.bias && self.softcap.is_none() && self.prologue.is_none() && !self.row_from_step;
             assert!(is_plain && self.output_first == 0 && !self.counter_sync, "experts make whole rows of all rows");
         }

@@ -86,13 +86,8 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
 fn twin_of_experts(spec: &MatMulSpec, experts: ExpertsSpec, inputs: &MatMulInputs, output: &mut [u32]) {
     let one = MatMulSpec { experts: None, ..spec.clone() };
     for row in 0..inputs.n_rows * experts.chosen {
-        let step_row = row / experts.chosen;
-        let expert = inputs.routes[step_row * experts.routes_stride + row % experts.chosen] as usize;
-        if !(experts.first..experts.first + experts.count).contains(&expert) {
-            continue;
-        }
-        let packed = &inputs.packed[(expert - experts.first) * spec.layout.bytes()..][..spec.layout.bytes()];
-        let input_row = if experts.own_input { row } else { step_row };
+        let Some((expert, input_row)) = experts.matrix_and_input(inputs.routes, row) else { continue };
+        let packed = &inputs.packed[expert * spec.layout.bytes()..][..spec.layout.bytes()];
         let input = &inputs.input[input_row * spec.input_stride..];
         let of_row = MatMulInputs { packed, input, n_rows: 1, ..*inputs };
         twin(&one, &of_row, &mut output[row * spec.output_stride..], &mut []);

@@ -11,6 +11,9 @@ ${DECLARATIONS}
 //#else
 //#intrinsic coop_load_half_b_u32
 //#endif
+//#if BY_EXPERT
+//#include expert_tile
+//#endif
 //#include gemm_results
 //#if SPLIT
 //#include completion
@@ -153,19 +156,29 @@ fn main(
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
 ) {
     let first_step_row = group.x * STEP_ROWS;
+//#if BY_EXPERT
+//#expand take_tile()
+//#else
     if (first_step_row >= step.header.n_rows) {
         return;
     }
+//#endif
     let first_stage = STAGES * group.z / SPLITS;
     let end_stage = STAGES * (group.z + 1u) / SPLITS;
+//#if !BY_EXPERT
     // Rows past the last are computed as the last one again, and not written.
     let last_step_row = step.header.n_rows - 1u;
+//#endif
     let first_matrix_row = group.y * MATRIX_ROWS + subgroup * SUBGROUP_MATRIX_ROWS;
 //#if !LANES_HOLD_FRAGMENTS
     let fragment_at = subgroup * FRAGMENT_WORDS;
 //#endif
     for (var row = lane; row < STEP_ROWS; row += WORKGROUP) {
+//#if BY_EXPERT
+        let at = activation_row(expert_rows[min(first_pair + row, last_pair)]) * INPUT_STRIDE + FACTOR_AT;
+//#else
         let at = min(first_step_row + row, last_step_row) * INPUT_STRIDE + FACTOR_AT;
+//#endif
         factors[row] = bitcast<f32>(codes[at / 4u][at % 4u]);
     }
 //#for i in 0..STEP_FRAGMENTS
@@ -179,7 +192,11 @@ fn main(
     let lane_row = subgroup_lane / 4u;
 //#for row in 0..LANE_ROWS
     let row_${row} = first_matrix_row + ${row / FRAGMENT_ROWS * FRAGMENT + row % FRAGMENT_ROWS * ROWS_APART}u + lane_row;
+//#if BY_EXPERT
+    let tile_${row} = (expert * ${TILES}u + min(row_${row} / 8u, ${TILES - 1}u)) * ${TILE_WORDS}u;
+//#else
     let tile_${row} = min(row_${row} / 8u, ${TILES - 1}u) * ${TILE_WORDS}u;
+//#endif
     var next_params_${row}: u32;
 //#for chunk in 0..ROW_CHUNKS
     var next_${row}_${chunk}: vec4<u32>;
@@ -190,7 +207,11 @@ fn main(
     let given_${item} = lane + ${item * WORKGROUP}u;
     let given_row_${item} = given_${item} / ${PANEL_WORDS}u;
     let given_word_${item} = given_${item} % ${PANEL_WORDS}u;
+//#if BY_EXPERT
+    let from_${item} = activation_row(expert_rows[min(first_pair + given_row_${item}, last_pair)]) * (INPUT_STRIDE / 4u) + given_word_${item};
+//#else
     let from_${item} = min(first_step_row + given_row_${item}, last_step_row) * (INPUT_STRIDE / 4u) + given_word_${item};
+//#endif
     var activations_${item}: vec4<u32>;
 //#end
 //#expand fetch_weights("first_stage")

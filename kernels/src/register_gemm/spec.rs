@@ -86,7 +86,8 @@ impl Kernel for RegisterGemmSpec {
         let parts = (self.splits > 1).then_some([Role::ExchangedSums, Role::CompletionCounters]);
         let bias = self.product.bias.then_some(Role::Bias);
         let factor = self.halves_out.then_some(Role::ProductFactor);
-        bindings(roles.into_iter().chain(bias).chain(factor).chain(parts.into_iter().flatten()))
+        let experts = self.product.experts.map(|experts| experts.role());
+        bindings(roles.into_iter().chain(bias).chain(factor).chain(experts).chain(parts.into_iter().flatten()))
     }
 
     fn workgroups(&self, _rows: usize) -> [usize; 3] {
@@ -100,6 +101,8 @@ impl Kernel for RegisterGemmSpec {
         assert!(tile.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {tile:?}");
         assert!(self.subgroup_size as usize <= ROW_LANES * tile.fragment, "no more lanes than a fragment has places");
         assert!((1..=self.stages()).contains(&self.splits), "each split has a stage");
+        let is_plain = !self.halves_out && self.splits == 1;
+        assert!(self.product.experts.is_none() || is_plain, "of experts, f32 rows by one workgroup");
         assert!(!self.halves_out || Self::makes_halves(&self.product), "whole blocks of products: {:?}", self.product);
         let subgroup_matrix_rows = tile.fragment * tile.fragments;
         let fragment = self.fragment();
@@ -115,7 +118,7 @@ impl Kernel for RegisterGemmSpec {
             .size("ROW_WORDS", tile.row_words())
             .size("STAGES", self.stages())
             .size("SPLITS", self.splits)
-            .size("STEP_TILES", self.rows.div_ceil(tile.step_rows))
+            .size("STEP_TILES", self.product.step_tiles(self.rows, tile.step_rows))
             .size("WORKGROUP", self.lanes())
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("SUBGROUPS", tile.subgroups)
@@ -190,7 +193,8 @@ impl RegisterGemmSpec {
     /// Neighbouring workgroups take the same weights, so that these come from memory once.
     pub fn workgroups(&self) -> [usize; 3] {
         let matrix_rows = self.product.layout.rows;
-        [self.rows.div_ceil(self.tile.step_rows), matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
+        let across = self.product.step_tiles(self.rows, self.tile.step_rows);
+        [across, matrix_rows.div_ceil(self.tile.matrix_rows()), self.splits]
     }
 }
 
@@ -211,6 +215,7 @@ mod tests {
             output_first: 0,
             bias: false,
             act_mul: None,
+            experts: None,
         };
         let tile = RegisterTile { step_rows: 64, panel: 64, fragment: 16, fragments: 2, subgroups: 4 };
         RegisterGemmSpec {

@@ -44,7 +44,11 @@ fn eight_weights(codes: vec2<u32>, param: u32) -> vec4<u32> {
 
 // The factor of a row of the step: what its values are divided by while they are f16, and results multiplied.
 fn row_factor(step_row: u32) -> f32 {
+//#if BY_EXPERT
+    return bitcast<f32>(code_word(activation_row(result_row(step_row)) * INPUT_STRIDE + FACTOR_AT));
+//#else
     return bitcast<f32>(code_word(step_row * INPUT_STRIDE + FACTOR_AT));
+//#endif
 }
 
 // A power of two's inverse is made by its exponent alone.

@@ -62,7 +62,11 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
 //#endif
         if (step_row <= last_step_row && matrix_row < OUTPUT_ROWS) {
             let value = finished(at, step_row, first_matrix_row, column);
+//#if BY_EXPERT
+            output[result_row(step_row) * OUTPUT_STRIDE + matrix_row] = value;
+//#else
             output[step_row * OUTPUT_STRIDE + OUTPUT_FIRST + matrix_row] = value;
+//#endif
         }
     }
 //#endif

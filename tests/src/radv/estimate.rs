@@ -119,9 +119,11 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
     match spec {
         KernelSpec::MatMul(spec) => {
             let rows = if spec.row_from_step { 1 } else { rows };
+            let rows = rows * spec.experts.map_or(1, |experts| experts.chosen as u64);
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
         KernelSpec::Gemm(GemmSpec { product, .. }) | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
+            let rows = rows * product.experts.map_or(1, |experts| experts.chosen as u64);
             (0, 2 * rows * (product.layout.rows * product.layout.cols) as u64)
         }
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
@@ -134,6 +136,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Combine(_)
         | KernelSpec::Elementwise(_)
         | KernelSpec::Route(_)
+        | KernelSpec::ExpertRows(_)
         | KernelSpec::ExpertSum(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_)

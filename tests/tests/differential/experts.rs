@@ -2,11 +2,16 @@
 
 use std::ops::Range;
 
+use unicorn_kernels::expert_rows::{self, ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::{self, ExpertSumSpec};
+use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, Product};
 use unicorn_kernels::matmul::ExpertsSpec;
+use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
 use unicorn_kernels::route::{self, RouteSpec, routes_width};
 
 use super::*;
+use tests::launch::device_register_matrices;
+use unicorn_spirv::target::GemmTuning;
 
 #[test]
 fn routes_are_those_of_the_twin() {
@@ -55,6 +60,36 @@ fn routes(rng: &mut StdRng, experts: Range<u32>, [n_rows, chosen, stride]: [usiz
         row[chosen..2 * chosen].fill_with(|| rng.random_range(0.0f32..1.0).to_bits());
     }
     words
+}
+
+/// Tiles are equal, and each has its pairs, in whatever order: lanes count them as they come.
+#[test]
+fn rows_by_expert_are_those_of_the_twin() {
+    let target = &targets()[0];
+    let cases = ((1..40usize, 1..9usize, 1..33usize), 1..70usize, any::<bool>());
+    check_cases("expert rows", 6, &cases, |&((experts, chosen, tile_rows), n_rows, one), rng| {
+        // Many more rows of the program than of the step: workgroups of others would find no tile.
+        let tiles = ExpertTiles::of((n_rows + 30) * chosen, experts, tile_rows);
+        let spec = ExpertRowsSpec { experts, chosen, routes_stride: 32, tiles };
+        let known = if one { 0..1 } else { 0..experts as u32 };
+        let routes = routes(rng, known, [n_rows, chosen, 32]);
+        let words = tiles.table_words((n_rows + 30) * chosen);
+        let operands = vec![Operand::Step, Operand::words(&routes), Operand::Out { id: 0, words }];
+        let found = launch(target, KernelSpec::ExpertRows(spec.clone()), operands, n_rows).run();
+        let table = expert_rows::twin(&spec, &routes, n_rows);
+        let sorted = |table: &[u32]| {
+            let mut tiles = expert_rows::tiles_of(&spec, table);
+            let shape: Vec<_> = tiles.iter().map(|tile| (tile.expert, tile.pairs.len())).collect();
+            let mut pairs: Vec<_> =
+                tiles.drain(..).flat_map(|tile| tile.pairs.into_iter().map(move |pair| (tile.expert, pair))).collect();
+            pairs.sort_unstable();
+            (shape, pairs)
+        };
+        assert_eq!(sorted(&found[&0]), sorted(&table), "{spec:?} rows {n_rows}");
+        let (_, pairs) = sorted(&table);
+        assert_eq!(pairs.len(), n_rows * chosen, "each pair once");
+        assert!(pairs.windows(2).all(|two| two[0].1 != two[1].1), "{spec:?}");
+    });
 }
 
 #[test]
@@ -106,12 +141,14 @@ fn matmuls_of_experts() {
         let formats: Vec<WeightFormat> =
             formats.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
         let shape = (1..5usize, 1..20usize, select(formats), any::<bool>(), any::<bool>());
-        let experts = (1..5usize, 1..4usize, 0..3usize, 1..4usize);
+        // Rows of a tile; 1: each row by itself.
+        let tile_rows = select(vec![1, 2, 4, 8]);
+        let experts = (1..5usize, 1..12usize, 0..3usize, 1..4usize, tile_rows);
         let name = format!("experts, integers {is_integer}, {}", target.name);
-        check_cases(&name, 3, &(shape, experts), |(shape, (chosen, n_rows, first, count)), rng| {
-            let &(tiles, quads, format, act_mul, own_input) = shape;
+        check_cases(&name, 5, &(shape, experts), |(shape, (chosen, n_rows, first, count, tile_rows)), rng| {
+            let &(tile_pairs, quads, format, act_mul, own_input) = shape;
             // Of experts that are not gate and up, the last tile may be a part.
-            let rows = if act_mul { 16 * 4 * tiles } else { 8 * tiles + 3 };
+            let rows = if act_mul { 16 * 4 * tile_pairs } else { 8 * tile_pairs + 3 };
             let layout = WeightLayout { format, rows, cols: 4 * quads };
             let plain = plain_matmul(target, layout);
             let quantized = ActivationFormat::Quantized(Precision::Int8);
@@ -125,11 +162,13 @@ fn matmuls_of_experts() {
                     first: *first,
                     count: *count,
                     routes_stride: 32,
+                    tiles: (*tile_rows > 1).then(|| tiles(n_rows * chosen, first + count, *tile_rows)),
                 }),
                 tile: MatMulTile {
+                    tokens_per_lane: *tile_rows,
                     tiles_per_lane: if act_mul { 2 } else { 1 },
                     group_tiles: 4,
-                    sharing: target.matmul.sharing_one,
+                    sharing: if *tile_rows > 1 { target.matmul.sharing_many } else { target.matmul.sharing_one },
                     ..plain.tile
                 },
                 ..plain
@@ -139,11 +178,128 @@ fn matmuls_of_experts() {
     }
 }
 
+/// Of experts in this part and those before and behind it.
+fn tiles(pairs: usize, experts: usize, tile_rows: usize) -> ExpertTiles {
+    ExpertTiles::of(pairs, experts + ELSEWHERE, tile_rows)
+}
+
+/// Experts that are in parts behind the one at hand.
+const ELSEWHERE: usize = 2;
+
+/// The table of these routes, as a kernel reads it.
+fn table(experts: &ExpertsSpec, routes: &[u32], n_rows: usize) -> Vec<u32> {
+    let spec = ExpertRowsSpec {
+        experts: experts.first + experts.count + ELSEWHERE,
+        chosen: experts.chosen,
+        routes_stride: experts.routes_stride,
+        tiles: experts.tiles.expect("rows by expert"),
+    };
+    expert_rows::twin(&spec, routes, n_rows)
+}
+
+/// GEMMs take the rows of a tile from the table, on devices with matrix units.
+#[test]
+fn gemms_of_experts() {
+    let Some(target) = matrix_target() else {
+        return skip_matrix_units("f16");
+    };
+    let GemmTuning::Workgroup { few, .. } = target.matrix.expect("set above").gemm else {
+        unreachable!("matrices of the device at hand go by way of workgroup memory")
+    };
+    let registers = device_register_matrices();
+    let Some(GemmTuning::Registers(tuning)) = registers.map(|matrix| matrix.gemm) else {
+        unreachable!("weights from registers")
+    };
+    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+    let shape = (1..8usize, 17..90usize, select(formats.to_vec()), any::<bool>(), any::<bool>());
+    let experts = (1..5usize, 1..60usize, 0..3usize, 1..4usize, any::<bool>());
+    check_cases("GEMMs of experts", 8, &(shape, experts), |(shape, experts), rng| {
+        let &(eights, quads, format, act_mul, own_input) = shape;
+        let &(chosen, n_rows, first, count, from_registers) = experts;
+        let rows = if act_mul { 16 * eights } else { 8 * eights + 3 };
+        let cols = 4 * quads;
+        let step_rows = if from_registers { tuning.tiles[0].tile.step_rows } else { few.step_rows };
+        let product = Product {
+            layout: WeightLayout { format, rows, cols },
+            input: Precision::Int8,
+            input_stride: cols.next_multiple_of(32) + 128,
+            output_stride: rows.next_multiple_of(32),
+            output_first: 0,
+            bias: false,
+            act_mul: act_mul.then_some(Activation::Silu),
+            experts: Some(ExpertsSpec {
+                chosen,
+                own_input,
+                first,
+                count,
+                routes_stride: 32,
+                tiles: Some(tiles(n_rows * chosen, first + count, step_rows)),
+            }),
+        };
+        check_gemm_of_experts(&target, product, [n_rows, step_rows], rng, |product| {
+            let subgroup_size = target.subgroup_size;
+            if from_registers {
+                KernelSpec::RegisterGemm(RegisterGemmSpec {
+                    product,
+                    halves_out: false,
+                    tile: tuning.tiles[0].tile,
+                    rows: n_rows,
+                    splits: 1,
+                    subgroup_size,
+                    lanes_hold_fragments: tuning.lanes_hold_fragments,
+                })
+            } else {
+                KernelSpec::Gemm(GemmSpec { product, tile: few, subgroup_size })
+            }
+        });
+    });
+}
+
+fn check_gemm_of_experts(
+    target: &Target,
+    product: Product,
+    [n_rows, step_rows]: [usize; 2],
+    rng: &mut StdRng,
+    kernel: impl FnOnce(Product) -> KernelSpec,
+) {
+    let experts = product.experts.expect("experts");
+    let kernel = kernel(product.clone());
+    let format = match &kernel {
+        KernelSpec::Gemm(_) => ActivationFormat::RowScaled(Precision::Int8),
+        _ => ActivationFormat::Halves(Precision::Int8),
+    };
+    let weights: Vec<u8> = (0..experts.count).flat_map(|_| packed(rng, &product.layout)).collect();
+    let known = 0..(experts.first + experts.count + ELSEWHERE) as u32;
+    let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
+    let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
+    let codes = stored_rows(rng, format, [input_rows, product.layout.cols, product.input_stride]);
+    let words = n_rows * experts.chosen * product.output_stride;
+    let operand = |role| match role {
+        Role::Step => Operand::Step,
+        Role::Weights => Operand::Bytes(weights.clone()),
+        Role::Output => Operand::Out { id: 0, words },
+        Role::QuantizedInput => Operand::words(&codes),
+        Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
+        other => panic!("a GEMM of experts has no {other:?}"),
+    };
+    let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+    let what = format!("{kernel:?} rows {n_rows}, tiles of {step_rows}");
+    let found = launch(target, kernel.clone(), operands, n_rows).run();
+    let mut expected = vec![POISON; words];
+    let inputs = GemmInputs { packed: &weights, codes: &codes, bias: &[], routes: &routes, n_rows };
+    match &kernel {
+        KernelSpec::Gemm(spec) => gemm::twin(spec, &inputs, &mut expected),
+        KernelSpec::RegisterGemm(spec) => register_gemm::twin(spec, &inputs, &mut expected),
+        other => panic!("{} is no GEMM", other.name()),
+    }
+    assert_same(&what, &floats(&found[&0]), &expected, TOLERANCE);
+}
+
 fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut StdRng) {
     let experts = spec.experts.expect("experts");
     let weights: Vec<u8> = (0..experts.count).flat_map(|_| packed(rng, &spec.layout)).collect();
     // Some experts are in parts before and behind this one.
-    let known = 0..(experts.first + experts.count + 2) as u32;
+    let known = 0..(experts.first + experts.count + ELSEWHERE) as u32;
     let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
     let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
     let input = stored_rows(rng, spec.input, [input_rows, spec.layout.cols, spec.input_stride]);
@@ -155,6 +311,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
         Role::Output | Role::Encoded => Operand::Out { id: 0, words },
         Role::InputQuads | Role::QuantizedInput => Operand::words(&input),
         Role::Routes => Operand::words(&routes),
+        Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
         other => panic!("a matmul of experts has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();

@@ -76,6 +76,7 @@ fn large_product() -> Product {
         output_first: 0,
         bias: false,
         act_mul: None,
+        experts: None,
     }
 }
 
@@ -93,6 +94,7 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
             output_first,
             bias,
             act_mul,
+            experts: None,
         }
     })
 }
@@ -200,7 +202,7 @@ impl Inputs {
         let mut one = launch(target, kernel.clone(), operands, n_rows);
         one.before = vec![1; self.program_rows];
         let mut expected = vec![POISON; out_words];
-        let inputs = GemmInputs { packed: &self.weights, codes: &self.codes, bias: &self.bias, n_rows };
+        let inputs = GemmInputs { packed: &self.weights, codes: &self.codes, bias: &self.bias, routes: &[], n_rows };
         twin(&inputs, &mut expected);
         let found = &one.run()[&0];
         match &kernel {

@@ -1,0 +1,19 @@
+//! Rows of a step by expert: what lets a workgroup multiply one expert's matrix by several of the rows that are given to it.
+//!
+//! A *pair* is a row and one of its experts: number `row * chosen + place`, and as such a row of the experts' results.
+//!
+//! ```text
+//! routes  (rows, 2 * chosen) u32, see `route`
+//! table   tiles in use, 3 unused words
+//!         a tile  expert | first, an index into pairs | pairs, 1 to tile_rows | unused     max_tiles of them
+//!         pairs   those of expert 0, those of expert 1, ...                                 rows * chosen of them
+//! ```
+//!
+//! No tile has pairs of two experts, so that all but the last of each expert are full. A dispatch has a workgroup for every tile that there may be;
+//! those behind the tiles in use end at once.
+
+mod spec;
+mod twin;
+
+pub use spec::{ExpertRowsSpec, ExpertTiles, TILE_WORDS};
+pub use twin::{Tile, tiles_of, twin};
