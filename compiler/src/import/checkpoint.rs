@@ -110,9 +110,14 @@ pub enum SourceDType {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    MxFp4,
 }
 
 impl SourceDType {
@@ -126,9 +131,14 @@ impl SourceDType {
             SourceDType::Q5_0 => (32, 22),
             SourceDType::Q5_1 => (32, 24),
             SourceDType::Q8_0 => (32, 34),
+            SourceDType::Q2K => (256, 84),
+            SourceDType::Q3K => (256, 110),
             SourceDType::Q4K => (256, 144),
             SourceDType::Q5K => (256, 176),
             SourceDType::Q6K => (256, 210),
+            SourceDType::Iq4Nl => (32, 18),
+            SourceDType::Iq4Xs => (256, 136),
+            SourceDType::MxFp4 => (32, 17),
         }
     }
 

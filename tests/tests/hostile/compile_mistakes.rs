@@ -94,8 +94,8 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
         (
             &["iq/model.gguf", "-o", "out.unicorn"],
             "iq/model.gguf: tensor token_embd.weight has GGUF type IQ2_XXS, supported are: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
-             Q8_0, Q4_K, Q5_K, Q6_K; take a GGUF of one of these, or make one: llama-quantize --allow-requantize iq/model.gguf \
-             requantized.gguf Q8_0",
+             Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4; take a GGUF of one of these, or make one: \
+             llama-quantize --allow-requantize iq/model.gguf requantized.gguf Q8_0",
         ),
         (
             &["split/m-00001-of-00003.gguf", "-o", "out.unicorn"],

@@ -20,9 +20,14 @@ pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
         SourceDType::Q5_0 => q5_0,
         SourceDType::Q5_1 => q5_1,
         SourceDType::Q8_0 => q8_0,
+        SourceDType::Q2K => q2_k,
+        SourceDType::Q3K => q3_k,
         SourceDType::Q4K => q4_k,
         SourceDType::Q5K => q5_k,
         SourceDType::Q6K => q6_k,
+        SourceDType::Iq4Nl => iq4_nl,
+        SourceDType::Iq4Xs => iq4_xs,
+        SourceDType::MxFp4 => mxfp4,
         SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 => unreachable!("{dtype:?} has no blocks"),
     };
     for (block, out_block) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_elements)) {
@@ -73,6 +78,90 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
     let d = read_f16(block, 0);
     for (value, &q) in out.iter_mut().zip(&block[2..34]) {
         *value = d * f32::from(q as i8);
+    }
+}
+
+/// 16 bytes of scales (low) and mins (high) | 64 bytes of bit pairs | d f16 | dmin f16
+///
+/// In two halves of 128 elements: quarter `n` of a half is bit pair `n` of the half's 32 bytes. One scale and min for 16 elements;
+/// element = (d * scale) * q - (dmin * min).
+fn q2_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (read_f16(block, 80), read_f16(block, 82));
+    for (group, out_group) in out.chunks_exact_mut(16).enumerate() {
+        let (scale, min) = (d * f32::from(block[group] & 15), dmin * f32::from(block[group] >> 4));
+        let pairs = &block[16 + pair_byte(group)..][..16];
+        for (value, packed) in out_group.iter_mut().zip(pairs) {
+            *value = scale * f32::from(packed >> pair_shift(group) & 3) - min;
+        }
+    }
+}
+
+/// 32 bytes of third bits | 64 bytes of bit pairs as in [`q2_k`] | 12 bytes of scales | d f16
+///
+/// Bit `n` of byte `i` of the third bits is element `32 n + i`; where it is not set, 4 is taken off. Scales have 6 bits: byte `s % 8` has the low
+/// four of scale `s`, in its low nibble for the first eight, and bit pair `s / 4` of byte `8 + s % 4` the upper two.
+/// Element = (d * (scale - 32)) * q.
+fn q3_k(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 108);
+    let scales = &block[96..108];
+    for (group, out_group) in out.chunks_exact_mut(16).enumerate() {
+        let upper = scales[8 + group % 4] >> (2 * (group / 4)) & 3;
+        let scale = d * (f32::from(nibble(scales[group % 8], group / 8) | upper << 4) - 32.0);
+        let pairs = &block[32 + pair_byte(group)..][..16];
+        let third_bits = &block[16 * (group % 2)..][..16];
+        for (i, value) in out_group.iter_mut().enumerate() {
+            let q = f32::from(pairs[i] >> pair_shift(group) & 3);
+            let third_bit = third_bits[i] >> (group / 2) & 1;
+            *value = scale * (q - if third_bit == 0 { 4.0 } else { 0.0 });
+        }
+    }
+}
+
+/// Of the bit pairs of a 2- or 3-bit K block: the first byte of one of its 16 groups.
+fn pair_byte(group: usize) -> usize {
+    32 * (group / 8) + 16 * (group % 2)
+}
+
+/// And where in each of 16 bytes the group's pair is.
+fn pair_shift(group: usize) -> usize {
+    2 * (group / 2 % 4)
+}
+
+/// What a code of IQ4_NL and IQ4_XS stands for.
+const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// d f16 | 16 bytes of nibbles; element = d * value of the code
+fn iq4_nl(block: &[u8], out: &mut [f32]) {
+    by_table(&IQ4_VALUES, read_f16(block, 0), &block[2..18], out);
+}
+
+/// d f16 | upper bit pairs of scales u16 | 4 bytes of their nibbles | 8 runs of 16 bytes of nibbles
+///
+/// A scale for 32 elements; element = (d * (scale - 32)) * value of the code.
+fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    let d = read_f16(block, 0);
+    let upper_pairs = u16::from_le_bytes([block[2], block[3]]);
+    for (group, out_group) in out.chunks_exact_mut(32).enumerate() {
+        let upper = (upper_pairs >> (2 * group) & 3) as u8;
+        let scale = f32::from(nibble(block[4 + group / 2], group) | upper << 4) - 32.0;
+        by_table(&IQ4_VALUES, d * scale, &block[8 + 16 * group..][..16], out_group);
+    }
+}
+
+/// Twice what a code of MXFP4 stands for: sign, two bits of exponent, one of mantissa.
+const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// exponent u8 | 16 bytes of nibbles; element = 2^(exponent - 128) * value of the code
+fn mxfp4(block: &[u8], out: &mut [f32]) {
+    // The two lowest exponents give numbers below the smallest normal one.
+    let bits = if block[0] < 2 { 0x20_0000 << block[0] } else { u32::from(block[0] - 1) << 23 };
+    by_table(&MXFP4_VALUES, f32::from_bits(bits), &block[1..17], out);
+}
+
+fn by_table(values: &[i8; 16], scale: f32, nibbles: &[u8], out: &mut [f32]) {
+    for (i, packed) in nibbles.iter().enumerate() {
+        out[i] = scale * f32::from(values[usize::from(packed & 15)]);
+        out[i + nibbles.len()] = scale * f32::from(values[usize::from(packed >> 4)]);
     }
 }
 
@@ -179,7 +268,7 @@ mod tests {
 
     #[test]
     fn blocks_become_what_the_reference_makes_of_them() {
-        for oracle in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K] {
+        for oracle in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4] {
             let OracleBlock { dtype, block, step, expected } = oracle;
             let block: Vec<u8> =
                 (0..block.len()).step_by(2).map(|at| u8::from_str_radix(&block[at..at + 2], 16).unwrap()).collect();
@@ -382,4 +471,142 @@ mod tests {
             5.700493,
         ],
     };
+
+    const Q2_K: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q2K,
+        block: "8b4ae5f1a94106a0956a26afbccdafe562f90a945f5693c642276ad5ab2da7394551370e99b2d74c3427fa48d732\
+                a1df70aca1e926115901dd06f27f8f063cd25e19a621f9bd0ccc21397c1ec795ca772e1bbf1a",
+        step: 15,
+        expected: &[
+            0.05077362,
+            0.012210846,
+            0.021881104,
+            0.0064697266,
+            -0.04590416,
+            -0.0013885498,
+            -0.002658844,
+            0.0,
+            -0.03293991,
+            -0.012117386,
+            -0.019763947,
+            -0.006587982,
+            0.07223129,
+            0.04790306,
+            0.051620483,
+            0.07223129,
+            -0.028587341,
+            -0.028587341,
+        ],
+    };
+
+    const Q3_K: OracleBlock = OracleBlock {
+        dtype: SourceDType::Q3K,
+        block: "7a88934d92c58efd5185f0711ef7677a1f132a818d882195a100b28d6b236b82481bd9fe630dc3ce3be4ebcab72f\
+                45b35223479f6e794d57037e2cfde9e15a7789781e3721a557d8e5a703296dcb81db3f65cf9c1bdc5d1d8fc83f0b\
+                0bb4db71be572209851d3d24f4c0cf83bd20",
+        step: 15,
+        expected: &[
+            0.6663208,
+            0.1665802,
+            -0.46272278,
+            0.4997406,
+            0.46272278,
+            0.40719604,
+            0.3516693,
+            -0.2683792,
+            1.036499,
+            0.0,
+            0.7496109,
+            0.832901,
+            0.59228516,
+            0.6663208,
+            -0.629303,
+            0.17583466,
+            -0.074035645,
+            0.018508911,
+        ],
+    };
+
+    const IQ4_NL: OracleBlock = OracleBlock {
+        dtype: SourceDType::Iq4Nl,
+        block: "012b59777179ced2c8f814a13472ff70ce36",
+        step: 3,
+        expected: &[
+            0.7113342,
+            0.7113342,
+            0.054718018,
+            -5.690674,
+            6.183136,
+            -1.2037964,
+            -0.5471802,
+            3.7755432,
+            -5.690674,
+            -0.5471802,
+            2.900055,
+        ],
+    };
+
+    const IQ4_XS: OracleBlock = OracleBlock {
+        dtype: SourceDType::Iq4Xs,
+        block: "b41d1e614f235d3f83bc45fee9ee0403a79be118544441317c9311f85e0429b19f7ec0e156f65a3322e791b880ee\
+                995e3f0d307d2fbaf400693a179e0d027ed4e58be7a9ebc28a271d43a78855638144eb6603f7b2725de11fe6ac2f\
+                88a68182869793f0aad6ded8116e3ab51681c4a374fec70a68b3e4bdc92b387987416c17ec90963ec766888a",
+        step: 15,
+        expected: &[
+            -5.4302216,
+            -8.6883545,
+            -4.0935516,
+            -2.4505615,
+            -3.8986206,
+            -4.995804,
+            4.706192,
+            -6.349182,
+            -14.870453,
+            0.8187103,
+            -0.016708374,
+            3.308258,
+            -0.15037537,
+            -2.9239655,
+            -5.4302216,
+            -2.7513123,
+            -3.8373566,
+            -0.072402954,
+        ],
+    };
+
+    const MXFP4: OracleBlock = OracleBlock {
+        dtype: SourceDType::MxFp4,
+        block: "781bea9cee1810dfd5169faf26cd7b5c30",
+        step: 3,
+        expected: &[
+            -0.01171875,
+            -0.03125,
+            -0.046875,
+            -0.046875,
+            -0.0234375,
+            0.0,
+            -0.00390625,
+            0.00390625,
+            0.00390625,
+            0.0078125,
+            0.0234375,
+        ],
+    };
+
+    /// Shared exponents at both ends: subnormal numbers, and infinity, which is refused where weights are checked to be finite.
+    #[test]
+    fn the_exponents_of_mxfp4_are_those_of_the_reference() {
+        let expected =
+            [(0, 2.938_735_9e-39), (1, 5.877_471_8e-39), (2, 1.175_494_4e-38), (127, 0.5), (254, 8.507_059e37)];
+        for (exponent, one) in expected {
+            let block: Vec<u8> = [exponent].into_iter().chain(0..16).collect();
+            let mut out = [0.0; 32];
+            dequantize(SourceDType::MxFp4, &block, &mut out);
+            assert_eq!(out[1], one, "exponent {exponent}");
+            assert_eq!(out[9], -one, "exponent {exponent}");
+        }
+        let mut out = [0.0; 32];
+        dequantize(SourceDType::MxFp4, &[[255].as_slice(), &[7; 16]].concat(), &mut out);
+        assert_eq!(out[0], f32::INFINITY);
+    }
 }
