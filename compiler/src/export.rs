@@ -35,7 +35,9 @@ pub fn export(
 ) -> Result<()> {
     crate::outputs::check_export(model, folder)?;
     progress::check(progress.stage(Stage::Export, 1))?;
-    let exported = write_folder(&import::open_model(model)?, artifact, options, folder, progress);
+    let mut checkpoint = import::open_model(model)?;
+    import::merge(&mut checkpoint, &options.adapters)?;
+    let exported = write_folder(&checkpoint, artifact, options, folder, progress);
     progress.partial(None);
     exported?;
     // The folder is there: too late to cancel.

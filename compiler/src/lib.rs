@@ -94,7 +94,7 @@ use weights::{PackedWeight, PackedWeights};
 pub use emit::Form;
 pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
-pub use import::TRIAL_THREAD;
+pub use import::{Adapter, TRIAL_THREAD};
 pub use npu::npu_programs;
 pub use npu_options::{NpuOptions, NpuProgram};
 pub use options::CompileOptions;
@@ -175,7 +175,8 @@ pub fn plan(source: Source, options: &CompileOptions, progress: &mut dyn Progres
 fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) -> Result<Planned> {
     options.check()?;
     stages.begin(Stage::Import, 1)?;
-    let checkpoint = import::open(source)?;
+    let mut checkpoint = import::open(source)?;
+    import::merge(&mut checkpoint, &options.adapters)?;
     stages.end(1)?;
 
     let Design { plain, verified, weights, selection, placement } = design(&checkpoint.config, options, stages)?;
@@ -378,6 +379,8 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     let config = &checkpoint.config;
     let long = config.ropes.iter().find_map(|rope| rope.long.as_ref());
     let weights_name = options.policy.weights.name().to_owned();
+    let adapters = options.adapters.len();
+    let adapters = (adapters > 0).then(|| ("adapters".into(), adapters.to_string()));
     Meta {
         model: ModelMeta {
             name: model_name(source),
@@ -393,7 +396,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
         },
         provenance: Provenance {
             compiler_version: env!("CARGO_PKG_VERSION").into(),
-            options: vec![
+            options: [
                 ("weights".into(), weights_name),
                 ("group".into(), options.policy.group.to_string()),
                 ("targets".into(), target_names(options)),
@@ -402,7 +405,10 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
                 ("alternatives".into(), options.alternatives.to_string()),
                 ("machine".into(), options.machine.name.clone()),
                 ("context".into(), placement.plan.planned_context_tokens.to_string()),
-            ],
+            ]
+            .into_iter()
+            .chain(adapters)
+            .collect(),
             source_hash: checkpoint.source_hash(),
             config: config.encode(),
         },

@@ -6,6 +6,7 @@ use unicorn_spirv::{Target, target};
 
 use crate::emit::Form;
 use crate::error::{CompileError, Result};
+use crate::import::Adapter;
 use crate::select::SelectOptions;
 use crate::weights::{FormatPolicy, WeightsOption};
 use unicorn_artifact::Machine;
@@ -37,6 +38,8 @@ pub struct CompileOptions {
     pub emit: Vec<Form>,
     /// Whose memory the plan is made for: a machine of which nothing is known, and which nothing is refused for.
     pub machine: MachinePlan,
+    /// LoRA adapters that are merged into the weights, in order: none.
+    pub adapters: Vec<Adapter>,
     /// Sequence, in tokens, that there must be room for; `None`: 8192, or as many as the model was made for.
     pub context_tokens: Option<u32>,
 }
@@ -51,6 +54,7 @@ impl Default for CompileOptions {
             alternatives: true,
             emit: Vec::new(),
             machine: Machine::generic().plan(&Budget::default()).expect("a preset"),
+            adapters: Vec::new(),
             context_tokens: None,
         }
     }

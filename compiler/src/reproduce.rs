@@ -54,6 +54,12 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
     let options = options_of(&view, &recorded_targets(&view)).map_err(malformed)?;
     options.check()?;
     let mut stages = Stages::new(progress);
+    if let (Some(_), Some(adapters)) = (from, recorded(&view, "adapters")) {
+        let what = format!(
+            "{adapters} LoRA adapters are merged into the artifact, expected none to compare its weights with a model"
+        );
+        return Err(malformed(what));
+    }
     let is_synthetic = view.meta.model.synthetic;
     let source = match from {
         Some(model) if is_synthetic => {

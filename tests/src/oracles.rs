@@ -122,6 +122,25 @@ pub fn safetensors(bytes: &[u8]) {
     open_folder(smallest_config().to_string().as_bytes(), bytes);
 }
 
+/// Merging an adapter returns, and every row of what it accepts can be read. The first two bytes are the length of adapter_config.json, the rest is
+/// its weights.
+pub fn lora(bytes: &[u8]) {
+    let (length, rest) = bytes.split_at(bytes.len().min(2));
+    let length = length.iter().rev().fold(0, |length, byte| 256 * length + usize::from(*byte));
+    let (config, weights) = rest.split_at(length.min(rest.len()));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).expect("a temporary file");
+    write("config.json", smallest_config().to_string().as_bytes());
+    write("model.safetensors", &smallest_safetensors());
+    let mut checkpoint = import::open_model(folder.path()).expect("a sound model");
+    write("adapter_config.json", config);
+    write("adapter_model.safetensors", weights);
+    let adapter = import::Adapter { folder: folder.path().to_owned(), scale: 1.0 };
+    if import::merge(&mut checkpoint, &[adapter]).is_ok() {
+        read_all(&checkpoint);
+    }
+}
+
 /// Opening a folder with these bytes as `config.json` returns, whatever they say of the weights beside them.
 pub fn config_json(bytes: &[u8]) {
     open_folder(bytes, &smallest_safetensors());

@@ -7,9 +7,10 @@ use tests::oracles;
 #[test]
 fn every_regression_file_still_passes() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 12] = [
+    let targets: [(&str, Oracle); 13] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
+        ("lora", oracles::lora),
         ("gguf", oracles::gguf),
         ("config_json", oracles::config_json),
         ("tokenizer_json", oracles::tokenizer_json),

@@ -26,6 +26,8 @@ pub struct Checkpoint {
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub config_json: serde_json::Value,
     pub(super) source: SourceBytes,
+    /// Files of the adapters that were merged, in order.
+    pub(super) adapters: Vec<(String, SourcePart)>,
     /// Bytes of tensor data that the model uses.
     pub source_bytes: u64,
 }
@@ -53,24 +55,28 @@ impl Checkpoint {
             skipped: Skipped::default(),
             config_json: serde_json::Value::Null,
             source: SourceBytes::Whole(SourcePart::Read(Vec::new())),
+            adapters: Vec::new(),
             source_bytes: 0,
         }
     }
 
-    /// BLAKE3 over config, weights and tokenizer files in a fixed order of names. Reads all of them.
+    /// BLAKE3 over config, weights and tokenizer files in a fixed order of names, then over those of merged adapters. Reads all of them.
     pub fn source_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         match &self.source {
             SourceBytes::Whole(part) => part.hash_into(&mut hasher),
-            SourceBytes::Named(files) => {
-                for (name, part) in files {
-                    hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-                    hasher.update(&(part.bytes().len() as u64).to_le_bytes());
-                    part.hash_into(&mut hasher);
-                }
-            }
+            SourceBytes::Named(files) => hash_named(files, &mut hasher),
         }
+        hash_named(&self.adapters, &mut hasher);
         *hasher.finalize().as_bytes()
+    }
+}
+
+fn hash_named(files: &[(String, SourcePart)], hasher: &mut blake3::Hasher) {
+    for (name, part) in files {
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        hasher.update(&(part.bytes().len() as u64).to_le_bytes());
+        part.hash_into(hasher);
     }
 }
 
@@ -175,12 +181,42 @@ pub struct Tensor {
     /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
     /// checkpoint's.
     pub add: f32,
+    /// What adapters add to it.
+    pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
     /// Of the source tensor's first byte in the map.
     pub(super) offset_bytes: usize,
 }
 
+/// The product of two thin matrices.
+#[derive(Clone)]
+pub(super) struct LowRank {
+    /// (rank, cols)
+    pub down: Arc<[f32]>,
+    /// (rows, rank), with the adapter's scale.
+    pub up: Arc<[f32]>,
+}
+
+impl LowRank {
+    /// Adds rows of the product to those of `out`.
+    fn add_rows(&self, rows: Range<usize>, cols: usize, out: &mut [f32]) {
+        let rank = self.down.len() / cols;
+        for (row, out_row) in rows.zip(out.chunks_exact_mut(cols)) {
+            let mut sum = vec![0f32; cols];
+            for (up, down) in self.up[row * rank..][..rank].iter().zip(self.down.chunks_exact(cols)) {
+                sum.iter_mut().zip(down).for_each(|(sum, down)| *sum += up * down);
+            }
+            out_row.iter_mut().zip(&sum).for_each(|(value, sum)| *value += sum);
+        }
+    }
+}
+
 impl Tensor {
+    /// Whether it has rows and columns, be it one row.
+    pub(super) fn is_matrix(&self) -> bool {
+        self.source_shape.len() > 1
+    }
+
     /// Reads our rows `rows` as f32 into `out`, (rows.len(), cols). Any number of threads may read at once.
     ///
     /// # Panics
@@ -198,13 +234,16 @@ impl Tensor {
                 }
             }
             RowOrder::InterleavedHeads { head_dim } => {
-                for (row, out_row) in rows.zip(out.chunks_exact_mut(self.cols)) {
+                for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
                     self.dequantize_rows(self.first_row + interleaved_index(row, head_dim), out_row);
                 }
             }
         }
         if self.add != 0.0 {
             out.iter_mut().for_each(|value| *value += self.add);
+        }
+        for product in &self.added {
+            product.add_rows(rows.clone(), self.cols, out);
         }
     }
 
@@ -260,6 +299,7 @@ mod tests {
             dtype,
             row_order: RowOrder::Plain,
             add: 0.0,
+            added: Vec::new(),
             map: Arc::new(MappedFile::open(file.path()).unwrap()),
             offset_bytes: 0,
         }

@@ -28,7 +28,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let source_bytes = tensors.values().map(bytes_of).sum();
     let config_json = config_json::text_config(&config_path, &config_json, &config)?;
     let source = files.into_source(&weights);
-    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, source_bytes })
+    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, adapters: Vec::new(), source_bytes })
 }
 
 /// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.
@@ -249,6 +249,7 @@ impl SourceTensor<'_> {
             dtype,
             row_order: RowOrder::Plain,
             add: 0.0,
+            added: Vec::new(),
             map: Arc::clone(&self.file.map),
             offset_bytes: self.stored.offset_bytes,
         })
@@ -294,6 +295,14 @@ pub(crate) fn mixtral_name(name: &str) -> String {
         MIXTRAL.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(ours, theirs))
     } else {
         name.to_owned()
+    }
+}
+
+/// The canonical tensors that a source tensor of this name holds, whether or not the model has them.
+pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<String> {
+    match role_of(source_name) {
+        Role::Text(canonical) => parts_of(config, &canonical),
+        Role::Vision | Role::Buffer => vec![source_name.to_owned()],
     }
 }
 

@@ -14,6 +14,7 @@ mod families;
 mod rope;
 mod rope_json;
 
+mod lora;
 mod safetensors;
 mod tokenizer;
 mod tokenizer_trial;
@@ -27,5 +28,6 @@ pub use config::{Activation, ExpertNames, ExpertsConfig, LayerConfig, LongRope, 
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
 pub(crate) use huggingface::mixtral_name;
+pub use lora::{Adapter, merge};
 pub use open::{open, open_config, open_model};
 pub use tokenizer_trial::{TRIAL_THREAD, tried};

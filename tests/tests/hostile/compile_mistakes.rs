@@ -65,9 +65,8 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
         ),
         (
             &["lora", "-o", "out.unicorn"],
-            "lora: folder is a LoRA adapter of org/base, expected a whole model; merge it into its model: python -c \"from peft \
-             import AutoPeftModelForCausalLM as M; M.from_pretrained('lora').merge_and_unload().save_pretrained('lora-merged')\"; \
-             then: unicorn-compile lora-merged -o lora.unicorn",
+            "lora: folder is a LoRA adapter of org/base, expected a whole model; compile its model with it: \
+             unicorn-compile MODEL --lora lora -o lora.unicorn",
         ),
         (
             &["torch", "-o", "out.unicorn"],

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
-use unicorn_compiler::{Budget, Form, Machine, WeightsOption, targets};
+use unicorn_compiler::{Adapter, Budget, Form, Machine, WeightsOption, targets};
 
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
@@ -47,6 +47,9 @@ pub struct Args {
     /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
+    /// LoRA adapter to merge into the weights, as PEFT writes it, times SCALE [default: 1]; may be given again.
+    #[arg(long = "lora", value_name = "DIR[:SCALE]", value_parser = Adapter::parse, conflicts_with = "synthetic")]
+    pub adapters: Vec<Adapter>,
     /// Only print where every byte would be placed; reads no weights, and writes nothing unless -o is given.
     #[arg(long, conflicts_with = "export_dequantized")]
     pub plan_only: bool,

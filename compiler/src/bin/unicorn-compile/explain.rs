@@ -90,14 +90,7 @@ fn next_model(path: &Path, found: &NotAModel) -> Option<String> {
             )
         }
         NotAModel::Adapter { .. } => {
-            let (python_in, python_out) = (python(path), python(Path::new(&format!("{name}-merged"))));
-            format!(
-                "merge it into its model: python -c \"from peft import AutoPeftModelForCausalLM as M; \
-                 M.from_pretrained({python_in}).merge_and_unload().save_pretrained({python_out})\"; then: \
-                 unicorn-compile {} -o {}",
-                out("-merged"),
-                out(".unicorn")
-            )
+            format!("compile its model with it: unicorn-compile MODEL --lora {given} -o {}", out(".unicorn"))
         }
         NotAModel::PyTorch => {
             let folder =

@@ -84,6 +84,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     let machine = Machine::named(&args.machine).and_then(|one| one.plan(&args.budget.clone().unwrap_or_default()));
     options.machine = machine.map_err(CompileError::of_machine)?;
     options.context_tokens = args.context;
+    options.adapters = args.adapters.clone();
     let mut bars = Bars::new(args.quiet || args.json);
     bars.expects_text = args.synthetic.is_none();
     let source = match (&args.model, &args.synthetic) {

@@ -1,0 +1,202 @@
+//! `--lora`: an adapter that is merged gives the artifact of the merged model; others are refused by name.
+
+use std::path::Path;
+
+use half::bf16;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+use tests::compiled::{Compiled, options, with};
+use tests::programs::program;
+use tests::tiny_model::{Family, NamedTensor, TinyModel, write_folder};
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::{Adapter, CompileOptions, Silent, Source, compile, target_by_name};
+
+const RANK: usize = 2;
+
+/// An adapter of some modules, of numbers whose products are exact in bf16.
+struct Lora {
+    config: Value,
+    /// (name, shape, values)
+    tensors: Vec<(String, [usize; 2], Vec<f32>)>,
+}
+
+impl Lora {
+    fn of(tensors: &[NamedTensor], wanted: &[&str], rng: &mut StdRng) -> Lora {
+        let config = json!({
+            "peft_type": "LORA", "r": RANK, "lora_alpha": 4, "bias": "none", "use_dora": false,
+            "modules_to_save": null, "rank_pattern": {}, "alpha_pattern": { "o_proj": 2 },
+        });
+        let mut lora = Lora { config, tensors: Vec::new() };
+        for tensor in tensors.iter().filter(|tensor| wanted.iter().any(|part| tensor.name.contains(part))) {
+            let module = format!("base_model.model.{}", tensor.name.strip_suffix(".weight").unwrap());
+            let mut push = |side: &str, shape: [usize; 2], unit: f32, most: i32| {
+                let values = (0..shape[0] * shape[1]).map(|_| rng.random_range(-most..=most) as f32 * unit).collect();
+                lora.tensors.push((format!("{module}.lora_{side}.weight"), shape, values));
+            };
+            push("A", [RANK, tensor.shape[1]], 1.0, 1);
+            push("B", [tensor.shape[0], RANK], 1.0 / 16.0, 3);
+        }
+        assert!(!lora.tensors.is_empty(), "{wanted:?}");
+        lora
+    }
+
+    fn write(&self, folder: &Path) {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("adapter_config.json"), self.config.to_string()).unwrap();
+        let bytes: Vec<Vec<u8>> = self
+            .tensors
+            .iter()
+            .map(|(.., values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            .collect();
+        let views = self.tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+            (name.as_str(), TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &folder.join("adapter_model.safetensors")).unwrap();
+    }
+
+    /// The model's tensors with `by` times the adapter's products added: plain loops.
+    fn merged(&self, tensors: &[NamedTensor], by: f32) -> Vec<NamedTensor> {
+        let values_of = |name: &str| self.tensors.iter().find(|(found, ..)| found == name).map(|(.., values)| values);
+        let merge = |tensor: &NamedTensor| {
+            let module = format!("base_model.model.{}", tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name));
+            let mut merged =
+                NamedTensor { name: tensor.name.clone(), shape: tensor.shape.clone(), values: tensor.values.clone() };
+            let Some(down) = values_of(&format!("{module}.lora_A.weight")) else { return merged };
+            let up = values_of(&format!("{module}.lora_B.weight")).unwrap();
+            let (cols, scale) = (tensor.shape[1], by * if module.ends_with("o_proj") { 1.0 } else { 2.0 });
+            for (index, value) in merged.values.iter_mut().enumerate() {
+                let (row, col) = (index / cols, index % cols);
+                let product: f32 = (0..RANK).map(|r| up[row * RANK + r] * down[r * cols + col]).sum();
+                let sum = value.to_f32() + scale * product;
+                *value = bf16::from_f32(sum);
+                assert_eq!(value.to_f32(), sum, "numbers of the test are exact");
+            }
+            merged
+        };
+        tensors.iter().map(merge).collect()
+    }
+}
+
+/// A model whose matrices hold multiples of a sixteenth.
+fn exact_tensors(model: &TinyModel, rng: &mut StdRng) -> Vec<NamedTensor> {
+    let mut tensors = model.tensors();
+    for tensor in tensors.iter_mut().filter(|tensor| tensor.shape.len() == 2) {
+        tensor.values.fill_with(|| bf16::from_f32(rng.random_range(-31..=31) as f32 / 16.0));
+    }
+    tensors
+}
+
+fn generic() -> CompileOptions {
+    options(vec![target_by_name("generic").unwrap()], Vec::new())
+}
+
+fn adapter(folder: &Path, scale: f32) -> Adapter {
+    Adapter { folder: folder.to_owned(), scale }
+}
+
+#[test]
+fn an_adapter_gives_the_weights_of_the_merged_model() {
+    // Whole projections; those that Phi-3 has as one; an expert.
+    let cases = [
+        (Family::Llama, &["q_proj", "o_proj", "mlp.down_proj", "lm_head"][..], 1.0),
+        (Family::Phi3, &["qkv_proj", "gate_up_proj"], -0.5),
+        (Family::Qwen3Moe, &["k_proj", "experts.3.up_proj", "mlp.gate."], 1.0),
+    ];
+    for (family, modules, scale) in cases {
+        let rng = &mut StdRng::seed_from_u64(11);
+        let model = TinyModel { family, layers: 2, tied: false, ..TinyModel::default() };
+        let tensors = exact_tensors(&model, rng);
+        let lora = Lora::of(&tensors, modules, rng);
+        let folder = tempfile::tempdir().unwrap();
+        let [base, merged, adapted] = ["base", "merged", "adapter"].map(|name| folder.path().join(name));
+        write_folder(&base, &model.config(), &tensors);
+        write_folder(&merged, &model.config(), &lora.merged(&tensors, scale));
+        lora.write(&adapted);
+        let with_adapter = with(generic(), |options| options.adapters = vec![adapter(&adapted, scale)]);
+        let [plain, expected, found] = [(&base, generic()), (&merged, generic()), (&base, with_adapter)]
+            .map(|(source, options)| Compiled::of_folder(source, &options).artifact());
+        let [plain, expected, found] = [&plain, &expected, &found].map(|bytes| ArtifactView::parse(bytes).unwrap());
+        let hashes =
+            |view: &ArtifactView| view.weights().iter().map(|section| section.bytes.to_vec()).collect::<Vec<_>>();
+        assert_eq!(hashes(&found), hashes(&expected), "{family:?}");
+        assert_ne!(hashes(&found), hashes(&plain), "{family:?}");
+        assert_ne!(found.meta.provenance.source_hash, plain.meta.provenance.source_hash);
+        assert!(found.meta.provenance.options.contains(&("adapters".into(), "1".into())));
+    }
+}
+
+#[test]
+fn adapters_that_cannot_be_merged_are_refused_by_name() {
+    let rng = &mut StdRng::seed_from_u64(12);
+    let model = TinyModel { layers: 1, tied: true, ..TinyModel::default() };
+    let tensors = model.tensors();
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base");
+    write_folder(&base, &model.config(), &tensors);
+    let mut number = 0;
+    let mut refused = |change: &dyn Fn(&mut Lora), expected: &[&str]| {
+        let mut lora = Lora::of(&tensors, &["q_proj", "down_proj"], rng);
+        change(&mut lora);
+        number += 1;
+        let adapted = folder.path().join(format!("adapter{number}"));
+        lora.write(&adapted);
+        let output = folder.path().join("out.unicorn");
+        let options = with(generic(), |options| options.adapters = vec![adapter(&adapted, 1.0)]);
+        let error = compile(Source::Model(&base), &output, &options, &mut Silent).err().expect("refused").to_string();
+        assert!(expected.iter().all(|part| error.contains(part)), "{error}, expected {expected:?}");
+        assert!(!output.exists());
+    };
+    let field = |name: &'static str, value: Value| move |lora: &mut Lora| lora.config[name] = value.clone();
+    refused(&field("peft_type", json!("IA3")), &["peft_type IA3", "merge_and_unload"]);
+    refused(&field("use_dora", json!(true)), &["use_dora"]);
+    refused(&field("init_lora_weights", json!("pissa")), &["init_lora_weights pissa"]);
+    refused(&field("bias", json!("all")), &["bias all"]);
+    refused(&field("modules_to_save", json!(["lm_head"])), &["modules_to_save"]);
+    refused(&field("r", json!(0)), &["r is 0", "from 1 to"]);
+    refused(&field("r", json!(3)), &["rank of", "is 3", "has 2"]);
+    refused(&field("lora_alpha", json!("much")), &["lora_alpha"]);
+    refused(&field("rank_pattern", json!({ "^q.*": 2 })), &["^q.*", "regular expression"]);
+    refused(&|lora| lora.tensors.clear(), &["no tensors"]);
+    refused(&|lora| drop(lora.tensors.pop()), &["lora_B.weight"]);
+    refused(&|lora| drop(lora.tensors.remove(0)), &["lora_A.weight"]);
+    refused(&|lora| lora.tensors[0].0 += ".more", &[".more", "lora_A.weight and lora_B.weight alone"]);
+    refused(&|lora| renamed(lora, "layers.0", "layers.7"), &["layers.7", "trained on this model"]);
+    refused(&|lora| renamed(lora, "model.layers.0.mlp.down_proj", "lm_head"), &["lm_head", "is its embedding"]);
+    refused(&|lora| renamed(lora, "self_attn.q_proj", "input_layernorm"), &["input_layernorm", "no such matrix"]);
+    let wider = |lora: &mut Lora| {
+        let (_, shape, values) = &mut lora.tensors[0];
+        values.extend(vec![0.0; shape[0]]);
+        shape[1] += 1;
+    };
+    refused(&wider, &["lora_A.weight", "expected"]);
+    refused(&|lora| lora.tensors[0].2[0] = f32::NAN, &["finite"]);
+}
+
+fn renamed(lora: &mut Lora, from: &str, to: &str) {
+    lora.tensors.iter_mut().for_each(|(name, ..)| *name = name.replace(from, to));
+}
+
+/// As it is typed, and what `verify` says of the result.
+#[test]
+fn the_command_line_takes_folders_with_scales() {
+    let rng = &mut StdRng::seed_from_u64(13);
+    let model = TinyModel { layers: 1, ..TinyModel::default() };
+    let folder = tempfile::tempdir().unwrap();
+    model.write(folder.path().join("base"));
+    Lora::of(&model.tensors(), &["v_proj"], rng).write(&folder.path().join("adapter"));
+    let run = |arguments: &[&str]| {
+        let output = program("unicorn-compile").current_dir(folder.path()).args(arguments).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let compiled =
+        ["base", "-q", "--target", "generic", "--lora", "adapter:0.5", "--lora", "adapter", "-o", "out.unicorn"];
+    assert_eq!(run(&compiled), (true, String::new()));
+    let (_, error) = run(&["verify", "out.unicorn", "--from", "base"]);
+    assert!(error.contains("2 LoRA adapters are merged into the artifact"), "{error}");
+    let (_, error) = run(&["base", "--lora", "nowhere", "-o", "other.unicorn"]);
+    assert!(error.contains("nowhere/adapter_config.json"), "{error}");
+    let (_, error) = run(&["base", "--lora", "adapter:inf", "-o", "other.unicorn"]);
+    assert!(error.contains("expected a finite number"), "{error}");
+}
