@@ -32,10 +32,19 @@ pub struct Shape {
     head_norms: bool,
     /// Norms after attention and feed-forward.
     post_norms: bool,
+    experts: Option<Experts>,
+}
+
+/// A mixture of experts in the place of each layer's feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Experts {
+    count: u32,
+    chosen: u32,
+    feed_forward: u32,
 }
 
 impl Shape {
-    /// Of a Llama, Gemma 3 or Qwen 3 as its config.json describes it.
+    /// Of a Llama, Gemma 3, Qwen 3 or Qwen3-MoE as its config.json describes it.
     ///
     /// # Errors
     /// For another family, and for a size that is missing or does not divide into Q4_0's blocks.
@@ -45,7 +54,8 @@ impl Shape {
             "llama" => ("llama", false, false),
             "gemma3_text" => ("gemma3", true, true),
             "qwen3" => ("qwen3", true, false),
-            other => return Err(format!("model_type must be llama, gemma3_text or qwen3, found {other}")),
+            "qwen3_moe" => ("qwen3moe", true, false),
+            other => return Err(format!("model_type must be llama, gemma3_text, qwen3 or qwen3_moe, found {other}")),
         };
         let size = |key: &str| {
             let size = config[key].as_u64().and_then(|size| u32::try_from(size).ok());
@@ -54,8 +64,21 @@ impl Shape {
         let (hidden, heads) = (size("hidden_size")?, size("num_attention_heads")?);
         let head_dim = size("head_dim").unwrap_or(hidden / heads);
         let feed_forward = size("intermediate_size")?;
-        for (name, width) in [("hidden_size", hidden), ("intermediate_size", feed_forward), ("heads", heads * head_dim)]
-        {
+        let experts = match architecture {
+            "qwen3moe" => Some(Experts {
+                count: size("num_experts")?,
+                chosen: size("num_experts_per_tok")?,
+                feed_forward: size("moe_intermediate_size")?,
+            }),
+            _ => None,
+        };
+        let widths = [
+            ("hidden_size", hidden),
+            ("intermediate_size", feed_forward),
+            ("moe_intermediate_size", experts.map_or(BLOCK_WEIGHTS, |experts| experts.feed_forward)),
+            ("heads", heads * head_dim),
+        ];
+        for (name, width) in widths {
             if width % BLOCK_WEIGHTS != 0 {
                 return Err(format!("{name} must be a multiple of {BLOCK_WEIGHTS}, found {width}"));
             }
@@ -76,6 +99,7 @@ impl Shape {
             tied_head: config["tie_word_embeddings"] == true,
             head_norms,
             post_norms,
+            experts,
         })
     }
 
@@ -97,7 +121,8 @@ impl Shape {
         let mut offset = 0u64;
         for tensor in &tensors {
             put_text(&mut head, &tensor.name);
-            let shape: Vec<u64> = [tensor.cols, tensor.rows].into_iter().take(tensor.dimensions()).collect();
+            let shape: Vec<u64> =
+                [tensor.cols, tensor.rows, tensor.experts].into_iter().take(tensor.dimensions()).collect();
             head.extend((shape.len() as u32).to_le_bytes());
             shape.iter().for_each(|size| head.extend(size.to_le_bytes()));
             head.extend((if tensor.is_matrix() { TYPE_Q4_0 } else { TYPE_F32 }).to_le_bytes());
@@ -130,6 +155,9 @@ impl Shape {
             ("attention.sliding_window", self.window),
             ("rope.dimension_count", Some(self.head_dim)),
             ("vocab_size", Some(self.vocab)),
+            ("expert_count", self.experts.map(|experts| experts.count)),
+            ("expert_used_count", self.experts.map(|experts| experts.chosen)),
+            ("expert_feed_forward_length", self.experts.map(|experts| experts.feed_forward)),
         ];
         metadata.extend(numbers.into_iter().filter_map(|(key, value)| Some((own(key), Metadata::Number(value?)))));
         metadata
@@ -153,10 +181,20 @@ impl Shape {
                 Tensor::matrix(name("attn_v"), keys, self.hidden),
                 Tensor::matrix(name("attn_output"), self.hidden, queries),
                 Tensor::vector(name("ffn_norm"), self.hidden),
-                Tensor::matrix(name("ffn_gate"), self.feed_forward, self.hidden),
-                Tensor::matrix(name("ffn_up"), self.feed_forward, self.hidden),
-                Tensor::matrix(name("ffn_down"), self.hidden, self.feed_forward),
             ]);
+            match self.experts {
+                None => tensors.extend([
+                    Tensor::matrix(name("ffn_gate"), self.feed_forward, self.hidden),
+                    Tensor::matrix(name("ffn_up"), self.feed_forward, self.hidden),
+                    Tensor::matrix(name("ffn_down"), self.hidden, self.feed_forward),
+                ]),
+                Some(Experts { count, feed_forward, .. }) => tensors.extend([
+                    Tensor::matrix(name("ffn_gate_inp"), count, self.hidden),
+                    Tensor::matrix(name("ffn_gate_exps"), feed_forward, self.hidden).of_experts(count),
+                    Tensor::matrix(name("ffn_up_exps"), feed_forward, self.hidden).of_experts(count),
+                    Tensor::matrix(name("ffn_down_exps"), self.hidden, feed_forward).of_experts(count),
+                ]),
+            }
             if self.head_norms {
                 tensors.extend(["attn_q_norm", "attn_k_norm"].map(|part| Tensor::vector(name(part), self.head_dim)));
             }
@@ -208,15 +246,21 @@ struct Tensor {
     /// 0: a vector of `cols` ones.
     rows: u64,
     cols: u64,
+    /// Matrices in a stack; 0: no stack.
+    experts: u64,
 }
 
 impl Tensor {
     fn matrix(name: impl Into<String>, rows: u32, cols: u32) -> Tensor {
-        Tensor { name: name.into(), rows: u64::from(rows), cols: u64::from(cols) }
+        Tensor { name: name.into(), rows: u64::from(rows), cols: u64::from(cols), experts: 0 }
     }
 
     fn vector(name: impl Into<String>, cols: u32) -> Tensor {
-        Tensor { name: name.into(), rows: 0, cols: u64::from(cols) }
+        Tensor { name: name.into(), rows: 0, cols: u64::from(cols), experts: 0 }
+    }
+
+    fn of_experts(self, count: u32) -> Tensor {
+        Tensor { experts: u64::from(count), ..self }
     }
 
     fn is_matrix(&self) -> bool {
@@ -224,11 +268,20 @@ impl Tensor {
     }
 
     fn dimensions(&self) -> usize {
-        if self.is_matrix() { 2 } else { 1 }
+        match (self.is_matrix(), self.experts) {
+            (false, _) => 1,
+            (true, 0) => 2,
+            (true, _) => 3,
+        }
     }
 
     fn bytes(&self) -> u64 {
-        if self.is_matrix() { self.rows * self.cols / u64::from(BLOCK_WEIGHTS) * BLOCK_BYTES } else { 4 * self.cols }
+        let of_one = if self.is_matrix() {
+            self.rows * self.cols / u64::from(BLOCK_WEIGHTS) * BLOCK_BYTES
+        } else {
+            4 * self.cols
+        };
+        of_one * self.experts.max(1)
     }
 
     fn write(&self, seed: u64, out: &mut impl Write) -> io::Result<()> {
@@ -271,7 +324,17 @@ mod tests {
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128,
             "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": false
         });
-        let shape = Shape::of_config(&config).unwrap();
+        reads_as_a_model(&config);
+        let mut mixture = config;
+        mixture["model_type"] = "qwen3_moe".into();
+        mixture["num_experts"] = 6.into();
+        mixture["num_experts_per_tok"] = 2.into();
+        mixture["moe_intermediate_size"] = 32.into();
+        reads_as_a_model(&mixture);
+    }
+
+    fn reads_as_a_model(config: &Value) {
+        let shape = Shape::of_config(config).unwrap();
         let mut file = Vec::new();
         shape.write(&mut file).unwrap();
         let folder = tempfile::tempdir().unwrap();

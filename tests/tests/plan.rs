@@ -192,6 +192,51 @@ fn a_plan_is_written_where_it_is_asked_for() {
     assert_eq!(plan["plan"]["machine"]["name"], "generic");
 }
 
+/// Qwen3-30B-A3B: a token reads 8 of 128 experts, so that what is read lies in fast memory before them. A laptop of 16 GB has no room for
+/// it, and the refusal says by how much.
+#[test]
+fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
+    let run = |machine: &str| {
+        let mut command = program("unicorn-compile");
+        command.arg("--synthetic").arg(shape("qwen3-30b-a3b.json"));
+        command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
+        command.output().unwrap()
+    };
+    let output = run("phoenix-32gb");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["parameters"], 30_532_122_624u64);
+    let bytes = |field: &str| {
+        let weights = report["plan"]["weights"].as_array().unwrap().iter();
+        weights.map(|weight| weight[field].as_u64().unwrap()).sum::<u64>()
+    };
+    let (stored, read) = (bytes("len_bytes"), bytes("bytes_read_per_token"));
+    // 4.5 bits each, and of 128 experts a token reads 8: attention, head and routers beside them.
+    assert!((16_000_000_000..18_500_000_000).contains(&stored), "{stored}");
+    assert!((1_700_000_000..2_200_000_000).contains(&read), "{read}");
+    let tier_of = |name: &str| {
+        let slices = &report["plan"]["slices"];
+        let weights = report["plan"]["weights"].as_array().unwrap().iter();
+        let mut of_name = weights.filter(|weight| weight["name"].as_str().unwrap().contains(name));
+        let tier =
+            |weight: &Value| slices[weight["slice"].as_u64().unwrap() as usize]["tier"].as_str().unwrap().to_owned();
+        let tiers: std::collections::BTreeSet<String> = of_name.by_ref().map(tier).collect();
+        tiers.into_iter().collect::<Vec<_>>().join("+").to_lowercase()
+    };
+    assert_eq!(tier_of("self_attn.o_proj"), "vram");
+    assert_eq!(tier_of("mlp.experts."), "gtt+vram");
+    let output = run("phoenix-16gb");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for part in [
+        "model does not fit phoenix-16gb: weights 16.30 GiB",
+        "expected at most 256.00 MiB of vram and 7.75 GiB of",
+        "try --budget",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
