@@ -381,9 +381,10 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     let weights_name = options.policy.weights.name().to_owned();
     let adapters = options.adapters.len();
     let adapters = (adapters > 0).then(|| ("adapters".into(), adapters.to_string()));
+    let (Source::Model(path) | Source::Synthetic(path)) = source;
     Meta {
         model: ModelMeta {
-            name: model_name(source),
+            name: model_name(path),
             architecture: config.architecture.clone(),
             vocab_size: config.vocab_size as u32,
             hidden_size: config.hidden_size as u32,
@@ -421,12 +422,21 @@ fn target_names(options: &CompileOptions) -> String {
     targets.iter().map(|target| target.name).collect::<Vec<_>>().join(",")
 }
 
-/// The folder's name, or the file's without its ending and its number among several.
-fn model_name(source: Source) -> String {
-    let (Source::Model(path) | Source::Synthetic(path)) = source;
+/// What a model is called by its path: the folder's name, or the file's without its ending and its number among several. A snapshot in the
+/// Hugging Face Hub's cache, `models--OWNER--NAME/snapshots/COMMIT`, has the repository's name.
+pub fn model_name(path: &Path) -> String {
+    if let Some(name) = repository_name(path) {
+        return name;
+    }
     let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
     let stem = name.strip_suffix(".gguf").or(name.strip_suffix(".json")).unwrap_or(&name);
     import::part_of(stem).map_or(stem, |(name, _, _)| name).to_owned()
+}
+
+fn repository_name(snapshot: &Path) -> Option<String> {
+    let snapshots = snapshot.parent().filter(|folder| folder.ends_with("snapshots"))?;
+    let repository = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
+    repository.rsplit("--").next().map(str::to_owned)
 }
 
 /// Where a text form of `output` goes: `model.unicorn` → `model.graph.txt`.

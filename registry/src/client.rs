@@ -13,8 +13,9 @@ use crate::error::RegistryError;
 use crate::reference::OciReference;
 
 /// A registry that sends nothing for so long counts as gone.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// To reach a registry or a hub at all.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Layers on their way at the same time: enough to fill a line, few enough for a registry at home.
 pub const PARALLEL: usize = 4;
 
@@ -51,7 +52,7 @@ pub fn runtime() -> Result<Runtime, RegistryError> {
 }
 
 /// TLS is ring's in this process.
-fn install_tls() {
+pub fn install_tls() {
     static ONCE: Once = Once::new();
     // An error says that a provider is there already.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));

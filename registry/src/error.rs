@@ -51,6 +51,34 @@ pub enum RegistryError {
         /// What it says, and what may help.
         what: String,
     },
+    /// A name that is no model's on the hub.
+    #[error(
+        "{text}: {what}, expected hf:OWNER/NAME, hf:OWNER/NAME@REVISION or hf:OWNER/NAME:PART-OF-A-FILE, as in hf:HuggingFaceTB/SmolLM2-135M-Instruct"
+    )]
+    HubReference {
+        /// As given.
+        text: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A hub that does not answer, refuses, or has something else.
+    #[error("{reference}: {what}")]
+    Hub {
+        /// Of what was asked for.
+        reference: String,
+        /// What it says, and what may help.
+        what: String,
+    },
+    /// The file system has no room for a model of the hub.
+    #[error("model takes {needed}, and {} has {free} free; free some space, or set HF_HUB_CACHE to a folder on another disk", folder.display())]
+    HubSpace {
+        /// Of the cache.
+        folder: PathBuf,
+        /// Bytes that are missing, in words.
+        needed: String,
+        /// Bytes that are free, in words.
+        free: String,
+    },
     /// None of the artifact's targets is wanted.
     #[error("{reference} has no kernels for {wanted}, only for {found}; fetch others by name, or --target all")]
     Target {
@@ -83,6 +111,10 @@ impl RegistryError {
 
     pub(crate) fn content(reference: impl ToString, what: impl ToString) -> RegistryError {
         RegistryError::Content { reference: reference.to_string(), what: what.to_string() }
+    }
+
+    pub(crate) fn hub(reference: impl ToString, what: impl ToString) -> RegistryError {
+        RegistryError::Hub { reference: reference.to_string(), what: what.to_string() }
     }
 
     /// An error of the client, in words that a user can act on.

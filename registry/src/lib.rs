@@ -38,6 +38,8 @@ mod store;
 
 mod pull;
 
+pub mod hub;
+
 pub use error::RegistryError;
 pub use manifest::Manifest;
 pub use progress::{Transfer, TransferProgress};

@@ -22,6 +22,7 @@ pub mod skip;
 
 pub mod browser;
 pub mod http;
+pub mod hub;
 pub mod openmetrics;
 pub mod programs;
 pub mod registry;

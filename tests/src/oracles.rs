@@ -97,6 +97,23 @@ pub fn manifest(bytes: &[u8]) {
     drop(unicorn_registry::check_description(manifest.to_string().as_bytes(), &head));
 }
 
+/// What a hub says of a repository: reading it returns, and no file that it names lies outside of the repository's folder. The same with
+/// these bytes as the name of a file.
+pub fn repository(bytes: &[u8]) {
+    let name = String::from_utf8_lossy(bytes);
+    let file = serde_json::json!({"rfilename": name, "size": 1, "blobId": "0".repeat(40)});
+    let whole = serde_json::json!({"sha": "0".repeat(40), "siblings": [file]}).to_string();
+    for description in [bytes, whole.as_bytes()] {
+        for name in unicorn_registry::hub::describe(description).unwrap_or_default() {
+            let parts = Path::new(&name).components();
+            assert!(
+                parts.into_iter().all(|part| matches!(part, std::path::Component::Normal(_))),
+                "{name:?} is inside"
+            );
+        }
+    }
+}
+
 /// The same with changed words of a SPIR-V module: what a driver sees does not crash it.
 pub fn module(bytes: &[u8]) {
     drop(mutated_module::load_and_run(&bytes[..bytes.len().min(13)]));

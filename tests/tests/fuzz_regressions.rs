@@ -21,6 +21,7 @@ fn every_regression_file_still_passes() {
         ("module", oracles::module),
         ("npu_stream", oracles::npu_stream),
         ("manifest", oracles::manifest),
+        ("repository", oracles::repository),
     ];
     for (target, oracle) in targets {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target);

@@ -11,7 +11,7 @@ use unicorn_text::TemplateArguments;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct RunArgs {
-    /// Artifact, GGUF file, Hugging Face folder or oci://REGISTRY/NAME:TAG; what is not compiled or fetched yet is, once, and kept
+    /// Artifact, GGUF file, Hugging Face folder, oci://REGISTRY/NAME:TAG or hf:OWNER/NAME; what is not compiled or fetched yet is, once, and kept
     #[arg(required = true, value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: Option<PathBuf>,
     /// Prompt, in words or in quotes; without one, standard input is read, or on a terminal a chat begins

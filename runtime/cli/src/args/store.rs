@@ -7,7 +7,7 @@ use super::{ACCESS, COMMON, DEVICE};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct PullArgs {
-    /// Artifact in a registry: oci://REGISTRY/NAME:TAG
+    /// Artifact in a registry: oci://REGISTRY/NAME:TAG; or a model of the Hugging Face Hub: hf:OWNER/NAME[@REVISION][:PART-OF-A-FILE]
     #[arg(value_name = "REF", help_heading = None::<&str>)]
     pub reference: String,
     /// Also write the artifact to this file

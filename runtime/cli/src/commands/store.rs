@@ -1,5 +1,7 @@
 //! `pull`, `verify`, `list`, `rm` and `gc`: the store of fetched artifacts.
 
+use std::path::Path;
+
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_registry::{Removed, Signed, Stored, Targets, Trust, copy_to, signature_of};
@@ -7,7 +9,7 @@ use unicorn_registry::{Removed, Signed, Stored, Targets, Trust, copy_to, signatu
 use crate::args::{GcArgs, ListArgs, LoadArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 use crate::error::CliError;
 use crate::files::output_file::check_kept;
-use crate::models::pulled;
+use crate::models::{self, hub, pulled};
 use crate::report::table::{Column, table};
 use crate::terminal::output::{note, print, print_json};
 
@@ -19,6 +21,9 @@ const SHOWN_DIGITS: usize = 12;
 pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     if let Some(output) = &args.output {
         check_kept(output, "the artifact")?;
+    }
+    if hub::is_reference(&args.reference) {
+        return pull_from_hub(args);
     }
     let load = LoadArgs { device: args.device.clone(), plain_http: args.plain_http, ..LoadArgs::default() };
     let targets = match &args.targets[..] {
@@ -52,6 +57,47 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
             stored: &pulled.stored,
             pulled_bytes: pulled.moved_bytes,
             signed: &pulled.signed,
+        });
+    }
+    Ok(())
+}
+
+/// Fetches a model of the hub, and compiles it for this machine's device unless it is an artifact.
+fn pull_from_hub(args: &PullArgs) -> Result<(), CliError> {
+    let target = match &args.targets[..] {
+        [] => None,
+        [target] if target != ALL => Some(target.clone()),
+        _ => {
+            return Err(CliError::new("a model of the hub is compiled for one target, expected one --target, or none"));
+        }
+    };
+    if trusted(&args.trust)?.is_some() {
+        return Err(CliError::new(
+            "models of the hub have no signatures that are read: leave --key, --certificate and --policy out, or pull an artifact \
+             from a registry",
+        ));
+    }
+    let model = hub::fetched(&args.reference)?;
+    let load = LoadArgs { device: args.device.clone(), target, ..LoadArgs::default() };
+    let path = models::compiled(&model.path, &load)?;
+    if let Some(output) = &args.output {
+        copy_to(&path, output).map_err(CliError::new)?;
+    }
+    if args.json {
+        #[derive(Serialize)]
+        struct Report<'a> {
+            reference: &'a str,
+            commit: &'a str,
+            model: &'a Path,
+            path: &'a Path,
+            pulled_bytes: u64,
+        }
+        return print_json(&Report {
+            reference: &args.reference,
+            commit: &model.commit,
+            model: &model.path,
+            path: &path,
+            pulled_bytes: model.moved_bytes,
         });
     }
     Ok(())

@@ -7,7 +7,9 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::statvfs;
 use unicorn_artifact::account::size;
-use unicorn_compiler::{CompileError, CompileOptions, Progress, Silent, Source, Stage, Target, compile, plan, targets};
+use unicorn_compiler::{
+    CompileError, CompileOptions, Progress, Silent, Source, Stage, Target, compile, model_name, plan, targets,
+};
 use unicorn_runtime::{CancelToken, DeviceFacts, choose_device, devices, misfit};
 
 use super::cache::CachedModel;
@@ -174,11 +176,11 @@ impl Progress for CompileProgress {
 
 /// The source's name without its extension, as part of a file name.
 fn name(source: &Path) -> String {
-    let source = std::fs::canonicalize(source).unwrap_or(source.to_owned());
-    let name = source.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let stem = name.strip_suffix(".gguf").unwrap_or(&name);
+    // Of a path such as `.`, its last part is no name; that of a link is its own.
+    let resolved = || std::fs::canonicalize(source).unwrap_or(source.to_owned());
+    let name = source.file_name().map_or_else(|| model_name(&resolved()), |_| model_name(source));
     let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_".contains(letter) { letter } else { '-' };
-    stem.chars().map(plain).take(100).collect()
+    name.chars().map(plain).take(100).collect()
 }
 
 #[cfg(test)]
@@ -199,5 +201,8 @@ mod tests {
     fn names_of_sources_become_names_of_files() {
         assert_eq!(name(Path::new("models/SmolLM2-135M.Q8_0.gguf")), "SmolLM2-135M-Q8_0");
         assert_eq!(name(Path::new("a/ß \n")), "---");
+        // As the hub's programs keep a repository.
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(name(&Path::new("hub/models--owner--SmolLM2-135M/snapshots").join(commit)), "SmolLM2-135M");
     }
 }

@@ -1,8 +1,12 @@
 //! What a command's MODEL is: an artifact, a GGUF file or Hugging Face folder that is compiled once for this machine's device
-//! and kept in the user's cache folder, or a name in a registry, from which it is fetched once into the user's store.
+//! and kept in the user's cache folder, a name in a registry, from which it is fetched once into the user's store, or a name on the Hugging
+//! Face Hub, from which it is fetched once into the hub's own cache folder, and compiled if it is no artifact.
 //!
 //! ```text
-//! MODEL ──► is it oci://…? ── yes ──► in the store, with kernels for the device? ── no ──► fetched there ──► that path
+//! MODEL ──► is it hf:…? ── yes ──► in the hub's cache? ── no ──► fetched there ──► its file or folder is MODEL
+//!             │ no
+//!             ▼
+//!           is it oci://…? ── yes ──► in the store, with kernels for the device? ── no ──► fetched there ──► that path
 //!             │ no
 //!             ▼
 //!           is it an artifact? ── yes ──────────────────────────────────────────────► its own path
@@ -13,6 +17,7 @@
 
 mod cache;
 mod compile;
+pub mod hub;
 mod identity;
 pub mod pulled;
 mod unusable;
@@ -36,6 +41,17 @@ pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
     if let Some(name) = name_in_registry(model) {
         return pulled::artifact(name, load);
     }
+    if let Some(name) = name_on_hub(model) {
+        return compiled(&hub::model(name)?.path, load);
+    }
+    compiled(model, load)
+}
+
+/// The artifact of a file or folder.
+///
+/// # Errors
+/// As for a compile.
+pub fn compiled(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
     if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load) }
 }
 
@@ -44,11 +60,18 @@ pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
 /// # Errors
 /// When it is neither an artifact nor a model that can be compiled.
 pub fn check(model: &Path) -> Result<(), CliError> {
+    if let Some(name) = name_on_hub(model) {
+        return hub::reference(name).map(drop);
+    }
     match name_in_registry(model) {
         Some(name) => pulled::reference(name).map(drop),
         None if is_artifact(model) => Ok(()),
         None => unusable::check_is_model(model),
     }
+}
+
+fn name_on_hub(model: &Path) -> Option<&str> {
+    model.to_str().filter(|text| hub::is_reference(text))
 }
 
 fn name_in_registry(model: &Path) -> Option<&str> {
