@@ -1,9 +1,12 @@
 //! The reference model against transformers: every golden in `models/`.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tests::models::models;
 use tests::reference::{Reference, mean_kl_divergence, read_golden, read_logits, relative_error};
+use unicorn_compiler::import::parse_gguf;
 
 /// Both sides compute in f32 and differ only in the order of sums and in how exactly angles and exponentials are
 /// rounded, which is some 1e-6 of the logits. One position more in a window, a forgotten cap or a wrong angle costs
@@ -53,4 +56,98 @@ fn folders_with_golden() -> Vec<PathBuf> {
     folders.retain(|folder| folder.join("golden.safetensors").exists());
     folders.sort();
     folders
+}
+
+/// README's table of families is what the goldens, the compiler's list of GGUF architectures and the goldens of templates give; `BLESS=1` writes
+/// it.
+#[test]
+fn the_table_of_families_is_that_of_the_tests() {
+    const BEGIN: &str = "<!-- families: BLESS=1 cargo test -p tests --test reference families -->\n";
+    const END: &str = "<!-- end of families -->\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(&path).expect("README.md");
+    let (before, rest) = readme.split_once(BEGIN).expect("README has the table's beginning");
+    let (table, behind) = rest.split_once(END).expect("README has the table's end");
+    let expected = table_of_families();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, format!("{before}{BEGIN}{expected}{END}{behind}")).expect("README.md is written");
+    } else {
+        assert_eq!(table, expected, "README's families; BLESS=1 writes them");
+    }
+}
+
+/// Chat templates that models of an architecture come with, as in `golden/templates`.
+const TEMPLATES: [(&str, &[&str]); 11] = [
+    ("gemma2", &["gemma2"]),
+    ("gemma3", &["gemma3"]),
+    ("llama", &["llama3", "deepseek-r1"]),
+    ("mistral", &["mistral", "mistral-small"]),
+    ("mixtral", &["mistral"]),
+    ("phi3", &["phi4"]),
+    ("qwen2", &["qwen25", "deepseek-r1"]),
+    ("qwen2moe", &["qwen25"]),
+    ("qwen3", &["qwen3"]),
+    ("qwen3moe", &["qwen3"]),
+    ("smollm3", &["smollm3"]),
+];
+
+fn table_of_families() -> String {
+    let mut goldens: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for folder in folders_with_golden() {
+        let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+        let class = config["architectures"][0].as_str().expect("an architecture").to_owned();
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        goldens.entry(class).or_default().push(name);
+    }
+    let gguf = gguf_architectures();
+    let mut table =
+        "| architecture | safetensors: logits of transformers | GGUF | chat template |\n|---|---|---|---|\n".to_owned();
+    for (class, names) in goldens {
+        let short = class.to_lowercase().replace("forcausallm", "").replace("forconditionalgeneration", "");
+        let of_golden = |name: &&String| models().join("gguf").join(format!("{name}.gguf")).exists();
+        // llama.cpp's converter writes these two as its llama.
+        let is_read = gguf.contains(&short) || ["mistral", "mixtral"].contains(&short.as_str());
+        let gguf = match () {
+            () if names.iter().any(|name| of_golden(&name)) => "the same logits",
+            () if is_read => "read",
+            () => "–",
+        };
+        let templates = TEMPLATES.iter().find(|(name, _)| *name == short).map_or(&[][..], |(_, templates)| templates);
+        let count = if names.len() == 1 { "1 model".into() } else { format!("{} models", names.len()) };
+        table += &format!("| {class} | {count} | {gguf} | {} |\n", of_templates(templates));
+    }
+    table
+}
+
+/// What the templates have, each checked against Jinja's own rendering.
+fn of_templates(names: &[&str]) -> String {
+    let has = |parts: &[&str]| {
+        names.iter().any(|name| {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/templates").join(format!("{name}.jinja"));
+            let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            parts.iter().any(|part| text.contains(part))
+        })
+    };
+    let kinds = [("turns", !names.is_empty()), ("tools", has(&["tools"])), ("reasoning", has(&["<think>"]))];
+    let found: Vec<&str> = kinds.into_iter().filter(|(_, has)| *has).map(|(kind, _)| kind).collect();
+    if found.is_empty() { "–".into() } else { found.join(", ") }
+}
+
+/// What the compiler says that it reads.
+fn gguf_architectures() -> Vec<String> {
+    let mut file = Vec::new();
+    let text = |file: &mut Vec<u8>, text: &str| {
+        file.extend((text.len() as u64).to_le_bytes());
+        file.extend(text.as_bytes());
+    };
+    file.extend(b"GGUF");
+    file.extend(3u32.to_le_bytes());
+    file.extend([0u64, 1].iter().flat_map(|count| count.to_le_bytes()));
+    text(&mut file, "general.architecture");
+    file.extend(8u32.to_le_bytes());
+    text(&mut file, "nobody-has-this");
+    file.resize(file.len().next_multiple_of(32), 0);
+    let error = parse_gguf(Path::new("none.gguf"), &file).err().expect("no such architecture").to_string();
+    let (_, list) = error.rsplit_once(": ").unwrap_or(("", &error));
+    list.split(", ").map(|name| name.trim().to_owned()).collect()
 }
