@@ -12,6 +12,7 @@
 //! manuals         programs → man pages and completions of both                                for a package
 //! bench-gpu       programs, tests, shapes, a loader, llama.cpp → one archive                   to time a GPU elsewhere
 //! abuse           sanitised fuzz targets, malformed requests, kills, load → a table            before a release
+//! release         archive, .deb, SBOM, checksums → installed, used and removed in a bare Debian  to publish
 //! browser         Chromium → the pages of `inspect --html` and `serve`, used and looked at      slower, when a page changes
 //! ```
 //!
@@ -32,6 +33,7 @@ mod manuals;
 mod matrices;
 mod npu;
 mod radv_report;
+mod release;
 mod test;
 
 mod suites;
@@ -46,6 +48,7 @@ mod radv;
 mod wheel;
 
 mod binaries;
+mod root;
 mod run;
 mod system;
 
@@ -78,6 +81,8 @@ enum Command {
     NpuReport(npu::NpuReportArgs),
     /// Compile every kernel of a model for seven families of Radeons, without one, and compare what came out
     RadvReport(radv_report::RadvReportArgs),
+    /// Make archive, Debian package, SBOM and checksums, and test them in a bare Debian, as root
+    Release(release::ReleaseArgs),
     /// Bundle everything that a machine with a GPU needs to check and time the programs, beside llama.cpp
     BenchGpu(bench_gpu::BenchGpuArgs),
 }
@@ -95,6 +100,7 @@ fn main() -> ExitCode {
         Command::Matrices => matrices::run_tests(|_| (), &mut Vec::new()),
         Command::NpuReport(args) => npu::run_report(&args),
         Command::RadvReport(args) => radv_report::run_report(&args),
+        Command::Release(args) => release::run_all(&args),
         Command::BenchGpu(args) => bench_gpu::run_build(&args),
     };
     match result {

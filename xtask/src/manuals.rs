@@ -1,5 +1,6 @@
 //! `cargo xtask manuals`: man pages and shell completions of both programs, which the programs write themselves.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -9,12 +10,21 @@ use crate::run::{read, run};
 
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// Writes `man1/` and `completions/` below `target/manuals`.
+/// Builds the programs and writes `man1/` and `completions/` below `target/manuals`.
 ///
 /// # Errors
 /// When a program does not build or does not write.
 pub fn run_all() -> Result<()> {
-    let binaries = Binaries::build()?;
+    let (pages, completions) = write(&Binaries::build()?)?;
+    eprintln!("man pages in {}, completions in {}", pages.display(), completions.display());
+    Ok(())
+}
+
+/// The folders of the pages and of the completions.
+///
+/// # Errors
+/// When a program does not write.
+pub fn write(binaries: &Binaries) -> Result<(PathBuf, PathBuf)> {
     let (pages, completions) = (binaries.folder("manuals/man1")?, binaries.folder("manuals/completions")?);
     for program in [binaries.compiler_path(), binaries.runtime_path()] {
         run(Command::new(&program).arg("man").arg(&pages))?;
@@ -25,6 +35,5 @@ pub fn run_all() -> Result<()> {
             std::fs::write(&file, script).with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
-    eprintln!("man pages in {}, completions in {}", pages.display(), completions.display());
-    Ok(())
+    Ok((pages, completions))
 }

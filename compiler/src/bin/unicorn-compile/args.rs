@@ -6,6 +6,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use unicorn_compiler::{Adapter, Budget, Form, Machine, WeightsOption, targets};
 
+/// Also of the man page: `cargo xtask release` runs them as they are.
+const EXAMPLES: &str = "Examples:
+  unicorn-compile SmolLM2-135M-Instruct -o smol.unicorn
+  unicorn-compile SmolLM2-135M-Instruct -o smol-int8.unicorn --weights int8 --target generic
+  unicorn-compile SmolLM2-135M-Instruct --plan-only --machine phoenix-32gb
+  unicorn-compile retarget smol.unicorn --target intel
+  unicorn-compile verify smol.unicorn --from SmolLM2-135M-Instruct";
+
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
 #[derive(Parser)]
 #[command(
@@ -13,7 +21,8 @@ use unicorn_compiler::{Adapter, Budget, Form, Machine, WeightsOption, targets};
     version,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_long_help = EXAMPLES
 )]
 pub struct Args {
     #[command(subcommand)]

@@ -51,6 +51,16 @@ const ACCESS: &str = "Access";
 /// What is changed to measure, or to find an error.
 const EXPERT: &str = "Expert";
 
+/// Also of the man page: `cargo xtask release` runs them as they are.
+const EXAMPLES: &str = "Examples:
+  unicorn-run smol.unicorn -n 32 why is the sky blue
+  unicorn-run SmolLM2-135M-Instruct -n 32 --temp 0 -p \"Why is the sky blue?\"
+  echo \"Why is the sky blue?\" | unicorn-run smol.unicorn -n 32 --quiet
+  unicorn-run inspect smol.unicorn
+  unicorn-run devices smol.unicorn
+  unicorn-run bench smol.unicorn -p 32 -n 8
+  unicorn-run serve smol.unicorn --parallel 2";
+
 /// Runs a language model on a Vulkan device: unicorn-run MODEL starts a chat, unicorn-run MODEL why is the sky blue answers.
 ///
 /// MODEL is an artifact of unicorn-compile, a GGUF file or a Hugging Face folder. The latter two are compiled for this machine's
@@ -65,6 +75,7 @@ const EXPERT: &str = "Expert";
     args_override_self = true,
     subcommand_negates_reqs = true,
     arg_required_else_help = true,
+    after_long_help = EXAMPLES,
     disable_help_flag = true,
     disable_version_flag = true
 )]
@@ -84,7 +95,7 @@ pub enum Command {
     Run(RunArgs),
     /// Serve OpenAI's HTTP API, several requests at a time
     Serve(ServeArgs),
-    /// Fetch an artifact from a registry
+    /// Fetch an artifact from a registry, or a model from the Hugging Face Hub
     Pull(PullArgs),
     /// Verify the signature of an artifact
     Verify(VerifyArgs),
