@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tests::compiled::{Compiled, options};
+use tests::programs::program;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
 use unicorn_artifact::{
@@ -65,25 +66,41 @@ fn version_7_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 7, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// What a version's artifact must still say, as long as its major version is ours.
+/// The first version whose artifacts hold what a later compiler needs: the model's config, from which it makes plan and kernels again.
+const FIRST_KEPT: u16 = 8;
+/// Versions before today's that are still read.
+const KEPT: u16 = 2;
+
+/// Fails when a version gets a new number and the reader of an earlier one is not kept.
 #[test]
-fn version_8_keeps_loading() {
-    let bytes = std::fs::read(golden("v8-tiny.unicorn")).unwrap();
-    // Five sections on multiples of 64 KiB: most of it is zeros.
-    assert!(bytes.len() < 400_000, "a golden artifact is small, found {} bytes", bytes.len());
-    let view = match ArtifactView::parse(&bytes) {
-        Ok(view) => view,
-        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
-        Err(error) => panic!("version 8 is neither read nor refused by name: {error}"),
-    };
-    assert_eq!(view.meta.model.architecture, "LlamaForCausalLM");
-    assert_eq!((view.meta.model.vocab_size, view.meta.model.hidden_size, view.meta.model.n_layers), (259, 32, 1));
-    let [generic] = &view.kernels.targets[..] else { panic!("one target") };
-    assert_eq!(generic.name, "generic");
-    let modules = generic.modules.unpack_all().unwrap();
-    assert!(generic.pipelines.iter().all(|pipeline| modules[pipeline.module as usize].len() > 5));
-    assert!(generic.programs.iter().any(|program| program.rows == 1 && program.logits == LogitsRows::One));
-    view.weights().iter().for_each(|section| section.verify().unwrap());
+fn the_last_two_versions_load() {
+    for version in FIRST_KEPT.max(VERSION_MAJOR - KEPT)..=VERSION_MAJOR {
+        let bytes = std::fs::read(golden(&format!("v{version}-tiny.unicorn"))).unwrap();
+        // Five sections on multiples of 64 KiB: most of it is zeros.
+        assert!(bytes.len() < 400_000, "a golden artifact is small, found {} bytes", bytes.len());
+        let old = ArtifactView::parse(&bytes).unwrap_or_else(|error| {
+            panic!("version {version} must stay readable while {VERSION_MAJOR} is today's ({error}): keep its reader, see FORMAT.md")
+        });
+        assert_eq!(old.meta.model.architecture, "LlamaForCausalLM");
+        assert_eq!((old.meta.model.vocab_size, old.meta.model.hidden_size, old.meta.model.n_layers), (259, 32, 1));
+        let [generic] = &old.kernels.targets[..] else { panic!("one target") };
+        assert_eq!(generic.name, "generic");
+        let modules = generic.modules.unpack_all().unwrap();
+        assert!(generic.pipelines.iter().all(|pipeline| modules[pipeline.module as usize].len() > 5));
+        assert!(generic.programs.iter().any(|program| program.rows == 1 && program.logits == LogitsRows::One));
+        old.weights().iter().for_each(|section| section.verify().unwrap());
+
+        // Known wrong: the golden artifact of version 8 is from before mixtures of experts, which changed the record of the model's config
+        // without a new version. It runs; plan and kernels cannot be made again from it.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old.unicorn");
+        std::fs::write(&path, &bytes).unwrap();
+        let upgraded = program("unicorn-compile").arg("upgrade").arg(&path).output().unwrap();
+        let message = String::from_utf8_lossy(&upgraded.stderr).into_owned();
+        assert_eq!(!upgraded.status.success(), version == 8, "{message}");
+        assert!(version != 8 || message.contains("artifact section config does not decode"), "{message}");
+        assert!(version != 8 || std::fs::read(&path).unwrap() == bytes, "what is not upgraded stays as it was");
+    }
 }
 
 /// The golden artifacts are those of the past and of today, no others.
@@ -102,7 +119,18 @@ fn every_version_has_its_artifact() {
 #[ignore = "writes artifacts/golden"]
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
-    let model = TinyModel {
+    let generic = target::by_name("generic").unwrap();
+    let artifact = Compiled::of(&golden_model(), &options(vec![generic], Vec::new())).artifact();
+    let view = ArtifactView::parse(&artifact).unwrap();
+    let mut writer = ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}-tiny.unicorn")), 1).unwrap();
+    writer.begin_slice().unwrap();
+    writer.weight_bytes(view.weights()[0].bytes).unwrap();
+    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+}
+
+/// The smallest model that has everything.
+fn golden_model() -> TinyModel {
+    TinyModel {
         vocab_size: 259,
         hidden: 32,
         intermediate: 32,
@@ -113,14 +141,7 @@ fn write_the_artifact_of_this_version() {
         tied: true,
         max_position_embeddings: 32,
         ..Default::default()
-    };
-    let generic = target::by_name("generic").unwrap();
-    let artifact = Compiled::of(&model, &options(vec![generic], Vec::new())).artifact();
-    let view = ArtifactView::parse(&artifact).unwrap();
-    let mut writer = ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}-tiny.unicorn")), 1).unwrap();
-    writer.begin_slice().unwrap();
-    writer.weight_bytes(view.weights()[0].bytes).unwrap();
-    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+    }
 }
 
 /// The program that decodes one token, with the pipelines and modules that it needs: most of a small artifact is kernels.
