@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads in flight
+//!             ├─ dot_gemm    tiles of a workgroup and of a lane
 //!             ├─ matrices    tiles of gemm and flash
 //!             ├─ attention   splits, heads and rows a workgroup; combine's lanes
 //!             └─ norm        lanes
@@ -10,6 +11,7 @@
 //! ```
 
 mod attention;
+mod dot_gemm;
 mod matmul;
 mod matrices;
 
@@ -25,6 +27,7 @@ use crate::select::{PROGRAMS, ProgramKind};
 pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let others: Vec<KernelSpec> = match spec {
         KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),
+        KernelSpec::DotGemm(spec) => dot_gemm::others(spec, target).into_iter().map(KernelSpec::DotGemm).collect(),
         KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
         KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
         KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
@@ -69,6 +72,7 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
     let name = pipeline_name(spec);
     let particular = match spec {
         KernelSpec::MatMul(spec) => matmul::particular(spec),
+        KernelSpec::DotGemm(spec) => dot_gemm::particular(spec),
         KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
         KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
         KernelSpec::Attention(spec) => attention::particular(spec),

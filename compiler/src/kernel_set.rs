@@ -8,7 +8,7 @@ use unicorn_artifact::{Alternative, Kernels, Module, ModuleSet, Pipeline, Progra
 use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::gemm::Product;
 use unicorn_kernels::split::Split;
-use unicorn_kernels::{KernelSpec, WeightLayout};
+use unicorn_kernels::{ActivationFormat, KernelSpec, WeightLayout};
 use unicorn_spirv::Target;
 
 use crate::Progress;
@@ -124,6 +124,11 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
             let next = next_name(spec.fused_tail.as_ref());
             format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
+        }
+        KernelSpec::DotGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            let activations = ActivationFormat::Quantized(spec.product.input).name();
+            format!("dot gemm {rows}×{cols} {} {activations} ×{}", format.name(), spec.tile.step_rows)
         }
         KernelSpec::Gemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;

@@ -31,6 +31,7 @@ pub mod bandwidth_probe;
 pub mod checksum;
 pub mod combine;
 pub mod decode_attention;
+pub mod dot_gemm;
 pub mod elementwise;
 pub mod embed;
 pub mod expert_rows;

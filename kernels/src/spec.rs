@@ -49,6 +49,8 @@ kernels! {
     Quantize(crate::quantize::QuantizeSpec) "quantize"
     /// Matrix times few rows of activations.
     MatMul(crate::matmul::MatMulSpec) "matmul"
+    /// Matrix times many rows, by packed integer dot products.
+    DotGemm(crate::dot_gemm::DotGemmSpec) "dot gemm"
     /// Matrix times many rows, on matrix units.
     Gemm(crate::gemm::GemmSpec) "gemm"
     /// The same, weights straight from registers.

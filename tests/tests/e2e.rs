@@ -114,11 +114,11 @@ impl Built {
             requested = requested.for_any_device(device().subgroup_size);
             without_what_the_device_lacks(&mut requested);
             requested.shared_memory_bytes = requested.shared_memory_bytes.min(device().shared_memory_bytes as usize);
-            requested.matrix = match self.case.gemms {
+            requested.matrix = requested.matrix.and_then(|_| match self.case.gemms {
                 Gemms::Halves => device_matrices(),
                 Gemms::Registers => device_register_matrices(),
                 Gemms::Lanes => device_register_matrices().map(directly_from_registers),
-            };
+            });
         }
         if let (Some(tuning), Some(from_tokens)) = (&mut requested.decode_attention, self.case.long_context_from) {
             tuning.long_context.from_tokens = from_tokens;
@@ -267,6 +267,11 @@ fn int4_logits_are_those_of_the_exported_weights() {
 #[test]
 fn integer_activations_stay_close_to_the_exported_weights() {
     assert_close_to_exported("integer activations", INTEGER, 2);
+}
+
+#[test]
+fn packed_dot_products_stay_close_to_the_exported_weights() {
+    assert_close_to_exported("dot GEMMs", Case { target: "generic-dot", ..INTEGER }, 12);
 }
 
 #[test]

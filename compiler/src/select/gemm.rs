@@ -1,6 +1,8 @@
-//! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided.
+//! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided. And those by packed dot
+//! products, on devices without matrix units.
 
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
+use unicorn_kernels::dot_gemm::{DotGemmSpec, DotGemmTile};
 use unicorn_kernels::gemm::{GemmSpec, Product};
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
@@ -49,6 +51,30 @@ impl Selector<'_> {
             Role::Encoded => Operand::Encoded(out),
             Role::ExchangedSums => Operand::Partials { of: out, len: partials },
             Role::CompletionCounters => Operand::Arrivals,
+            _ => result,
+        });
+    }
+
+    /// How a matmul is cut that reads integers of many rows; `None`: it is no such matmul, or the target has no such kernel.
+    pub(super) fn dot_gemm_tile(&self, node: &FusedNode) -> Option<DotGemmTile> {
+        let FusedOp::MatMul { input, matrix, softcap: None, .. } = node.op else { return None };
+        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let reads_codes = matches!(self.stored_format(input), ActivationFormat::Quantized(_));
+        self.target.dot_gemm.filter(|_| reads_codes)?.tile(rows)
+    }
+
+    /// One part of a node's matrix.
+    pub(super) fn dot_gemm(&mut self, node: &FusedNode, id: PackedId, tile: DotGemmTile, bytes: u64) {
+        let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
+        let precision = self.stored_format(input).precision().expect("it reads codes");
+        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let spec = KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile });
+        let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
+        let result = self.value(out);
+        self.push(node, spec, rows, bytes, |role| match role {
+            Role::Weights => Operand::Weight(id),
+            Role::QuantizedInput => Operand::Encoded(input),
+            Role::Bias => bias.expect("biased"),
             _ => result,
         });
     }

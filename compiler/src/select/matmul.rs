@@ -96,6 +96,11 @@ impl Selector<'_> {
                 self.mark_part(part);
                 continue;
             }
+            if let Some(tile) = self.dot_gemm_tile(node) {
+                self.dot_gemm(node, id, tile, bytes);
+                self.mark_part(part);
+                continue;
+            }
             let spec = KernelSpec::MatMul(self.matmul_spec(node, id, norm.as_ref()));
             let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
             let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
@@ -173,7 +178,8 @@ impl Selector<'_> {
     /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
-        let whole = self.weights.matrix(matrix).len() == 1 && self.on_matrices(input).is_none();
+        let on_gemm = self.on_matrices(input).is_some() || self.dot_gemm_tile(node).is_some();
+        let whole = self.weights.matrix(matrix).len() == 1 && !on_gemm;
         let codes = matches!(self.stored_format(out), ActivationFormat::Quantized(Precision::Int8));
         act_mul.is_some() && whole && codes
     }

@@ -4,8 +4,8 @@ mod presets;
 mod tuning;
 
 pub use tuning::{
-    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning, MatrixTuning, MinRows,
-    NormTuning, RegisterTuning, TimedTile,
+    DecodeAttentionTuning, DotGemmTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning,
+    MatrixTuning, MinRows, NormTuning, RegisterTuning, TimedTile,
 };
 
 use std::collections::BTreeSet;
@@ -39,6 +39,8 @@ pub struct Target {
     pub integer_dot: bool,
     /// How matmuls are cut.
     pub matmul: MatMulTuning,
+    /// How matmuls of many rows are cut on devices with packed dot products that have no cooperative matrices.
+    pub dot_gemm: Option<DotGemmTuning>,
     /// How norms are computed.
     pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 and sums of f32, 16 x 16 x 16.
@@ -163,7 +165,7 @@ pub fn defaults() -> Vec<Target> {
 
 #[cfg(test)]
 mod tests {
-    use unicorn_kernels::{CacheLayout, KvFormat};
+    use unicorn_kernels::{CacheLayout, KvFormat, Precision};
 
     use super::*;
 
@@ -186,6 +188,19 @@ mod tests {
             let matches = target.matches();
             let is_asked_for = matches.memory_model_chains || matches.matrix_side != 0;
             assert_eq!(target.capabilities().contains(&Capability::VulkanMemoryModel), is_asked_for, "{}", target.name);
+        }
+    }
+
+    #[test]
+    fn dot_gemm_tiles_fit_into_their_device() {
+        for target in presets() {
+            let tiles = target.dot_gemm.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            for tile in tiles {
+                assert!(target.integer_dot && tile.is_whole(), "{} {tile:?}", target.name);
+                let bytes = tile.shared_bytes(Precision::Int11);
+                assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
+                assert!(tile.lanes() <= target.workgroup_invocations, "{} {tile:?}", target.name);
+            }
         }
     }
 

@@ -1,14 +1,15 @@
 //! Every target, as data. A new kind of device is a new row here.
 
 use unicorn_artifact::DeviceClass;
+use unicorn_kernels::dot_gemm::DotGemmTile;
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::matmul::Sharing;
 use unicorn_kernels::register_gemm::RegisterTile;
 
 use super::{
-    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning, MatrixTuning, MinRows,
-    NormTuning, RegisterTuning, Target, TimedTile,
+    DecodeAttentionTuning, DotGemmTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning,
+    MatrixTuning, MinRows, NormTuning, RegisterTuning, Target, TimedTile,
 };
 
 /// The more specific first: the runtime takes the first that fits the device.
@@ -68,6 +69,7 @@ const RDNA3: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
+    dot_gemm: None,
     norm: NormTuning { fold: true, lanes: 128 },
     matrix: Some(MatrixTuning {
         fragment: 16,
@@ -108,6 +110,7 @@ const RDNA2: Target = Target {
     about: "Radeon 680M, Steam Deck and RX 6000 (gfx10.3): packed dot products, no matrix units",
     classes: &[DeviceClass::Rdna2],
     is_default: false,
+    dot_gemm: Some(DOT_GEMM),
     matrix: None,
     ..RDNA3
 };
@@ -119,6 +122,7 @@ const GCN: Target = Target {
     is_default: true,
     subgroup_size: 64,
     integer_dot: false,
+    dot_gemm: None,
     ..RDNA2
 };
 
@@ -150,6 +154,7 @@ const NVIDIA: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
+    dot_gemm: None,
     norm: NormTuning { fold: true, lanes: 256 },
     matrix: Some(MatrixTuning {
         fragment: 16,
@@ -190,6 +195,7 @@ const INTEL: Target = Target {
     classes: &[DeviceClass::Intel],
     subgroup_size: 16,
     compute_units: 20,
+    dot_gemm: Some(DOT_GEMM_OF_FEW_REGISTERS),
     ..RDNA2
 };
 
@@ -198,6 +204,7 @@ const ADRENO: Target = Target {
     about: "Adreno 600 and later: packed dot products, subgroups of 64",
     classes: &[DeviceClass::Adreno],
     subgroup_size: 64,
+    dot_gemm: Some(DOT_GEMM_OF_FEW_REGISTERS),
     ..RDNA2
 };
 
@@ -245,6 +252,7 @@ const LLVMPIPE: Target = Target {
         sharing_one: Sharing::Broadcast,
         sharing_many: Sharing::Broadcast,
     },
+    dot_gemm: None,
     norm: NormTuning { fold: false, lanes: 8 },
     matrix: None,
     attention_workgroups: 1,
@@ -268,6 +276,7 @@ const GENERIC_DOT: Target = Target {
     name: "generic-dot",
     about: "any device with packed dot products and subgroups of 32",
     is_default: true,
+    dot_gemm: Some(DOT_GEMM),
     matrix: None,
     ..GENERIC_MATRIX
 };
@@ -277,6 +286,7 @@ const GENERIC_SUBGROUP: Target = Target {
     about: "any device with subgroups of 32: Apple's, older ones of NVIDIA and Intel",
     is_default: true,
     integer_dot: false,
+    dot_gemm: None,
     ..GENERIC_DOT
 };
 
@@ -308,6 +318,7 @@ const GENERIC: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
+    dot_gemm: None,
     norm: NormTuning { fold: true, lanes: 128 },
     matrix: None,
     attention_workgroups: 64,
@@ -316,6 +327,20 @@ const GENERIC: Target = Target {
     keeps_loops: false,
     fused_tail: None,
     decode_attention: None,
+};
+
+/// As much as the registers of a lane hold.
+const DOT_GEMM: DotGemmTuning = DotGemmTuning {
+    many: DotGemmTile { matrix_rows: 128, step_rows: 128, lane_tiles: 8, lane_rows: 8 },
+    few: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
+    min_rows: 64,
+};
+
+/// Half of those, for devices whose lanes have 64 or 128.
+const DOT_GEMM_OF_FEW_REGISTERS: DotGemmTuning = DotGemmTuning {
+    many: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
+    few: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
+    min_rows: 64,
 };
 
 /// 128 matrix rows each, of four subgroups; times are of an H200.

@@ -1,5 +1,6 @@
 //! How kernels are cut on a kind of device: `unicorn_compiler` fits these numbers to each shape.
 
+use unicorn_kernels::dot_gemm::DotGemmTile;
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::matmul::Sharing;
@@ -41,6 +42,25 @@ pub struct MatMulTuning {
     pub sharing_one: Sharing,
     /// The same for several rows of the step.
     pub sharing_many: Sharing,
+}
+
+/// How matmuls of many rows are cut that use packed dot products (`unicorn_kernels::dot_gemm`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DotGemmTuning {
+    /// For programs of more than `few.step_rows` rows.
+    pub many: DotGemmTile,
+    /// For programs of at most `few.step_rows` rows.
+    pub few: DotGemmTile,
+    /// From how many rows of the step on they are used.
+    pub min_rows: usize,
+}
+
+impl DotGemmTuning {
+    /// The tile for a program of so many rows; `None`: another kernel is better.
+    pub fn tile(&self, rows: usize) -> Option<DotGemmTile> {
+        let tile = if rows > self.few.step_rows { self.many } else { self.few };
+        (rows >= self.min_rows).then_some(tile)
+    }
 }
 
 /// How norms are computed.

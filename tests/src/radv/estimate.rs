@@ -2,6 +2,7 @@
 //! measurement.
 
 use unicorn_artifact::{Dispatch, LogitsRows};
+use unicorn_kernels::dot_gemm::DotGemmSpec;
 use unicorn_kernels::gemm::GemmSpec;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{CacheLayout, KernelSpec};
@@ -122,7 +123,9 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             let rows = rows * spec.experts.map_or(1, |experts| experts.chosen as u64);
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
-        KernelSpec::Gemm(GemmSpec { product, .. }) | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
+        KernelSpec::DotGemm(DotGemmSpec { product, .. })
+        | KernelSpec::Gemm(GemmSpec { product, .. })
+        | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
             let rows = rows * product.experts.map_or(1, |experts| experts.chosen as u64);
             (0, 2 * rows * (product.layout.rows * product.layout.cols) as u64)
         }

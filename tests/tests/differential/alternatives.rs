@@ -16,7 +16,7 @@ use unicorn_spirv::target::MatrixTuning;
 use unicorn_spirv::{Target, target};
 
 use crate::attention::Case;
-use crate::gemm::check_gemm;
+use crate::gemm::{check_dot_gemm, check_gemm};
 use crate::{check_matmul, check_norm};
 
 #[test]
@@ -88,6 +88,7 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
             let columns = spec.tile.tokens_per_lane;
             check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
         }
+        KernelSpec::DotGemm(spec) => check_dot_gemm(target, spec, rng.random_range(64..150), rng),
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),

@@ -1,6 +1,7 @@
-//! The GEMM on matrix units, on devices that have some: `cargo xtask matrices` brings one.
+//! GEMMs on matrix units, on devices that have some (`cargo xtask matrices` brings one), and by packed dot products.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -8,13 +9,14 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tests::launch::{Operand, POISON, device, device_register_matrices, skip_matrix_units};
 use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::dot_gemm::{self, DotGemmSpec, DotGemmTile};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_spirv::target::GemmTuning;
 use unicorn_spirv::{Target, target};
 
-use crate::{TOLERANCE, assert_same, check_cases, floats, launch, matrix_target, normals, packed};
+use crate::{TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed};
 
 const FORMATS: [WeightFormat; 5] = [
     WeightFormat::Int4 { group: 32 },
@@ -99,6 +101,26 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
     })
 }
 
+/// Of every format in a tile whose lanes have unequal parts of a stage to bring; and the tiles of targets.
+#[test]
+fn packed_dot_products() {
+    let mut target = integer_targets().pop().expect("one with subgroups");
+    (target.workgroup_invocations, target.shared_memory_bytes) = (256, 32 << 10);
+    let odd = DotGemmTile { matrix_rows: 32, step_rows: 24, lane_tiles: 2, lane_rows: 3 };
+    for format in &FORMATS[..4] {
+        let cases = (products(*format, 1..400), 1..150usize);
+        check_cases(&format!("dot GEMM of {format:?}"), 2, &cases, |(product, n_rows), rng| {
+            check_dot_gemm(&target, &DotGemmSpec { product: product.clone(), tile: odd }, *n_rows, rng);
+        });
+    }
+    let tunings = target::presets().into_iter().filter_map(|one| one.dot_gemm);
+    let tiles: BTreeSet<DotGemmTile> = tunings.flat_map(|tuning| [tuning.many, tuning.few]).collect();
+    for tile in tiles {
+        let product = Product { bias: true, ..large_product() };
+        check_dot_gemm(&target, &DotGemmSpec { product, tile }, 150, &mut StdRng::seed_from_u64(23));
+    }
+}
+
 /// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that are known to keep
 /// them so.
 #[test]
@@ -152,6 +174,13 @@ pub fn check_gemm(target: &Target, spec: &GemmSpec, n_rows: usize, rng: &mut Std
     let format = ActivationFormat::RowScaled(spec.product.input);
     let inputs = Inputs::random(&spec.product, format, n_rows + 70, rng);
     inputs.check(target, KernelSpec::Gemm(spec.clone()), n_rows, |inputs, expected| gemm::twin(spec, inputs, expected));
+}
+
+pub fn check_dot_gemm(target: &Target, spec: &DotGemmSpec, n_rows: usize, rng: &mut StdRng) {
+    let format = ActivationFormat::Quantized(spec.product.input);
+    let inputs = Inputs::random(&spec.product, format, n_rows + 70, rng);
+    let kernel = KernelSpec::DotGemm(spec.clone());
+    inputs.check(target, kernel, n_rows, |inputs, expected| dot_gemm::twin(spec, inputs, expected));
 }
 
 pub fn check_register_gemm(target: &Target, spec: &RegisterGemmSpec, n_rows: usize, rng: &mut StdRng) {
