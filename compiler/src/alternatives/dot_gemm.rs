@@ -10,6 +10,7 @@ pub fn others(spec: &DotGemmSpec, target: &Target) -> Vec<DotGemmSpec> {
     let (half_matrix, half_step) = (tile.matrix_rows / 2, tile.step_rows / 2);
     let tiles = [
         DotGemmTile { step_rows: half_step, ..tile },
+        DotGemmTile { step_rows: 2 * tile.step_rows, ..tile },
         DotGemmTile { matrix_rows: half_matrix, ..tile },
         DotGemmTile { step_rows: half_step, lane_rows: tile.lane_rows / 2, ..tile },
         DotGemmTile { matrix_rows: half_matrix, lane_tiles: tile.lane_tiles / 2, ..tile },
