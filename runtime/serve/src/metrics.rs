@@ -30,9 +30,8 @@ pub(crate) struct Metrics {
     pub(crate) kv_tokens: u64,
 }
 
-impl Metrics {
-    /// Of a server whose KV cache holds `kv_tokens`.
-    pub(crate) fn new(kv_tokens: u64) -> Metrics {
+impl Default for Metrics {
+    fn default() -> Metrics {
         let zero = AtomicU64::default;
         Metrics {
             begun: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -49,8 +48,15 @@ impl Metrics {
             waiting: zero(),
             running: zero(),
             running_tokens: zero(),
-            kv_tokens,
+            kv_tokens: 0,
         }
+    }
+}
+
+impl Metrics {
+    /// Of a server whose KV cache holds `kv_tokens`.
+    pub(crate) fn new(kv_tokens: u64) -> Metrics {
+        Metrics { kv_tokens, ..Metrics::default() }
     }
 
     /// A choice ended, `prompt_tokens` of whose prompt were computed.

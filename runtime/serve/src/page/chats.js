@@ -69,8 +69,19 @@ export function request(chat, { system, temperature, maxTokens, thinking, tools 
 function sent(message) {
   if (message.role === "tool") return { role: "tool", tool_call_id: message.callId, content: message.content };
   if (message.role === "user" || !message.calls?.length) return { role: message.role, content: message.content };
-  const calls = message.calls.map(({ id, name, arguments: given }) => ({ id, type: "function", function: { name, arguments: given } }));
+  // A call that was cut has no whole arguments, and a server refuses the conversation for it.
+  const calls = message.calls.map(({ id, name, arguments: given }) =>
+    ({ id, type: "function", function: { name, arguments: isJson(given) ? given : "{}" } }));
   return { role: "assistant", content: message.content, tool_calls: calls };
+}
+
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** The functions of a text of JSON, in OpenAI's form. */
