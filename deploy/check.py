@@ -1,0 +1,271 @@
+"""Two real replicas on this machine behind Ray Serve or sglang-router, one of which is killed under load.
+
+    python deploy/check.py ray    --program target/release/unicorn-run --model MODEL
+    python deploy/check.py router --program target/release/unicorn-run --model MODEL
+
+Every request is greedy, so that its text is known from a server alone before. Exits with 1 if a request is lost, if a text differs, or if
+more is retried than was in flight on the killed replica.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SYSTEM = "You tell short stories to children. Every story has one animal, one place and one small surprise at its end. "
+QUESTIONS = ["Who lives on the island?", "What does the dog find?", "Why is the goat sad?", "Where does the boat go?"]
+PATIENCE_S = 600
+
+
+def post(address, path, fields):
+    request = urllib.request.Request(address + path, json.dumps(fields).encode(), {"Content-Type": "application/json"})
+    return urllib.request.urlopen(request, timeout=PATIENCE_S)
+
+
+def get(address, path):
+    with urllib.request.urlopen(address + path, timeout=10) as response:
+        return response.read().decode()
+
+
+def request_of(question, tokens, is_stream):
+    # The shared beginning of a question's requests is long enough to be worth a replica's cache.
+    messages = [{"role": "user", "content": SYSTEM + question}]
+    return {"messages": messages, "max_tokens": tokens, "temperature": 0, "stream": is_stream}
+
+
+def chat(address, fields):
+    """The text of an answer. A stream without its end is an error."""
+    with post(address, "/v1/chat/completions", fields) as response:
+        if not fields["stream"]:
+            return json.load(response)["choices"][0]["message"]["content"]
+        text, is_whole = "", False
+        for line in response:
+            if line.strip() == b"data: [DONE]":
+                is_whole = True
+            elif line.startswith(b"data: "):
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    raise ConnectionError(chunk["error"]["message"])
+                for choice in chunk["choices"]:
+                    text += choice.get("delta", {}).get("content") or ""
+    if not is_whole:
+        raise ConnectionError("the stream ended early")
+    return text
+
+
+class Server:
+    """`unicorn-run serve` of its own."""
+
+    def __init__(self, options):
+        command = [options.program, "serve", options.model, "--port", "0", "--metrics", "--parallel", str(options.parallel), *options.arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        for line in self.process.stderr:
+            if found := re.search(r" at (http://\S+)/v1: ", line):
+                self.address = found[1]
+                break
+        else:
+            sys.exit(f"{' '.join(command)} ended with {self.process.wait()}")
+        threading.Thread(target=lambda: list(self.process.stderr), daemon=True).start()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def running(address):
+    """Requests that a replica generates or has in its queue."""
+    figures = re.findall(r"^vllm:num_requests_(?:running|waiting) (\d+)", get(address, "/metrics"), re.M)
+    return sum(int(one) for one in figures)
+
+
+def wait_for(address, path):
+    begun = time.monotonic()
+    while True:
+        try:
+            return get(address, path)
+        except OSError:
+            if time.monotonic() - begun > PATIENCE_S:
+                sys.exit(f"{address}{path} does not answer")
+            time.sleep(0.5)
+
+
+class Ray:
+    """Two replicas of the Ray Serve application."""
+
+    def __init__(self, options):
+        # A busy machine takes longer than Ray expects; its controller inherits these.
+        for name in ["PROXY_READY_CHECK", "PROXY_HEALTH_CHECK"]:
+            os.environ.setdefault(f"RAY_SERVE_{name}_TIMEOUT_S", "120")
+        import ray
+        from ray import serve
+
+        folder = str(Path(__file__).parent / "ray")
+        sys.path.insert(0, folder)
+        from unicorn_ray import app
+
+        ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=options.verbose,
+                 runtime_env={"env_vars": {"PYTHONPATH": folder}})
+        serve.start(http_options={"host": "127.0.0.1", "port": options.port})
+        arguments = {"model": options.model, "program": options.program, "parallel": options.parallel, "min_replicas": 2, "max_replicas": 2}
+        serve.run(app({**arguments, "arguments": " ".join(options.arguments)}))
+        self.address = f"http://127.0.0.1:{options.port}"
+        # Its own children's children: the processes that the replicas started.
+        self.replicas = self.find(options.program)
+
+    @staticmethod
+    def find(program):
+        found = []
+        for status in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = status.read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if words[:2] == [program, "serve"] and any("--no-webui" in word for word in words):
+                pid = int(status.parent.name)
+                # Those that listen: the address is not in the command line, since the port is any free one.
+                if address := listening(pid):
+                    found.append((pid, address))
+        return found
+
+    def after(self):
+        counted = json.loads(get(self.address, "/deployment"))
+        print(f"front counted: {counted}")
+        return counted["retried"]
+
+    def stop(self):
+        import ray
+        from ray import serve
+
+        serve.shutdown()
+        ray.shutdown()
+
+
+def listening(pid):
+    """The address at which a process of this machine listens."""
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if found := re.match(r"socket:\[(\d+)\]", os.readlink(descriptor)):
+                inodes.add(found[1])
+        except OSError:
+            continue
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and words[9] in inodes:
+            return f"http://127.0.0.1:{int(words[1].split(':')[1], 16)}"
+    return None
+
+
+class Router:
+    """sglang-router in its plain OpenAI mode, before two servers."""
+
+    def __init__(self, options):
+        self.servers = [Server(options), Server(options)]
+        self.replicas = [(server.pid, server.address) for server in self.servers]
+        urls = [server.address for server in self.servers]
+        command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(options.port),
+                   "--backend", "openai", "--worker-urls", *urls, "--prometheus-port", str(options.port + 1), *options.router_arguments]
+        print(" ".join(command))
+        self.process = subprocess.Popen(command, stdout=None if options.verbose else subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.address = f"http://127.0.0.1:{options.port}"
+        wait_for(self.address, "/health")
+
+    def after(self):
+        return None
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+        for server in self.servers:
+            server.stop()
+
+
+def run(options):
+    alone = Server(options)
+    known = {question: chat(alone.address, request_of(question, options.tokens, False)) for question in QUESTIONS}
+    alone.stop()
+    front = {"ray": Ray, "router": Router}[options.front](options)
+    print(f"replicas: {front.replicas}")
+    done, lost, different, sent_again, in_flight = Counter(), [], [], Counter(), None
+
+    def one(number):
+        question = QUESTIONS[number % len(QUESTIONS)]
+        fields = request_of(question, options.tokens, number % 2 == 0)
+        for attempt in range(3):
+            try:
+                text = chat(front.address, fields)
+                break
+            except (OSError, ValueError) as error:
+                # As clients of OpenAI's API do: twice at most.
+                sent_again[type(error).__name__ + " " + str(error)[:60]] += 1
+                time.sleep(0.5)
+        else:
+            lost.append(number)
+            return
+        done["stream" if fields["stream"] else "whole"] += 1
+        if text.strip() != known[question].strip():
+            different.append((number, text, known[question]))
+
+    def kill():
+        nonlocal in_flight
+        while sum(done.values()) < options.requests // 3:
+            time.sleep(0.02)
+        # The busier one, in the middle of its answers.
+        while True:
+            load, pid, address = max((running(address), pid, address) for pid, address in front.replicas)
+            if load > 0:
+                break
+        os.kill(pid, signal.SIGKILL)
+        in_flight = load
+        print(f"killed {pid} at {address} with {load} requests in flight")
+
+    begun = time.monotonic()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with ThreadPoolExecutor(options.clients) as clients:
+        list(clients.map(one, range(options.requests)))
+    killer.join()
+    seconds = time.monotonic() - begun
+    retried = front.after()
+    print(f"{sum(done.values())} of {options.requests} requests answered in {seconds:.1f} s: {dict(done)}")
+    print(f"lost: {len(lost)}, other than the known text: {len(different)}, sent again by their clients: {dict(sent_again)}")
+    for number, text, expected in different[:3]:
+        print(f"request {number}:\n  {text!r}\n  {expected!r}")
+    front.stop()
+    again = sum(sent_again.values()) + (retried or 0)
+    # Between the look at the metrics and the kill, a request may have come; one that comes to a replica which is gone is sent on.
+    is_good = not lost and not different and 1 <= again <= options.clients and (retried is None or not sent_again)
+    print("passed" if is_good else "failed")
+    return 0 if is_good else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("front", choices=["ray", "router"])
+    parser.add_argument("--program", default="unicorn-run")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--port", type=int, default=8030)
+    parser.add_argument("--arguments", type=str.split, default=["--ctx", "512"], help="further ones of unicorn-run serve")
+    parser.add_argument("--router-arguments", type=str.split, default=[], help="further ones of sglang-router")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    options.model = os.path.abspath(options.model)
+    sys.exit(run(options))
+
+
+if __name__ == "__main__":
+    main()
