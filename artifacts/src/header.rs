@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -41,15 +41,17 @@ pub enum SectionKind {
     Tokenizer = 4,
     /// A slice of packed weights.
     Weights = 5,
-    /// Reserved for programs of an NPU.
+    /// What an NPU computes: [`crate::NpuSection`]. Since 8.1, and only where there is one.
     Npu = 6,
+    /// A slice of weights as NPU programs read them. Since 8.1.
+    NpuWeights = 7,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu].into_iter().find(|&kind| kind as u32 == value)
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights].into_iter().find(|&kind| kind as u32 == value)
     }
 
     /// Name for errors and tables.
@@ -61,6 +63,7 @@ impl SectionKind {
             SectionKind::Tokenizer => "tokenizer",
             SectionKind::Weights => "weights",
             SectionKind::Npu => "npu",
+            SectionKind::NpuWeights => "npu weights",
         }
     }
 }
@@ -70,7 +73,7 @@ impl SectionKind {
 pub struct Section {
     /// [`SectionKind`] as a number; unknown ones are kept.
     pub kind: u32,
-    /// Slice number of a weight section; 0 for the others.
+    /// Slice number of a weight section or of one of NPU weights; 0 for the others.
     pub index: u32,
     /// In the file, a multiple of [`SECTION_ALIGN`].
     pub offset_bytes: u64,

@@ -9,6 +9,7 @@
 //!     │ plan          │   Plan: where every byte lives and why
 //!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
+//!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights lie behind those of the GPU
 //!     └───────────────┘
 //! ```
 //!
@@ -35,6 +36,7 @@ pub mod machine;
 pub mod map;
 pub mod meta;
 pub mod modules;
+pub mod npu;
 #[cfg(feature = "write")]
 mod partial;
 pub mod plan;
@@ -64,6 +66,7 @@ pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 #[cfg(feature = "write")]
 pub use modules::Module;
 pub use modules::{MatrixElement, MatrixShape, ModuleNeeds, ModuleRecord, ModuleSet};
+pub use npu::{NpuArgument, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuTileUse};
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };

@@ -16,6 +16,7 @@ use crate::header::{
 use crate::kernels::Kernels;
 use crate::map::open_regular;
 use crate::meta::Meta;
+use crate::npu::{self, NpuSection};
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
 use crate::validate;
@@ -30,9 +31,12 @@ pub struct ArtifactView<'a> {
     pub kernels: Kernels,
     /// The tokenizer section.
     pub tokenizer: TokenizerSection,
+    /// The NPU section, if there is one.
+    pub npu: Option<NpuSection>,
     /// Hash of all sections' hashes: it identifies the artifact.
     pub content_hash: [u8; 32],
     weights: Vec<WeightSection<'a>>,
+    npu_weights: Vec<WeightSection<'a>>,
 }
 
 /// One weight section, not yet hashed.
@@ -109,15 +113,35 @@ impl<'a> ArtifactView<'a> {
             kernels: structured(&body, sections, SectionKind::Kernels)?,
             tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
-            weights: weight_sections(weights, sections)?,
+            npu: match sections.iter().any(|section| section.kind == SectionKind::Npu as u32) {
+                true => Some(structured(&body, sections, SectionKind::Npu)?),
+                false => None,
+            },
+            weights: weight_sections(&weights, sections, SectionKind::Weights)?,
+            npu_weights: weight_sections(&weights, sections, SectionKind::NpuWeights)?,
         };
         validate::validate(&view)?;
+        view.check_npu()?;
         Ok(view)
     }
 
     /// Weight sections in the order of their index.
     pub fn weights(&self) -> &[WeightSection<'a>] {
         &self.weights
+    }
+
+    /// Sections of NPU weights in the order of their index.
+    pub fn npu_weights(&self) -> &[WeightSection<'a>] {
+        &self.npu_weights
+    }
+
+    fn check_npu(&self) -> Result<(), ParseError> {
+        let slices: Vec<u64> = self.npu_weights.iter().map(|section| section.len_bytes).collect();
+        match &self.npu {
+            Some(section) => npu::check(section, &slices),
+            None if slices.is_empty() => Ok(()),
+            None => Err(ParseError::invalid("number of npu sections beside npu weights", 1, 0)),
+        }
     }
 }
 
@@ -231,15 +255,20 @@ fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(
 fn weight_sections<'a>(
     bytes: impl Fn(&Section) -> &'a [u8],
     sections: &[Section],
+    kind: SectionKind,
 ) -> Result<Vec<WeightSection<'a>>, ParseError> {
     let mut weights = Vec::new();
-    for section in sections.iter().filter(|section| section.kind == SectionKind::Weights as u32) {
+    for section in sections.iter().filter(|section| section.kind == kind as u32) {
         if section.index as usize != weights.len() {
-            return Err(ParseError::invalid("index of a weight section", weights.len(), section.index));
+            return Err(ParseError::invalid(
+                format!("index of a section of {}", kind.name()),
+                weights.len(),
+                section.index,
+            ));
         }
         if section.len_bytes > MAX_SLICE_BYTES {
             return Err(ParseError::invalid(
-                "length of a weight section",
+                format!("length of a section of {}", kind.name()),
                 format!("at most {MAX_SLICE_BYTES}"),
                 section.len_bytes,
             ));

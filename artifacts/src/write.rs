@@ -13,6 +13,7 @@ use crate::hash::{self, Update};
 use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use crate::kernels::Kernels;
 use crate::meta::Meta;
+use crate::npu::NpuSection;
 use crate::partial;
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
@@ -28,7 +29,8 @@ pub struct ArtifactWriter {
     file: BufWriter<NamedTempFile>,
     position_bytes: u64,
     weights: Vec<Section>,
-    open_slice: Option<(u64, blake3::Hasher)>,
+    open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
+    npu: Option<Vec<u8>>,
     update: Update,
 }
 
@@ -52,7 +54,7 @@ impl ArtifactWriter {
         Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
     }
 
-    /// Begins an artifact of `n_slices` weight sections that will be named `path`.
+    /// Begins an artifact of `n_slices` weight sections, those of NPU weights included, that will be named `path`.
     ///
     /// # Errors
     /// Where no file can be made, or where `path` is something else than a file: renaming over a device or a pipe would
@@ -65,6 +67,7 @@ impl ArtifactWriter {
             position_bytes: 0,
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
+            npu: None,
             update: hash::on_this_thread,
         };
         let n_sections = STRUCTURED_SECTIONS + n_slices;
@@ -90,22 +93,36 @@ impl ArtifactWriter {
 
     /// Begins the next weight section.
     pub fn begin_slice(&mut self) -> io::Result<()> {
+        self.begin(SectionKind::Weights)
+    }
+
+    /// Begins the next section of NPU weights.
+    pub fn begin_npu_slice(&mut self) -> io::Result<()> {
+        self.begin(SectionKind::NpuWeights)
+    }
+
+    fn begin(&mut self, kind: SectionKind) -> io::Result<()> {
         self.end_slice();
         self.align(SECTION_ALIGN)?;
-        self.open_slice = Some((self.position_bytes, blake3::Hasher::new()));
+        self.open_slice = Some((kind, self.position_bytes, blake3::Hasher::new()));
         Ok(())
+    }
+
+    /// The NPU section, which [`ArtifactWriter::finish`] writes.
+    pub fn npu(&mut self, section: &NpuSection) {
+        self.npu = Some(codec::encode(section));
     }
 
     /// Appends to the open weight section.
     pub fn weight_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (_, hasher) = self.open_slice.as_mut().expect("begin_slice comes first");
+        let (_, _, hasher) = self.open_slice.as_mut().expect("begin_slice comes first");
         (self.update)(hasher, bytes);
         self.put(bytes)
     }
 
     /// Bytes in the open weight section so far.
     pub fn slice_len_bytes(&self) -> u64 {
-        self.open_slice.as_ref().map_or(0, |(start, _)| self.position_bytes - start)
+        self.open_slice.as_ref().map_or(0, |(_, start, _)| self.position_bytes - start)
     }
 
     /// Zeros up to `offset_bytes` of the open weight section.
@@ -132,12 +149,14 @@ impl ArtifactWriter {
     ) -> io::Result<u64> {
         self.end_slice();
         let mut sections = Vec::new();
-        for (kind, bytes) in [
+        let records = [
             (SectionKind::Metadata, codec::encode(meta)),
             (SectionKind::Plan, codec::encode(plan)),
             (SectionKind::Kernels, codec::encode(kernels)),
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
-        ] {
+        ];
+        let npu = self.npu.take().map(|bytes| (SectionKind::Npu, bytes));
+        for (kind, bytes) in records.into_iter().chain(npu) {
             self.align(SECTION_ALIGN)?;
             sections.push(Section {
                 kind: kind as u32,
@@ -157,10 +176,11 @@ impl ArtifactWriter {
     }
 
     fn end_slice(&mut self) {
-        if let Some((start, hasher)) = self.open_slice.take() {
+        if let Some((kind, start, hasher)) = self.open_slice.take() {
+            let before = self.weights.iter().filter(|section| section.kind == kind as u32).count();
             self.weights.push(Section {
-                kind: SectionKind::Weights as u32,
-                index: self.weights.len() as u32,
+                kind: kind as u32,
+                index: before as u32,
                 offset_bytes: start,
                 len_bytes: self.position_bytes - start,
                 hash: *hasher.finalize().as_bytes(),
@@ -189,8 +209,8 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels and tokenizer.
-const STRUCTURED_SECTIONS: usize = 4;
+/// Metadata, plan, kernels, tokenizer and NPU programs, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 5;
 
 /// Permissions of a file that this user makes: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

@@ -23,7 +23,7 @@
 //!                                                                                   │        │
 //!                                                                                   └ select ┴─► Selection, all targets and programs
 //!                                                                                                   │ place
-//!                              Kernels (SPIR-V) ◄─ emit ─ Placement: Plan, programs ◄───────────────┘
+//!                              Kernels (SPIR-V) ◄─ emit ─ Placement: Plan, programs ◄───────────────┘      NpuPlan, if there is an NPU
 //!                                      │                      │
 //!                                      └──────── pack ────────┴──► artifact, weights streamed through
 //! ```
@@ -67,9 +67,7 @@ pub mod place;
 
 mod emit;
 
-#[cfg_attr(not(feature = "npu"), path = "npu_disabled.rs")]
 mod npu;
-mod npu_options;
 
 #[doc(hidden)]
 pub mod quantize;
@@ -95,8 +93,7 @@ pub use emit::Form;
 pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
 pub use import::{Adapter, TRIAL_THREAD};
-pub use npu::npu_programs;
-pub use npu_options::{NpuOptions, NpuProgram};
+pub use npu::{NpuMlir, NpuOptions, NpuPlan, NpuWork, npu_mlir};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;
@@ -137,6 +134,8 @@ pub struct Planned {
     pub selection: Selection,
     /// Where everything lies.
     pub placement: Placement,
+    /// What an NPU does, if one was requested.
+    pub npu: Option<NpuPlan>,
 }
 
 /// Compiles the model at `source` into the artifact `output`.
@@ -180,7 +179,11 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     stages.end(1)?;
 
     let Design { plain, verified, weights, selection, placement } = design(&checkpoint.config, options, stages)?;
-    Ok(Planned { checkpoint, plain, verified, weights, selection, placement })
+    let npu = match &options.npu {
+        Some(requested) => Some(npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?),
+        None => None,
+    };
+    Ok(Planned { checkpoint, plain, verified, weights, selection, placement, npu })
 }
 
 /// A [`Planned`] without the model's files: what follows from its numbers.
@@ -284,10 +287,12 @@ impl<'a> Stages<'a> {
         planned: &Planned,
         importance: &Importance,
     ) -> Result<Written> {
-        let Planned { checkpoint, verified, weights, placement, .. } = planned;
-        self.begin(Stage::Weights, placement.plan.weights.iter().map(|weight| weight.len_bytes).sum())?;
-        let mut writer =
-            ArtifactWriter::create(output, placement.plan.slices.len()).map_err(CompileError::io(output))?;
+        let Planned { checkpoint, verified, weights, placement, npu, .. } = planned;
+        let of_npu = || npu.iter().flat_map(|npu| &npu.section.products).map(|product| product.len_bytes);
+        let of_gpu = placement.plan.weights.iter().map(|weight| weight.len_bytes);
+        self.begin(Stage::Weights, of_gpu.chain(of_npu()).sum())?;
+        let n_slices = placement.plan.slices.len() + npu.as_ref().map_or(0, |npu| npu.section.slices.len());
+        let mut writer = ArtifactWriter::create(output, n_slices).map_err(CompileError::io(output))?;
         writer = writer.hash_by(hash_on_all_cores);
         self.progress.partial(Some(writer.partial_path()));
         let mut errors = pack::Errors::new();
@@ -295,7 +300,10 @@ impl<'a> Stages<'a> {
             Source::Model(_) => pack::pack(weight, verified.graph(), importance, checkpoint, &mut errors, sink),
             Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
         };
-        let written = write_weights(&mut writer, weights, &placement.weights, fill, self.progress);
+        let mut written = write_weights(&mut writer, weights, &placement.weights, fill, self.progress);
+        if let (Ok(()), Some(npu)) = (&written, npu) {
+            written = write_npu_weights(&mut writer, npu, planned, source, self.progress);
+        }
         if let Err(error) = written {
             drop(writer);
             self.progress.partial(None);
@@ -371,6 +379,33 @@ fn write_weights(
     Ok(())
 }
 
+/// Writes the weights of every product of the NPU to its planned place.
+fn write_npu_weights(
+    writer: &mut ArtifactWriter,
+    npu: &NpuPlan,
+    planned: &Planned,
+    source: Source,
+    progress: &mut dyn Progress,
+) -> Result<()> {
+    let output = writer.path().to_owned();
+    let mut open_slice = None;
+    for (product, matrix) in npu.section.products.iter().zip(&npu.matrices) {
+        if open_slice != Some(product.slice) {
+            writer.begin_npu_slice().map_err(CompileError::io(&output))?;
+            open_slice = Some(product.slice);
+        }
+        writer.pad_slice_to(product.offset_bytes).map_err(CompileError::io(&output))?;
+        npu::pack(matrix, planned.verified.graph(), source, &planned.checkpoint, &mut |bytes| {
+            progress::check(progress.advance(bytes.len() as u64))?;
+            writer.weight_bytes(bytes).map_err(CompileError::io(&output))
+        })?;
+        let end = product.offset_bytes + product.len_bytes;
+        assert_eq!(writer.slice_len_bytes(), end, "{} has its planned size", product.name);
+    }
+    writer.npu(&npu.section);
+    Ok(())
+}
+
 /// Context that is planned for unless one is requested or the model's own is shorter.
 const PLANNED_CONTEXT_TOKENS: u32 = 8192;
 
@@ -409,12 +444,26 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
             ]
             .into_iter()
             .chain(adapters)
+            .chain(npu_options(planned, options))
             .collect(),
             source_hash: checkpoint.source_hash(),
             config: config.encode(),
         },
         tensors: report::tensor_reports(checkpoint, verified.graph(), options.policy, errors),
     }
+}
+
+/// What the NPU was given, whoever decided, and for which steps.
+fn npu_options(planned: &Planned, options: &CompileOptions) -> Vec<(String, String)> {
+    let (Some(npu), Some(requested)) = (&planned.npu, &options.npu) else { return Vec::new() };
+    let on_npu = npu.section.decisions.iter().filter(|decision| decision.on_npu);
+    let works: Vec<&str> = on_npu.map(|decision| decision.work.as_str()).collect();
+    vec![
+        ("npu".into(), npu.section.device.clone()),
+        ("npu-for".into(), if works.is_empty() { "none".into() } else { works.join(",") }),
+        ("npu-columns".into(), requested.columns.to_string()),
+        ("npu-rows".into(), requested.rows.to_string()),
+    ]
 }
 
 fn target_names(options: &CompileOptions) -> String {

@@ -1,77 +1,318 @@
-//! NPU programs of a model: one for each shape of its matrix products in prefill.
+//! What the NPU does for a model: which products, by which programs, and where their weights lie.
+//!
+//! ```text
+//! FusedGraph ─ products ─► cost ─► decisions ─► NpuPlan: record of the NPU section, matrices ─ weights ─► sections of NPU weights
+//!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
+//! ```
+
+mod cost;
+#[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
+mod mlir;
+mod options;
+mod products;
+mod weights;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
-use unicorn_kernels::npu::tile::Epilogue;
-use unicorn_npu::emit::{Dialect, generic_text, module, readable};
+use unicorn_artifact::account::size;
+use unicorn_artifact::{
+    Account, NpuArgument, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuTileUse, Plan,
+    Reader, Tier,
+};
+use unicorn_kernels::npu::tile::{Epilogue, GemmShape};
+use unicorn_npu::device::{CLOCK_HZ, TileKind, limits};
 use unicorn_npu::stream::encode;
-use unicorn_npu::{Problem, solve};
+use unicorn_npu::{Problem, Solution};
 
-use crate::Planned;
 use crate::error::{CompileError, Result};
-use crate::fuse::FusedOp;
-use crate::npu_options::{NpuOptions, NpuProgram};
+use crate::fuse::{FusedGraph, FusedOp, MatrixId};
+use crate::place::npu::places;
+use crate::weights::{FormatPolicy, WeightsOption};
+use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S};
+use products::{Product, products, solution};
 
-/// The programs of `planned`, in the order of their names.
-///
-/// # Errors
-/// [`CompileError::Option`] for options that no program can be made with.
-pub fn npu_programs(planned: &Planned, options: &NpuOptions) -> Result<Vec<NpuProgram>> {
-    let refused = |option, what| Err(CompileError::Option { option, what });
-    let NpuOptions { columns, rows, .. } = *options;
-    if !(1..=4).contains(&columns) {
-        return refused("npu_columns", format!("columns of the NPU are {columns}, expected 1 to 4"));
-    }
-    if rows == 0 {
-        return refused("npu_rows", "rows of an NPU program are 0, expected at least 1".into());
-    }
-    let dialect = Dialect::ALL.into_iter().find(|dialect| dialect.name() == options.dialect);
-    let Some(dialect) = dialect else {
-        let what = format!("dialect of mlir-aie is {}, expected 2024 or 2026", options.dialect);
-        return refused("npu_dialect", what);
-    };
-    let mut programs = Vec::new();
-    for (problem, uses) in problems(planned, rows, columns) {
-        let Problem { cols, depth, epilogue, .. } = problem;
-        let Some(solution) = solve(&problem) else {
-            return refused(
-                "npu",
-                format!("product of {rows} × {cols} × {depth} fits no NPU program of {columns} columns"),
-            );
-        };
-        let name = match epilogue {
-            Epilogue::Scale => format!("{cols}x{depth}"),
-            Epilogue::ActMul(activation) => format!("{cols}x{depth}-{activation:?}").to_lowercase(),
-        };
-        let operations = module(&solution.design, dialect);
-        let mut explanation = solution.to_string();
-        write!(explanation, "\n  computes           {}", uses.join(", ")).expect("writing to a String");
-        let generic = generic_text(&operations).expect("MLIR takes what this project makes");
-        let (readable, instructions) = (readable(&operations), encode(&solution.design, &solution.lowered));
-        programs.push(NpuProgram { name, explanation, readable, generic, instructions });
-    }
-    Ok(programs)
+pub use mlir::npu_mlir;
+pub use options::{NpuMlir, NpuOptions, NpuWork};
+pub(crate) use weights::pack;
+
+/// XDNA1, as mlir-aie calls it.
+const DEVICE: &str = "npu1";
+
+/// What the NPU does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NpuPlan {
+    /// As the artifact records it.
+    pub section: NpuSection,
+    /// Why each program's tiles have their sizes, for people, in the order of the programs.
+    pub explanations: Vec<String>,
+    /// In the order of the section's products.
+    pub(crate) matrices: Vec<NpuMatrix>,
 }
 
-/// Every shape of a product, with the names of the matrices of the first layer that has it.
-fn problems(planned: &Planned, rows: usize, columns: usize) -> BTreeMap<Problem, Vec<String>> {
-    let graph = planned.verified.graph();
-    let mut problems: BTreeMap<Problem, Vec<String>> = BTreeMap::new();
-    for node in &graph.nodes {
-        let FusedOp::MatMul { matrix, act_mul, .. } = &node.op else { continue };
-        let matrix = &graph.matrices[matrix.0];
-        // The output head computes one row.
-        if matrix.is_head {
-            continue;
+/// A matrix that is packed for the NPU.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NpuMatrix {
+    pub matrix: MatrixId,
+    pub shape: GemmShape,
+    /// Without padding.
+    pub cols: usize,
+    /// Without padding.
+    pub depth: usize,
+}
+
+impl NpuOptions {
+    /// Whether programs can be made so.
+    ///
+    /// # Errors
+    /// [`CompileError::Option`], naming the field.
+    pub fn check(&self) -> Result<()> {
+        let refused = |option, what| Err(CompileError::Option { option, what });
+        if !(1..=4).contains(&self.columns) {
+            return refused("npu_columns", format!("columns of the NPU are {}, expected 1 to 4", self.columns));
         }
-        let cols = matrix.parts.iter().map(|part| part.rows).sum();
-        let depth = matrix.parts.first().map_or(0, |part| part.cols);
-        let epilogue = act_mul.map_or(Epilogue::Scale, Epilogue::ActMul);
-        let names = problems.entry(Problem { rows, cols, depth, epilogue, columns }).or_default();
-        if names.len() < 2 {
-            names.push(matrix.name.clone());
+        if self.rows == 0 {
+            return refused("npu_rows", "rows of an NPU program are 0, expected at least 1".into());
+        }
+        Ok(())
+    }
+}
+
+/// Decides what the NPU does in prefill, and makes the programs. Which memory is left is a question of `plan`, the GPU's; `None`: it is not
+/// looked at.
+///
+/// # Errors
+/// [`CompileError::Option`] for options that no program can be made with, and for requested work whose weights find no room.
+pub fn npu_plan(
+    graph: &FusedGraph,
+    policy: FormatPolicy,
+    options: &NpuOptions,
+    plan: Option<&Plan>,
+) -> Result<NpuPlan> {
+    options.check()?;
+    let mut chooser = Chooser { options, policy, room: plan.and_then(room), graph };
+    let mut solutions: BTreeMap<Problem, Solution> = BTreeMap::new();
+    let mut works = Vec::new();
+    let all = products(graph, options);
+    for work in NpuWork::ALL {
+        let of_work: Vec<Product> = all.iter().filter(|one| one.work == work).copied().collect();
+        let mut cost = Cost::default();
+        for product in of_work.iter().filter(|one| !one.has_bias) {
+            let problem = product.problem;
+            if !solutions.contains_key(&problem) {
+                solutions.insert(problem, solution(&problem)?);
+            }
+            cost.add(cost_of(&problem, &solutions[&problem]));
+        }
+        works.push((work, of_work, cost));
+    }
+    // What saves most is given memory first.
+    works.sort_by(|one, other| other.2.saved_s().total_cmp(&one.2.saved_s()));
+    let mut chosen = Vec::new();
+    let mut decisions = Vec::new();
+    for (work, of_work, cost) in works {
+        let decision = chooser.decide(work, &of_work, &cost)?;
+        if decision.on_npu {
+            chosen.extend(of_work.into_iter().filter(|one| !one.has_bias));
+        }
+        decisions.push((work, decision));
+    }
+    decisions.sort_by_key(|(work, _)| *work);
+    let mut decisions: Vec<NpuDecision> = decisions.into_iter().map(|(_, decision)| decision).collect();
+    decisions.extend(never(plan));
+    // In the order of a step.
+    chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
+    Ok(assemble(graph, decisions, &chosen, &solutions))
+}
+
+/// Bytes of memory that the GPU's plan leaves to an NPU: of the largest memory that an NPU reads, system memory, in which GTT lies, too. `None`:
+/// no limit is known.
+fn room(plan: &Plan) -> Option<u64> {
+    let read = plan.machine.tiers.iter().filter(|tier| tier.tier != Tier::Npu && tier.readers.contains(&Reader::Npu));
+    let most: Vec<Option<u64>> = read.map(|tier| tier.budget_bytes).collect();
+    let budget = most.into_iter().collect::<Option<Vec<u64>>>()?.into_iter().max()?;
+    let account = Account::of(plan);
+    let shared = account.tiers.iter().filter(|tier| matches!(tier.tier, Tier::Gtt | Tier::Host));
+    Some(budget.saturating_sub(shared.map(|tier| tier.bytes()).sum()))
+}
+
+struct Chooser<'a> {
+    options: &'a NpuOptions,
+    policy: FormatPolicy,
+    room: Option<u64>,
+    graph: &'a FusedGraph,
+}
+
+impl Chooser<'_> {
+    fn decide(&mut self, work: NpuWork, products: &[Product], cost: &Cost) -> Result<NpuDecision> {
+        let decision =
+            |on_npu, overruled, reason| Ok(NpuDecision { work: work.name().into(), on_npu, overruled, reason });
+        let requested = self.options.work.as_ref().map(|all| all.contains(&work));
+        let biased = products.iter().filter(|product| product.has_bias).count();
+        if cost.products == 0 {
+            return decision(false, false, self.nothing_to_do(work, biased));
+        }
+        let rest = if biased > 0 { format!("; {biased} products with biases stay on the GPU") } else { String::new() };
+        let figures = format!("estimate for {} tokens: {}{rest}", self.options.rows, figures(cost));
+        if requested == Some(false) {
+            return decision(false, true, format!("not requested; {figures}"));
+        }
+        let needed = cost.weight_bytes;
+        if let Some(room) = self.room.filter(|room| *room < needed) {
+            let what =
+                format!("weights of {work} for the NPU have {}, and memory has {} left", size(needed), size(room));
+            if requested == Some(true) {
+                return Err(CompileError::Option { option: "npu_for", what });
+            }
+            return decision(false, false, format!("{what}; {figures}"));
+        }
+        let on_npu = requested.unwrap_or(cost.saved_s() > 0.0 && self.policy.weights == WeightsOption::Int4);
+        if on_npu {
+            self.room = self.room.map(|room| room - needed);
+        }
+        let why = match (requested, self.policy.weights) {
+            (Some(_), _) => "requested; ".to_owned(),
+            (None, WeightsOption::Int4) => String::new(),
+            (None, other) => format!("NPU programs have INT4 weights, {} was requested; ", other.name()),
+        };
+        decision(on_npu, requested.is_some(), why + &figures)
+    }
+
+    fn nothing_to_do(&self, work: NpuWork, biased: usize) -> String {
+        let has_experts = self.graph.nodes.iter().any(|node| matches!(node.op, FusedOp::ExpertMatMul { .. }));
+        match (work, biased) {
+            (_, 1..) => format!("{biased} products with biases, which NPU programs do not add"),
+            (NpuWork::Ffn, 0) if has_experts => {
+                "experts multiply other rows each, for which there is no NPU program".into()
+            }
+            _ => "the model has no such product".into(),
         }
     }
-    problems
+}
+
+fn cost_of(problem: &Problem, solution: &Solution) -> Cost {
+    let shape = &solution.estimate.shape;
+    let handed = shape.activation_bytes() + 2 * shape.rows * shape.outputs();
+    let ops = 2.0 * problem.rows as f64 * problem.cols as f64 * problem.depth as f64;
+    Cost::of(&solution.estimate, ops, handed as u64, shape.weight_bytes() as u64)
+}
+
+fn figures(cost: &Cost) -> String {
+    format!(
+        "{:.1} ms on the GPU at {:.1} TOP/s, {:.1} ms on the NPU in {} commands at {:.2} TOP/s and less",
+        1e3 * cost.gpu_s,
+        GPU_OPS_PER_S / 1e12,
+        1e3 * cost.npu_s,
+        cost.products,
+        NPU_OPS_PER_S / 1e12
+    )
+}
+
+/// What the NPU does in no plan: decode, by the figures, and attention, for which there is no program.
+fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
+    let bytes = plan.map_or(0, |plan| plan.weights.iter().map(|weight| weight.bytes_read_per_token).sum());
+    let of = |bytes_per_s: f64| format!("{:.1} ms at {:.0} GB/s", 1e3 * bytes as f64 / bytes_per_s, bytes_per_s / 1e9);
+    let decode = format!(
+        "estimate: a token reads {} of weights, on the GPU in {}, through the NPU's shim tiles in {} or more",
+        size(bytes),
+        of(GPU_BYTES_PER_S),
+        of(SHIM_BYTES_PER_S)
+    );
+    [("attention", "there is no NPU program for it".to_owned()), ("decode", decode)].map(|(work, reason)| NpuDecision {
+        work: work.into(),
+        on_npu: false,
+        overruled: false,
+        reason,
+    })
+}
+
+fn assemble(
+    graph: &FusedGraph,
+    decisions: Vec<NpuDecision>,
+    chosen: &[Product],
+    solutions: &BTreeMap<Problem, Solution>,
+) -> NpuPlan {
+    let used: Vec<&Problem> =
+        solutions.keys().filter(|problem| chosen.iter().any(|product| product.problem == **problem)).collect();
+    let shape_of = |product: &Product| solutions[&product.problem].estimate.shape;
+    let (places, slices) = places(chosen.iter().map(|product| shape_of(product).weight_bytes() as u64));
+    let record = |(product, (slice, offset_bytes)): (&Product, (u32, u64))| {
+        let Product { matrix, problem, .. } = product;
+        let matrix = &graph.matrices[matrix.0];
+        NpuProduct {
+            name: matrix.name.clone(),
+            layer: matrix.layer.map(|layer| layer as u32),
+            program: used.iter().position(|used| *used == problem).expect("its program is used") as u32,
+            cols: problem.cols as u32,
+            depth: problem.depth as u32,
+            slice,
+            offset_bytes,
+            len_bytes: shape_of(product).weight_bytes() as u64,
+        }
+    };
+    let matrix = |product: &Product| {
+        let Product { matrix, problem, .. } = *product;
+        NpuMatrix { matrix, shape: shape_of(product), cols: problem.cols, depth: problem.depth }
+    };
+    let section = NpuSection {
+        device: DEVICE.into(),
+        decisions,
+        programs: used.iter().map(|problem| program(problem, &solutions[*problem])).collect(),
+        products: chosen.iter().zip(places).map(record).collect(),
+        slices,
+    };
+    let matrices = chosen.iter().map(matrix).collect();
+    let explanations = used.iter().map(|problem| solutions[*problem].to_string()).collect();
+    NpuPlan { section, explanations, matrices }
+}
+
+/// `6144x4096`, or `28672x4096-silu`.
+fn program_name(problem: &Problem) -> String {
+    let Problem { cols, depth, epilogue, .. } = problem;
+    match activation_of(*epilogue) {
+        None => format!("{cols}x{depth}"),
+        Some(activation) => format!("{cols}x{depth}-{activation}"),
+    }
+}
+
+fn activation_of(epilogue: Epilogue) -> Option<String> {
+    match epilogue {
+        Epilogue::Scale => None,
+        Epilogue::ActMul(activation) => Some(format!("{activation:?}").to_lowercase()),
+    }
+}
+
+fn program(problem: &Problem, solution: &Solution) -> NpuProgram {
+    let Solution { design, lowered, usage, estimate, .. } = solution;
+    let GemmShape { rows, cols, depth, columns, core } = estimate.shape;
+    let [rows, cols, depth, columns, core_rows, core_cols, core_depth] =
+        [rows, cols, depth, columns, core.rows, core.cols, core.depth].map(|size| size as u32);
+    let argument = |argument: &unicorn_npu::design::Argument| NpuArgument {
+        name: argument.name.into(),
+        bytes: (argument.len * argument.element.bytes()) as u64,
+    };
+    let tile_use = |kind: TileKind| {
+        let (found, most) = (usage.of(kind), limits(kind));
+        NpuTileUse {
+            tile: kind.name().into(),
+            memory_bytes: [found.memory_bytes as u32, most.memory_bytes as u32],
+            channels: [found.channels[0], found.channels[1], most.channels],
+            descriptors: [found.descriptors, most.descriptors],
+            locks: [found.locks, most.locks],
+        }
+    };
+    NpuProgram {
+        name: program_name(problem),
+        shape: NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth },
+        activation: activation_of(problem.epilogue),
+        arguments: design.arguments.iter().map(argument).collect(),
+        instructions: encode(design, lowered),
+        control: Vec::new(),
+        uses: [TileKind::Core, TileKind::Memory, TileKind::Shim].map(tile_use).into(),
+        estimate: NpuEstimate {
+            cycles: estimate.cycles as u64,
+            clock_hz: CLOCK_HZ.map(|hz| hz as u64),
+            busy: estimate.busy as f32,
+            shim_bytes: estimate.shim_bytes as u64,
+        },
+    }
 }

@@ -7,6 +7,7 @@ use unicorn_spirv::{Target, target};
 use crate::emit::Form;
 use crate::error::{CompileError, Result};
 use crate::import::Adapter;
+use crate::npu::NpuOptions;
 use crate::select::SelectOptions;
 use crate::weights::{FormatPolicy, WeightsOption};
 use unicorn_artifact::Machine;
@@ -42,6 +43,8 @@ pub struct CompileOptions {
     pub adapters: Vec<Adapter>,
     /// Sequence, in tokens, that there must be room for; `None`: 8192, or as many as the model was made for.
     pub context_tokens: Option<u32>,
+    /// What an NPU of XDNA1 does, whose programs the artifact then holds; `None`: it has none.
+    pub npu: Option<NpuOptions>,
 }
 
 impl Default for CompileOptions {
@@ -56,6 +59,7 @@ impl Default for CompileOptions {
             machine: Machine::generic().plan(&Budget::default()).expect("a preset"),
             adapters: Vec::new(),
             context_tokens: None,
+            npu: None,
         }
     }
 }
@@ -82,7 +86,7 @@ impl CompileOptions {
                 return refused("targets", format!("target {} is there twice, expected each once", target.name));
             }
         }
-        Ok(())
+        self.npu.as_ref().map_or(Ok(()), NpuOptions::check)
     }
 
     pub(crate) fn select(&self) -> SelectOptions {

@@ -1,6 +1,7 @@
 //! Where every byte lives. The only code that chooses an address or a memory tier.
 
 mod arena;
+pub mod npu;
 mod refusal;
 pub mod replace;
 pub mod tiers;

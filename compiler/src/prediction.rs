@@ -67,12 +67,16 @@ fn kernels_bytes(planned: &Planned) -> u64 {
 }
 
 fn artifact_bytes(planned: &Planned, kernels_bytes: u64) -> u64 {
-    let Planned { placement, checkpoint, .. } = planned;
+    let Planned { placement, checkpoint, npu, .. } = planned;
     let [plan, tokenizer] = [codec::encode(&placement.plan), codec::encode(&checkpoint.tokenizer)];
     let small = [plan.len() as u64, tokenizer.len() as u64, kernels_bytes];
     let slices = placement.plan.slices.iter().map(|slice| slice.bytes);
+    let section = npu.as_ref().map(|npu| &npu.section);
+    let record = section.map(|section| codec::encode(section).len() as u64);
+    let of_npu = section.into_iter().flat_map(|section| section.slices.iter().copied()).chain(record);
     // Header and metadata take a place each.
-    2 * SECTION_ALIGN + slices.chain(small).map(|bytes| bytes.next_multiple_of(SECTION_ALIGN)).sum::<u64>()
+    2 * SECTION_ALIGN
+        + slices.chain(small).chain(of_npu).map(|bytes| bytes.next_multiple_of(SECTION_ALIGN)).sum::<u64>()
 }
 
 #[cfg(test)]

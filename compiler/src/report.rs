@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
 use unicorn_artifact::account::size;
-use unicorn_artifact::{Account, Budget, Machine, Meta, Plan, TensorReport, fit, printable};
+use unicorn_artifact::{Account, Budget, Machine, Meta, NpuDecision, Plan, TensorReport, fit, printable};
 
 use crate::fuse::{FusedGraph, Matrix};
 use crate::graph::MatrixRef;
@@ -53,6 +53,12 @@ pub struct Report {
     pub has_tokenizer: bool,
     /// Whether it came with a chat template.
     pub has_chat_template: bool,
+    /// What was decided of the NPU; empty: there is none.
+    pub npu: Vec<NpuDecision>,
+    /// Why each NPU program's tiles have their sizes, for people.
+    pub npu_programs: Vec<String>,
+    /// Bytes of weights in the NPU's layout, besides those that the GPU reads.
+    pub npu_weight_bytes: u64,
     /// How long each stage took, in order.
     pub seconds: Vec<(Stage, f64)>,
     /// One a source tensor, in the order of names.
@@ -93,7 +99,7 @@ impl Report {
         artifact: &Written,
         seconds: Vec<(Stage, f64)>,
     ) -> Report {
-        let (checkpoint, plan) = (&planned.checkpoint, &planned.placement.plan);
+        let (checkpoint, plan, npu) = (&planned.checkpoint, &planned.placement.plan, planned.npu.as_ref());
         let is_rope = |name: &str| name.starts_with("rope.");
         let weight_bytes =
             plan.weights.iter().filter(|weight| !is_rope(&weight.name)).map(|weight| weight.len_bytes).sum();
@@ -119,6 +125,9 @@ impl Report {
             weight_bytes_per_token: meta.model.weight_bytes_per_token,
             relative_error: total_error.relative(),
             account: Account::of(plan),
+            npu: npu.map_or(Vec::new(), |npu| npu.section.decisions.clone()),
+            npu_programs: npu.map_or(Vec::new(), |npu| npu.explanations.clone()),
+            npu_weight_bytes: npu.map_or(0, |npu| npu.section.slices.iter().sum()),
             seconds,
             tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
         }
@@ -139,6 +148,8 @@ pub struct PlanReport<'a> {
     pub account: Account,
     /// A floor from the machine's bandwidths, not a measurement.
     pub estimated_tokens_per_s: Option<f64>,
+    /// What was decided of the NPU; empty: there is none.
+    pub npu: &'a [NpuDecision],
     /// Where every byte would live.
     pub plan: &'a Plan,
 }
@@ -154,6 +165,7 @@ impl PlanReport<'_> {
             machine: &plan.machine.name,
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
             account,
+            npu: planned.npu.as_ref().map_or(&[], |npu| &npu.section.decisions),
             plan,
         }
     }
@@ -168,7 +180,8 @@ impl Display for PlanReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (architecture, parameters, machine) = (self.architecture, self.parameters, self.machine);
         writeln!(f, "{architecture}: {parameters} parameters, {} tokens, on {machine}", self.account.context_tokens)?;
-        write!(f, "{}", self.account)
+        write!(f, "{}", self.account)?;
+        self.npu.iter().try_for_each(|decision| write!(f, "\n{}", decided(decision)))
     }
 }
 
@@ -183,7 +196,7 @@ impl TensorFigures {
     }
 }
 
-/// Nine lines: what the artifact is, its size, what a token reads, where it fits.
+/// Nine lines: what the artifact is, its size, what a token reads, where it fits; with an NPU, what was decided of it.
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
@@ -207,8 +220,18 @@ impl Display for Report {
         writeln!(f, "  fits      {}", self.fits())?;
         writeln!(f, "  runs on   {}", self.targets.join(", "))?;
         writeln!(f, "  text      {}", self.text())?;
+        if !self.npu.is_empty() {
+            writeln!(f, "  npu       {} of weights; unicorn-run does not use them yet", size(self.npu_weight_bytes))?;
+            self.npu.iter().try_for_each(|decision| writeln!(f, "            {}", decided(decision)))?;
+        }
         write!(f, "  made in   {:.1} s", self.seconds.iter().map(|(_, seconds)| seconds).sum::<f64>())
     }
+}
+
+/// `ffn on the NPU: …`
+pub(crate) fn decided(decision: &NpuDecision) -> String {
+    let where_to = if decision.on_npu { "NPU" } else { "GPU" };
+    format!("{} on the {where_to}: {}", decision.work, decision.reason)
 }
 
 impl Report {

@@ -17,6 +17,7 @@ use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
 use crate::import::{self, Checkpoint, ModelConfig};
+use crate::npu::{self, NpuPlan};
 use crate::options::CompileOptions;
 use crate::place::replace::replace;
 use crate::progress::{self, Progress, Stage};
@@ -76,7 +77,12 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
     let artifact = Artifact { path, view: &view };
     artifact.same("model", &checkpoint.config, &config)?;
     let Design { plain, verified, weights, selection, placement } = artifact.plan(&config, &options, &mut stages)?;
-    let planned = Planned { checkpoint, plain, verified, weights, selection, placement };
+    let npu = match &options.npu {
+        Some(requested) => Some(npu::npu_plan(verified.graph(), options.policy, requested, None)?),
+        None => None,
+    };
+    let planned = Planned { checkpoint, plain, verified, weights, selection, placement, npu };
+    artifact.compare_npu(planned.npu.as_ref())?;
     let modules = artifact.compare_kernels(&planned, &mut stages)?;
     artifact.check_hashes()?;
     let made_weights = is_synthetic || from.is_some();
@@ -89,6 +95,7 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
             Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
         };
         artifact.compare_weights(&planned, fill, &mut stages)?;
+        artifact.compare_npu_weights(&planned, source)?;
     }
     if from.is_some() {
         artifact.same("tokenizer", &planned.checkpoint.tokenizer, &view.tokenizer)?;
@@ -191,7 +198,8 @@ impl Artifact<'_> {
     }
 
     fn check_hashes(&self) -> Result<()> {
-        let wrong = self.view.weights().par_iter().find_map_any(|section| section.verify().err());
+        let all = self.view.weights().par_iter().chain(self.view.npu_weights());
+        let wrong = all.find_map_any(|section| section.verify().err());
         wrong.map_or(Ok(()), |error| {
             Err(CompileError::Malformed { path: self.path.to_owned(), what: error.to_string() })
         })
@@ -231,6 +239,54 @@ impl Artifact<'_> {
             })?;
         }
         stages.end(0)
+    }
+
+    /// Programs and products. The decisions follow from the machine of the compile, which `replan` may have changed since; they are what was recorded
+    /// with the options.
+    fn compare_npu(&self, made: Option<&NpuPlan>) -> Result<()> {
+        let found = self.view.npu.as_ref();
+        let (Some(made), Some(found)) = (made, found) else {
+            let (expected, found) = (made.map_or("none", |_| "one"), found.map_or("none", |_| "one"));
+            return if expected == found {
+                Ok(())
+            } else {
+                Err(self.differs(format!("npu section is {found}, expected {expected}")))
+            };
+        };
+        let mut expected = made.section.clone();
+        expected.decisions.clone_from(&found.decisions);
+        self.same("npu", &expected, found)
+    }
+
+    /// As [`Artifact::compare_weights`]: the section has been compared.
+    fn compare_npu_weights(&self, planned: &Planned, source: Source) -> Result<()> {
+        let Some(npu) = &planned.npu else { return Ok(()) };
+        let mut end = (0, 0);
+        for (product, matrix) in npu.section.products.iter().zip(&npu.matrices) {
+            let stored = self.view.npu_weights()[product.slice as usize].bytes;
+            let begin = product.offset_bytes as usize;
+            let gap = if end.0 == product.slice { end.1 } else { 0 };
+            if let Some(at) = stored[gap..begin].iter().position(|&byte| byte != 0) {
+                let what = format!("byte {} of NPU weight section {}", gap + at, product.slice);
+                return Err(self.differs(format!(
+                    "{what}, before {}, is {}, expected 0",
+                    product.name,
+                    stored[gap + at]
+                )));
+            }
+            end = (product.slice, begin + product.len_bytes as usize);
+            let (stored, mut done) = (&stored[begin..end.1], 0);
+            npu::pack(matrix, planned.verified.graph(), source, &planned.checkpoint, &mut |bytes| {
+                if let Some(at) = first_difference(bytes, &stored[done..done + bytes.len()]) {
+                    let found = stored[done + at];
+                    let what = format!("byte {} of the NPU's weight {} is {found}", done + at, product.name);
+                    return Err(self.differs(format!("{what}, expected {}", bytes[at])));
+                }
+                done += bytes.len();
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Without the model's source, only what follows from the description is known.

@@ -12,6 +12,7 @@ use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
 use crate::import::ModelConfig;
+use crate::npu::{NpuOptions, NpuWork};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
 use crate::weights::{FormatPolicy, WeightsOption};
@@ -97,8 +98,23 @@ pub(crate) fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result
         alternatives: flag("alternatives")?,
         machine: view.plan.machine.clone(),
         context_tokens: Some(view.plan.planned_context_tokens),
+        npu: npu_of(view)?,
         ..CompileOptions::default()
     })
+}
+
+/// What the NPU was given; `None`: nothing, and the artifact has no NPU section.
+fn npu_of(view: &ArtifactView) -> std::result::Result<Option<NpuOptions>, String> {
+    if recorded(view, "npu").is_none() {
+        return Ok(None);
+    }
+    let number = |name: &str| {
+        let value = recorded(view, name).and_then(|text| text.parse::<usize>().ok());
+        value.ok_or_else(|| format!("it does not record with which option {name} it was compiled"))
+    };
+    let works = recorded(view, "npu-for").unwrap_or_default();
+    let work = NpuWork::ALL.into_iter().filter(|work| works.split(',').any(|name| name == work.name())).collect();
+    Ok(Some(NpuOptions { rows: number("npu-rows")?, columns: number("npu-columns")?, work: Some(work) }))
 }
 
 /// The value of an option that the artifact was compiled with.

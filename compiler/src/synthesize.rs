@@ -51,14 +51,27 @@ pub fn synthesize(
     }
 }
 
+/// One row of a tensor, unpacked: what is packed for an NPU.
+pub fn row(tensor: &str, row: usize, values: &mut [f32]) {
+    let seed = tensor.bytes().fold(row as u64, |seed, byte| mixed(seed ^ u64::from(byte)));
+    let scale = GAIN / (values.len() as f32).sqrt() / UNIFORM_DEVIATION;
+    for (index, value) in values.iter_mut().enumerate() {
+        *value = uniform(seed.wrapping_add(index as u64)) * scale;
+    }
+}
+
+/// On -1..1.
+fn uniform(counter: u64) -> f32 {
+    (mixed(counter) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
 fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
     let deviation = GAIN / (layout.cols as f32).sqrt();
     match layout.format {
         WeightFormat::F16 => {
             let scale = deviation / UNIFORM_DEVIATION;
             for (index, pair) in tile.chunks_exact_mut(2).enumerate() {
-                let uniform = (mixed(seed + index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-                pair.copy_from_slice(&f16::from_f32(uniform * scale).to_le_bytes());
+                pair.copy_from_slice(&f16::from_f32(uniform(seed + index as u64) * scale).to_le_bytes());
             }
             return;
         }

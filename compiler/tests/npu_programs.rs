@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use unicorn_compiler::{CompileOptions, NpuOptions, NpuProgram, Silent, Source, npu_programs, plan};
+use unicorn_compiler::{CompileOptions, NpuMlir, NpuOptions, Silent, Source, npu_mlir, plan};
 
-fn programs(model: &str, dialect: &str) -> Vec<NpuProgram> {
+fn programs(model: &str, dialect: &str) -> Vec<NpuMlir> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny").join(model);
     let planned = plan(Source::Model(&folder), &CompileOptions::default(), &mut Silent).unwrap();
-    npu_programs(&planned, &NpuOptions { rows: 64, columns: 4, dialect: dialect.into() }).unwrap()
+    npu_mlir(&planned, &NpuOptions { rows: 64, ..NpuOptions::default() }, dialect).unwrap()
 }
 
 #[test]

@@ -15,77 +15,13 @@
 //! Sources: AM020 (AIE-ML architecture manual) for memories, DMA and streams; `AIETargetModel.h`, `AIEDialect.cpp` and `AIEXDialect.cpp` of
 //! mlir-aie for the limits that its verifiers enforce; UG1529 for the shapes of the matrix unit; the table of clocks in Linux's amdxdna driver.
 
-/// What kind of tile stands in a place of the array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TileKind {
-    /// DMA to and from DRAM; no memory of its own.
-    Shim,
-    /// Memory shared by a column.
-    Memory,
-    /// A processor with its memory.
-    Core,
-}
-
-impl TileKind {
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            TileKind::Shim => "shim tile",
-            TileKind::Memory => "memory tile",
-            TileKind::Core => "core tile",
-        }
-    }
-}
-
-/// A place in the array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tile {
-    /// Column, from 0.
-    pub col: u32,
-    /// Row, from 0: shim, memory, then cores.
-    pub row: u32,
-}
-
-impl Tile {
-    /// The shim tile of a column.
-    pub fn shim(col: u32) -> Tile {
-        Tile { col, row: 0 }
-    }
-
-    /// The memory tile of a column.
-    pub fn memory(col: u32) -> Tile {
-        Tile { col, row: 1 }
-    }
-
-    /// The core of array row `array_row`, from 0.
-    pub fn core(col: u32, array_row: u32) -> Tile {
-        Tile { col, row: FIRST_CORE_ROW + array_row }
-    }
-
-    /// What stands there.
-    pub fn kind(self) -> TileKind {
-        match self.row {
-            0 => TileKind::Shim,
-            1 => TileKind::Memory,
-            _ => TileKind::Core,
-        }
-    }
-}
-
-impl std::fmt::Display for Tile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({}, {})", self.kind().name(), self.col, self.row)
-    }
-}
+pub use unicorn_artifact::npu::task::WORD_BYTES;
+pub use unicorn_artifact::npu::{FIRST_CORE_ROW, Tile, TileKind};
 
 /// Columns with DMA to DRAM. The array has a fifth column without.
 pub const COLUMNS: u32 = 4;
 /// Rows of the array.
 pub const ROWS: u32 = 6;
-/// The lowest row of cores.
-pub const FIRST_CORE_ROW: u32 = 2;
-/// Bytes that a DMA engine addresses at least: transfers, offsets and strides are multiples.
-pub const WORD_BYTES: usize = 4;
 /// Bytes of a core's stack, which lies in its data memory (mlir-aie's default).
 pub const STACK_BYTES: usize = 1024;
 /// Bytes of the tables by which an activation computes its exponential: those of mlir-aie for AIE2 are four of 512 values of 16 bits.

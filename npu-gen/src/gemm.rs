@@ -12,6 +12,7 @@
 //! A row tile takes one descriptor for each stream of a column: activations are repeated for every column tile, weights are read in a line, and
 //! outputs are written four rows of 4 × columns at a time.
 
+pub use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS, WEIGHTS};
 use unicorn_kernels::npu::tile::{BLOCK_ROWS, CORE_ROWS, GemmShape};
 
 use crate::design::{
@@ -21,12 +22,6 @@ use crate::device::{ITERATION_MAX, Tile, WORD_BYTES, limits};
 
 /// Objects that each end of a stream has room for: one is filled while the other is read.
 const DEPTH: usize = 2;
-/// Index of the activations among the host's buffers.
-pub const ACTIVATIONS: usize = 0;
-/// Index of the weights.
-pub const WEIGHTS: usize = 1;
-/// Index of the outputs.
-pub const OUTPUTS: usize = 2;
 
 /// The design that computes `shape`.
 pub fn design(shape: &GemmShape) -> Design {

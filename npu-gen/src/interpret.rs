@@ -14,7 +14,7 @@ use unicorn_kernels::npu::twin;
 use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
 use crate::device::{LOCK_MAX, Tile, WORD_BYTES};
 use crate::lower::{ChannelId, Direction, LockId, Lowered, MemoryId};
-use crate::shim::ShimTask;
+use crate::shim::{ShimTask, task};
 
 /// Bytes that a stream holds between two channels.
 const STREAM_BYTES: usize = 64;
@@ -84,7 +84,7 @@ pub fn commands(design: &Design, lowered: &Lowered) -> Vec<Command> {
     let command = |op: &HostOp| match op {
         HostOp::Start(transfer) => Command::Start {
             channel: channel(transfer.fifo),
-            task: ShimTask::of(transfer, design.arguments[transfer.argument].element),
+            task: task(transfer, design.arguments[transfer.argument].element),
         },
         HostOp::Wait(fifo) => Command::Wait(channel(*fifo)),
     };

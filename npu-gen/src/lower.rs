@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+pub use unicorn_artifact::npu::Direction;
+
 use crate::design::{Design, FifoId};
 use crate::device::{Tile, TileKind};
 
@@ -36,15 +38,6 @@ pub struct Lock {
     pub tile: Tile,
     /// Its value at the start.
     pub initial: i32,
-}
-
-/// Direction of a DMA channel, in the hardware's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// Stream to memory.
-    In,
-    /// Memory to stream.
-    Out,
 }
 
 /// A buffer descriptor: a run of bytes, guarded by locks.

@@ -1,58 +1,26 @@
 //! A transfer as the shim's DMA engine takes it: words instead of elements, innermost dimension first.
 
+pub use unicorn_artifact::npu::ShimTask;
+
 use crate::design::{Element, Transfer};
 use crate::device::{TileKind, WORD_BYTES, limits};
 
-/// A buffer descriptor of a shim tile, and how often its channel runs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShimTask {
-    /// Index of the host's buffer.
-    pub argument: usize,
-    /// Bytes before the first word.
-    pub offset_bytes: usize,
-    /// Words of one run.
-    pub words: usize,
-    /// Counts of the inner two dimensions; none: the words of a run lie in a line.
-    pub wraps: Option<[usize; 2]>,
-    /// Strides of the three dimensions, in words.
-    pub strides: [usize; 3],
-    /// Words between one run and the next.
-    pub iteration_stride: usize,
-    /// Runs.
-    pub runs: usize,
-}
-
-impl ShimTask {
-    /// The transfer, whose elements have the size of `element`.
-    pub fn of(transfer: &Transfer, element: Element) -> ShimTask {
-        let words = |elements: usize| elements * element.bytes() / WORD_BYTES;
-        let [runs, outer, middle, inner] = transfer.sizes;
-        let [iteration_stride, outer_stride, middle_stride, _] = transfer.strides;
-        let is_line = outer == 1 && middle == 1;
-        ShimTask {
-            argument: transfer.argument,
-            offset_bytes: transfer.offset * element.bytes(),
-            words: words(inner) * middle * outer,
-            wraps: (!is_line).then_some([words(inner), middle]),
-            // Of a dimension that is passed once, the stride is never used; the encoding has no 0.
-            strides: if is_line { [1; 3] } else { [1, words(middle_stride).max(1), words(outer_stride).max(1)] },
-            // Of a task that runs once, it is never used.
-            iteration_stride: if runs > 1 { words(iteration_stride) } else { 0 },
-            runs,
-        }
-    }
-
-    /// Byte offset of word `index` of run `run`.
-    pub fn at(&self, run: usize, index: usize) -> usize {
-        let words = match self.wraps {
-            None => index,
-            Some([inner, middle]) => {
-                index % inner * self.strides[0]
-                    + index / inner % middle * self.strides[1]
-                    + index / inner / middle * self.strides[2]
-            }
-        };
-        self.offset_bytes + WORD_BYTES * (words + run * self.iteration_stride)
+/// The transfer, whose elements have the size of `element`.
+pub fn task(transfer: &Transfer, element: Element) -> ShimTask {
+    let words = |elements: usize| elements * element.bytes() / WORD_BYTES;
+    let [runs, outer, middle, inner] = transfer.sizes;
+    let [iteration_stride, outer_stride, middle_stride, _] = transfer.strides;
+    let is_line = outer == 1 && middle == 1;
+    ShimTask {
+        argument: transfer.argument,
+        offset_bytes: transfer.offset * element.bytes(),
+        words: words(inner) * middle * outer,
+        wraps: (!is_line).then_some([words(inner), middle]),
+        // Of a dimension that is passed once, the stride is never used; the encoding has no 0.
+        strides: if is_line { [1; 3] } else { [1, words(middle_stride).max(1), words(outer_stride).max(1)] },
+        // Of a task that runs once, it is never used.
+        iteration_stride: if runs > 1 { words(iteration_stride) } else { 0 },
+        runs,
     }
 }
 
@@ -119,7 +87,7 @@ mod tests {
     #[test]
     fn words_are_visited_in_the_order_of_the_nested_loops() {
         let transfer = transfer([2, 3, 2, 4], [100, 20, 8, 1]);
-        let task = ShimTask::of(&transfer, Element::Bf16);
+        let task = super::task(&transfer, Element::Bf16);
         let mut expected = Vec::new();
         for run in 0..2 {
             for outer in 0..3 {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use unicorn_artifact::header::{
     ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
 };
+use unicorn_artifact::{NpuArgument, NpuEstimate, NpuProgram, NpuSection, NpuShape};
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
 
 /// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
@@ -57,6 +58,28 @@ pub fn assemble(parts: &[(SectionKind, &[u8])]) -> Vec<u8> {
         artifact.extend_from_slice(part);
     }
     artifact
+}
+
+/// An NPU section whose only program is [`smallest_gemm`], and no product.
+pub fn smallest_npu_section() -> NpuSection {
+    let shape = smallest_gemm();
+    let design = unicorn_npu::gemm::design(&shape);
+    let argument = |argument: &unicorn_npu::design::Argument| NpuArgument {
+        name: argument.name.into(),
+        bytes: (argument.len * argument.element.bytes()) as u64,
+    };
+    let program = NpuProgram {
+        name: "smallest".into(),
+        shape: NpuShape { rows: 64, cols: 16, depth: 64, columns: 1, core_rows: 16, core_cols: 16, core_depth: 32 },
+        activation: None,
+        arguments: design.arguments.iter().map(argument).collect(),
+        instructions: unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)),
+        control: Vec::new(),
+        uses: Vec::new(),
+        estimate: NpuEstimate { cycles: 1, clock_hz: [1, 1], busy: 0.0, shim_bytes: 0 },
+    };
+    let (decisions, products, slices) = (Vec::new(), Vec::new(), Vec::new());
+    NpuSection { device: "npu1".into(), decisions, programs: vec![program], products, slices }
 }
 
 /// The smallest product that the NPU's kernel computes: one tile of one column.

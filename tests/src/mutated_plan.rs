@@ -84,6 +84,21 @@ pub fn changed(change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u
     assemble(&parts)
 }
 
+/// The smallest artifact with these bytes as its NPU section and no NPU weights, with hashes that are right.
+pub fn with_npu(npu: &[u8]) -> Vec<u8> {
+    let Sound { structured: (meta, plan, kernels), tokenizer, weights } = sound();
+    let parts = [codec::encode(meta), codec::encode(plan), codec::encode(kernels)];
+    let [meta, plan, kernels] = &parts;
+    assemble(&[
+        (SectionKind::Metadata, meta),
+        (SectionKind::Plan, plan),
+        (SectionKind::Kernels, kernels),
+        (SectionKind::Tokenizer, tokenizer),
+        (SectionKind::Weights, weights),
+        (SectionKind::Npu, npu),
+    ])
+}
+
 struct Sound {
     structured: (Meta, Plan, Kernels),
     tokenizer: Vec<u8>,

@@ -129,6 +129,20 @@ pub fn npu_stream(bytes: &[u8]) {
     }
 }
 
+/// The NPU section of an otherwise sound artifact: what is accepted has streams that stay inside of their buffers.
+pub fn npu_section(bytes: &[u8]) {
+    let Ok(view) = ArtifactView::parse(&crate::mutated_plan::with_npu(bytes)).map(|view| view.npu) else { return };
+    for program in view.iter().flat_map(|section| &section.programs) {
+        let instructions = stream::decode(&program.instructions).expect("the reader has decoded it");
+        let commands = unicorn_artifact::npu::shim_commands(&instructions, program.shape.columns);
+        for (_, command) in commands.expect("the reader has followed it") {
+            let unicorn_artifact::npu::ShimCommand::Start { task, .. } = command else { continue };
+            let last = task.at(task.runs - 1, task.words - 1);
+            assert!((last as u64) < program.arguments[task.argument].bytes, "{task:?}");
+        }
+    }
+}
+
 fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_artifact::Binding> {
     let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
     programs.flat_map(|program| &program.dispatches).flat_map(|dispatch| &dispatch.bindings)

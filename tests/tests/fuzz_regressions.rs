@@ -20,6 +20,7 @@ fn every_regression_file_still_passes() {
         ("plan", oracles::plan),
         ("module", oracles::module),
         ("npu_stream", oracles::npu_stream),
+        ("npu_section", oracles::npu_section),
         ("manifest", oracles::manifest),
         ("repository", oracles::repository),
     ];

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use tests::compiled::{Compiled, options};
+use tests::compiled::{Compiled, options, with};
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
 use unicorn_artifact::{
     ArtifactView, ArtifactWriter, Kernels, LogitsRows, Module, ModuleSet, ParseError, Pipeline, TargetKernels,
 };
+use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_spirv::target;
 
 /// Its INT4 words held their codes in another order, and its kernels came without batches.
@@ -103,6 +104,24 @@ fn the_last_two_versions_load() {
     }
 }
 
+/// Version 8.1 added sections; the artifact above has the minor version 0 and none of them.
+#[test]
+fn version_8_1_keeps_loading_with_its_npu_section() {
+    let bytes = std::fs::read(golden("v8.1-npu.unicorn")).unwrap();
+    assert!(bytes.len() < 700_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.1 is neither read nor refused by name: {error}"),
+    };
+    let npu = view.npu.as_ref().expect("an NPU section");
+    let products: Vec<&str> = npu.products.iter().map(|product| product.name.as_str()).collect();
+    assert_eq!((npu.device.as_str(), products.len(), npu.programs.len()), ("npu1", 2, 2), "{products:?}");
+    view.npu_weights().iter().for_each(|section| section.verify().unwrap());
+    let before = std::fs::read(golden("v8-tiny.unicorn")).unwrap();
+    assert!(ArtifactView::parse(&before).unwrap().npu.is_none());
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -110,8 +129,11 @@ fn every_version_has_its_artifact() {
         std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| name.ends_with(".unicorn"));
     names.sort();
-    assert_eq!(names, [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")));
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 0), "a new version needs an artifact in artifacts/golden");
+    let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
+    expected.push("v8.1-npu.unicorn".into());
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 1), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -120,11 +142,23 @@ fn every_version_has_its_artifact() {
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
     let generic = target::by_name("generic").unwrap();
-    let artifact = Compiled::of(&golden_model(), &options(vec![generic], Vec::new())).artifact();
+    let artifact = Compiled::of(&golden_model(), &options(vec![generic.clone()], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
     let mut writer = ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}-tiny.unicorn")), 1).unwrap();
     writer.begin_slice().unwrap();
     writer.weight_bytes(view.weights()[0].bytes).unwrap();
+    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+    let with_npu = with(options(vec![generic], Vec::new()), |options| {
+        options.npu = Some(NpuOptions { rows: 64, columns: 1, work: Some(vec![NpuWork::Ffn]) });
+    });
+    let artifact = Compiled::of(&golden_model(), &with_npu).artifact();
+    let view = ArtifactView::parse(&artifact).unwrap();
+    let mut writer = ArtifactWriter::create(&golden("v8.1-npu.unicorn"), 2).unwrap();
+    writer.begin_slice().unwrap();
+    writer.weight_bytes(view.weights()[0].bytes).unwrap();
+    writer.begin_npu_slice().unwrap();
+    writer.weight_bytes(view.npu_weights()[0].bytes).unwrap();
+    writer.npu(view.npu.as_ref().unwrap());
     writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
 }
 

@@ -106,6 +106,17 @@ fn the_same_bytes_arrive_and_fewer_kernels_are_an_artifact_too() {
     assert!(names(&folder, "artifacts").is_empty() && store.remove(&reference).is_err());
 }
 
+/// With sections of kinds that the registry knows nothing of.
+#[test]
+fn an_artifact_with_npu_programs_arrives_whole() {
+    let Some((registry, folder)) = start() else { return };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/golden/v8.1-npu.unicorn");
+    let reference = registry.reference("npu:1");
+    push_to(&path, &reference, None);
+    let pulled = pull_by(&store(&folder), &reference, Targets::All, None).unwrap();
+    assert!(std::fs::read(&pulled.stored.path).unwrap() == std::fs::read(&path).unwrap(), "the same bytes");
+}
+
 #[test]
 fn new_kernels_cost_only_themselves() {
     let Some((registry, folder)) = start() else { return };

@@ -8,7 +8,7 @@ use std::process::Command;
 const MAX_LINES: usize = 700;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
-const FORMAT_FILES: [&str; 9] = [
+const FORMAT_FILES: [&str; 10] = [
     "header.rs",
     "plan.rs",
     "kernels.rs",
@@ -18,6 +18,7 @@ const FORMAT_FILES: [&str; 9] = [
     "tokenizer.rs",
     "step.rs",
     "int4.rs",
+    "npu.rs",
 ];
 
 #[test]

@@ -97,6 +97,18 @@ impl Weights {
     }
 }
 
+/// The weight objects of one tile of columns: those of one array column and column tile, over all of k. `values` are (columns of a core, depth), in the
+/// order of the packed columns.
+///
+/// All tiles one after the other, by array column and then by column tile, are what [`Weights::pack`] gives for the whole matrix; memory is needed
+/// for one of them.
+pub fn pack_tile(shape: &GemmShape, values: &[f32], depth: usize) -> Vec<u8> {
+    // What follows the sums has no part in the weights but their order, which is the caller's.
+    let core = CoreTile { epilogue: Epilogue::Scale, ..shape.core };
+    let tile = GemmShape { cols: core.cols, columns: 1, core, ..*shape };
+    Weights::quantize(&tile, values, core.cols, depth).pack(&tile)
+}
+
 /// Largest magnitude over 7: code -8 is used only where rounding of the multiplier leaves room.
 fn scale_of_group(values: &[f32]) -> f32 {
     values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 7.0
@@ -211,6 +223,31 @@ mod tests {
         assert_eq!(sources[16..24], (8..16).map(Some).collect::<Vec<_>>());
         // 20 outputs: the last block has four of them, and four of padding.
         assert_eq!(sources[32..40], [Some(16), Some(17), Some(18), Some(19), None, None, None, None]);
+    }
+
+    #[test]
+    fn tiles_packed_by_themselves_are_those_of_the_whole_matrix() {
+        for epilogue in [Epilogue::Scale, Epilogue::ActMul(Activation::Silu)] {
+            let core = CoreTile { rows: 16, cols: 32, depth: 32, epilogue };
+            // 72 columns and 100 values of k: both are padded.
+            let (cols, depth) = (72, 100);
+            let shape = GemmShape::padded(64, cols, depth, 2, core);
+            let values: Vec<f32> =
+                (0..cols * depth).map(|i| ((i * 37 % 101) as f32 - 50.0) / (1 + i % 7) as f32).collect();
+            let mut tiles = Vec::new();
+            for column in 0..shape.columns {
+                for tile in 0..shape.col_tiles() {
+                    let mut of_tile = vec![0.0; core.cols * depth];
+                    for (row, col) in of_tile.chunks_exact_mut(depth).zip(shape.first_col(tile, column)..) {
+                        if let Some(source) = source_column(epilogue, col, cols) {
+                            row.copy_from_slice(&values[source * depth..][..depth]);
+                        }
+                    }
+                    tiles.extend(pack_tile(&shape, &of_tile, depth));
+                }
+            }
+            assert!(tiles == Weights::quantize(&shape, &values, cols, depth).pack(&shape), "{epilogue:?}");
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use tests::generators::{
-    fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_safetensors,
+    fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_npu_section,
+    smallest_safetensors,
 };
+use unicorn_artifact::codec;
 use unicorn_artifact::header::VERSION_MAJOR;
 
 fn main() {
@@ -26,6 +28,7 @@ fn main() {
     write("module", &[0; 13]);
     let design = unicorn_npu::gemm::design(&smallest_gemm());
     write("npu_stream", &unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)));
+    write("npu_section", &codec::encode(&smallest_npu_section()));
     write(
         "reply",
         b"\x01<think>Hm.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",

@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
     pub synthetic: Option<PathBuf>,
     /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
-    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_only", "npu"])]
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_only", "emit"])]
     pub output: Option<PathBuf>,
     /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
@@ -71,9 +71,14 @@ pub struct Args {
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
     pub emit: Vec<String>,
-    /// Write NPU programs of the model's prefill as MLIR, and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
-    #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"], conflicts_with_all = ["plan_only", "export_dequantized"])]
+    /// Also give the artifact NPU programs of the model's prefill, with weights packed for them; with --emit mlir, write those of all products
+    /// as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
+    #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"])]
     pub npu: Option<String>,
+    /// What the NPU does, whatever the estimate says, separated by commas: qkv, output, ffn or none [default: what is faster there by the
+    /// estimate].
+    #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR)]
+    pub npu_for: Vec<String>,
     /// Columns of the NPU that a program takes.
     #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub npu_columns: u8,
@@ -235,13 +240,16 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
+/// Work of --npu-for. There are no programs for the last two, which is said.
+const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
+
 /// The form that --npu writes.
 pub const MLIR: &str = "mlir";
 
 fn form_names() -> PossibleValuesParser {
     let forms = Form::ALL.into_iter().map(|form| PossibleValue::new(form.name()).help(form.about()));
     forms
-        .chain([PossibleValue::new(MLIR).help("NPU programs; with --npu, which writes nothing else")])
+        .chain([PossibleValue::new(MLIR).help("NPU programs; with --npu, and nothing else is written")])
         .collect::<Vec<_>>()
         .into()
 }

@@ -61,6 +61,7 @@ fn option_flag(option: &str) -> Option<&'static str> {
         "context_tokens" => "--context",
         "machine" => "--machine",
         "budget" => "--budget",
+        "npu_for" => "--npu-for",
         _ => return None,
     })
 }

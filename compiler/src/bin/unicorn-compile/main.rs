@@ -92,12 +92,13 @@ fn run(args: &Args) -> Result<(), CompileError> {
         (None, Some(config)) => Source::Synthetic(config),
         (None, None) => unreachable!("clap requires one of them"),
     };
-    if args.npu.is_some() {
+    options.npu = npu::requested(args)?;
+    if args.emit.iter().any(|name| name == MLIR) {
         return npu::write_programs(args, source, &options, &mut bars);
     }
-    if args.emit.iter().any(|name| name == MLIR) {
-        let what = "form mlir is of NPU programs, expected --npu phoenix with it".into();
-        return Err(CompileError::Option { option: "emit", what });
+    if args.output.is_none() && !args.plan_only {
+        let what = "artifact has no name, expected -o FILE; --plan-only writes none".into();
+        return Err(CompileError::Option { option: "output", what });
     }
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
         return plan_only(args, source, &options, &mut bars);
@@ -119,6 +120,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
         return print(true, args.quiet, &report);
     }
     if args.verbose {
+        say(&report.npu_programs.iter().map(|program| format!("{program}\n")).collect::<String>())?;
         say(&format!("{}\n", report.details()))?;
     }
     print(false, args.quiet, &format!("{report}\n  run it    unicorn-run {}", explain::quoted(output)))

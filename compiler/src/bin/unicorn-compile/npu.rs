@@ -1,12 +1,38 @@
-//! `--npu`: NPU programs of a model as MLIR, instead of an artifact.
+//! `--npu`: what the NPU does, and its programs as MLIR.
 
 use std::path::PathBuf;
 
-use unicorn_compiler::{CompileError, CompileOptions, NpuOptions, Source, npu_programs, plan, write_bytes, write_text};
+use unicorn_compiler::{
+    CompileError, CompileOptions, NpuOptions, NpuWork, Source, npu_mlir, plan, write_bytes, write_text,
+};
 
 use crate::args::Args;
 use crate::progress::Bars;
 use crate::say;
+
+/// What was requested of the NPU; `None`: it is not used.
+pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
+    if args.npu.is_none() {
+        return Ok(None);
+    }
+    let refused = |what: String| Err(CompileError::Option { option: "npu_for", what });
+    if let Some(work) = args.npu_for.iter().find(|name| ["draft", "attention"].contains(&name.as_str())) {
+        let why = if work == "draft" { "of 1 to 8 rows" } else { "for it" };
+        return refused(format!(
+            "{work} cannot run on the NPU: there is no program {why} yet, expected qkv, output, ffn or none"
+        ));
+    }
+    let has = |name: &str| args.npu_for.iter().any(|one| one == name);
+    if has("none") && args.npu_for.len() > 1 {
+        return refused("none is given together with work, expected none alone".into());
+    }
+    let work = NpuWork::ALL.into_iter().filter(|work| has(work.name())).collect();
+    Ok(Some(NpuOptions {
+        rows: usize::from(args.npu_rows),
+        columns: usize::from(args.npu_columns),
+        work: (!args.npu_for.is_empty()).then_some(work),
+    }))
+}
 
 /// Writes three files for each shape beside the output, or prints the readable texts if there is no output.
 pub fn write_programs(
@@ -15,10 +41,12 @@ pub fn write_programs(
     options: &CompileOptions,
     bars: &mut Bars,
 ) -> Result<(), CompileError> {
+    let Some(wanted) = &options.npu else {
+        let what = "form mlir is of NPU programs, expected --npu phoenix with it".into();
+        return Err(CompileError::Option { option: "emit", what });
+    };
     let planned = plan(source, options, bars)?;
-    let (rows, columns) = (usize::from(args.npu_rows), usize::from(args.npu_columns));
-    let wanted = NpuOptions { rows, columns, dialect: args.npu_dialect.clone() };
-    let programs = npu_programs(&planned, &wanted)?;
+    let programs = npu_mlir(&planned, wanted, &args.npu_dialect)?;
     bars.finish();
     for program in &programs {
         let Some(output) = &args.output else {

@@ -51,6 +51,8 @@ pub enum Section {
     Kernels,
     /// What quantising did to each tensor.
     Tensors,
+    /// What the NPU does and why, and its programs.
+    Npu,
     /// Sections of the file.
     File,
 }

@@ -9,6 +9,7 @@
 
 mod kernels;
 mod machines;
+mod npu;
 mod rows;
 
 mod sections;
@@ -32,6 +33,7 @@ use crate::report::text::printable;
 use crate::terminal::output::{print, print_json};
 use diff::Diff;
 use machines::{MachineRow, PartRow};
+use npu::NpuRows;
 use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, Quantisation, SectionRow, TargetRow, WeightRow};
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
@@ -111,6 +113,8 @@ struct Inspection<'a> {
     kernel_module_bytes: u64,
     targets: Vec<TargetRow<'a>>,
     tensors: &'a [TensorReport],
+    /// `None`: the artifact has no NPU programs.
+    npu: Option<NpuRows<'a>>,
     /// Over all tensors, by the number of their weights.
     mean_bits_per_weight: Option<f64>,
     quantisation: Option<Quantisation>,
@@ -144,6 +148,7 @@ impl<'a> Inspection<'a> {
             kernel_module_bytes: view.kernels.targets.iter().map(|target| target.modules.packed_bytes()).sum(),
             targets: view.kernels.targets.iter().map(|target| TargetRow::of(target, plan)).collect(),
             tensors: &view.meta.tensors,
+            npu: view.npu.as_ref().map(NpuRows::of),
             mean_bits_per_weight: rows::mean_bits_per_weight(&view.meta.tensors),
             quantisation: rows::quantisation(&view.meta.tensors),
             sections: sections.iter().map(SectionRow::of).collect(),

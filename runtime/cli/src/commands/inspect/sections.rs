@@ -41,6 +41,10 @@ impl Inspection<'_> {
                 (format!("Kernels, {modules} modules of {bytes}"), self.targets())
             }
             Section::Tensors => (self.tensors_heading(), self.tensors()),
+            Section::Npu => match &self.npu {
+                Some(npu) => (npu.heading(), npu.text()),
+                None => ("NPU".into(), "  no programs; unicorn-compile MODEL --npu phoenix makes them\n".into()),
+            },
             Section::File => (format!("File, {} bytes, format {}", self.file_bytes, self.format_version), self.file()),
         };
         format!("{heading}\n{body}")

@@ -16,9 +16,8 @@
 //!
 //! A count of 0 has no end: the number of words ends the run. The last dimension of a run is written so, as mlir-aie does.
 
-use crate::device::Tile;
-use crate::lower::Direction;
-use crate::shim::ShimTask;
+use super::task::ShimTask;
+use super::tile::{Direction, Tile};
 
 /// Words of a descriptor.
 pub const DESCRIPTOR_WORDS: usize = 8;

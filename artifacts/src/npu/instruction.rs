@@ -1,8 +1,20 @@
-//! Instructions and their bytes.
+//! Instructions of the NPU's firmware and their bytes.
+//!
+//! ```text
+//! header       16 bytes  version 0.1 │ generation 3, rows 6 │ columns 5, memory rows 1 │ instructions u32 │ bytes u32
+//! write        24 bytes  0x00 │ 0 │ address u64 │ value │ 24
+//! block write  16 + 4·n  0x01 │ 0 │ address │ bytes │ n words
+//! patch        48 bytes  0x81 │ 48 │ 0 × 4 │ address u64 │ argument u64 │ offset in bytes u64
+//! wait         16 bytes  0x80 │ 16 │ direction, row << 8, column << 16 │ rows << 8, columns << 16, channel << 24
+//! ```
+//!
+//! All words are 32 bits, little-endian. A patch puts the address of one of the command's buffers into a descriptor. A wait ends when the channel
+//! reports that a task is complete.
+//!
+//! The layout is that of mlir-aie's `AIETargetNPU.cpp` and `AIEDmaToNpu.cpp`.
 
-use super::StreamError;
-use crate::device::Tile;
-use crate::lower::Direction;
+use super::shims::StreamError;
+use super::tile::{Direction, Tile};
 
 /// First two words of a stream: version 0.1 of the format, generation 3, 6 rows; 5 columns, 1 row of memory tiles.
 const HEADER: [u32; 2] = [0x0603_0100, 0x0000_0105];

@@ -1,0 +1,80 @@
+//! What a product costs on the GPU and on the NPU: estimates from published figures, by which the plan decides.
+//!
+//! Nothing was measured here: there is no NPU. Each figure has its source beside it. Times are added: a step's products depend on each other,
+//! so that NPU and GPU take turns.
+
+use unicorn_npu::solve::Estimate;
+
+/// Operations a second of a 780M's prefill: 310 tokens/s of Qwen2.5-7B Q4 (7.6 billion weights, two operations each), llama.cpp on Vulkan,
+/// published by its users.
+pub const GPU_OPS_PER_S: f64 = 4.7e12;
+/// Operations a second of XDNA1 in INT8, the most that was measured end to end (arXiv 2512.13282).
+pub const NPU_OPS_PER_S: f64 = 6.76e12;
+/// Seconds of one command besides its work: 0.22 ms from end to end, of which a kernel that does nothing takes 0.12 to 0.14 (open-xdna on a Ryzen 7 8845HS).
+pub const DISPATCH_S: f64 = 0.2e-3;
+/// Bytes a second through all shim tiles at the array's highest clock: four columns of two channels of 4 bytes at 1.6 GHz.
+pub const SHIM_BYTES_PER_S: f64 = 51.2e9;
+/// Bytes a second that a 780M reads of two channels of DDR5-5600, as measured by users of llama.cpp. The NPU's traffic is part of it.
+pub const GPU_BYTES_PER_S: f64 = 73e9;
+
+/// Seconds of products.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    pub gpu_s: f64,
+    pub npu_s: f64,
+    pub products: usize,
+    /// Of weights, in the NPU's layout.
+    pub weight_bytes: u64,
+}
+
+impl Cost {
+    /// Of one product; `useful_ops` without padding, `handed_bytes` of activations and outputs, which the GPU writes and reads.
+    pub fn of(estimate: &Estimate, useful_ops: f64, handed_bytes: u64, weight_bytes: u64) -> Cost {
+        let [at_best, _] = estimate.seconds();
+        let computed = at_best.max(useful_ops / NPU_OPS_PER_S).max(estimate.shim_bytes as f64 / SHIM_BYTES_PER_S);
+        Cost {
+            gpu_s: useful_ops / GPU_OPS_PER_S,
+            npu_s: computed + DISPATCH_S + handed_bytes as f64 / GPU_BYTES_PER_S,
+            products: 1,
+            weight_bytes,
+        }
+    }
+
+    pub fn add(&mut self, other: Cost) {
+        self.gpu_s += other.gpu_s;
+        self.npu_s += other.npu_s;
+        self.products += other.products;
+        self.weight_bytes += other.weight_bytes;
+    }
+
+    /// How much sooner a step is done with the NPU; negative: later.
+    pub fn saved_s(&self) -> f64 {
+        self.gpu_s - self.npu_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unicorn_kernels::npu::tile::Epilogue;
+    use unicorn_npu::{Problem, solve};
+
+    use super::*;
+
+    fn cost(rows: usize, cols: usize, depth: usize) -> Cost {
+        let solution = solve(&Problem { rows, cols, depth, epilogue: Epilogue::Scale, columns: 4 }).unwrap();
+        let bytes = solution.estimate.shape.weight_bytes() as u64;
+        Cost::of(&solution.estimate, 2.0 * (rows * cols * depth) as f64, (rows * (depth + 2 * cols)) as u64, bytes)
+    }
+
+    #[test]
+    fn large_products_of_many_rows_are_faster_on_the_npu_and_small_ones_are_not() {
+        let large = cost(512, 6144, 4096);
+        // 25.8 G operations: 5.5 ms at 4.7 T/s, 3.8 ms at 6.76 T/s and what is handed over.
+        assert!((5.4e-3..5.6e-3).contains(&large.gpu_s) && (3.9e-3..4.6e-3).contains(&large.npu_s), "{large:?}");
+        // A command takes longer than the GPU's whole product.
+        let small = cost(512, 576, 576);
+        assert!(small.saved_s() < 0.0 && small.npu_s > DISPATCH_S, "{small:?}");
+        // Few rows: the NPU computes padding, and waits for weights.
+        assert!(cost(8, 6144, 4096).saved_s() < 0.0);
+    }
+}

@@ -1,0 +1,66 @@
+//! What is requested of the NPU, and its programs as text.
+
+use std::fmt::{self, Display};
+
+/// A kind of work that the NPU has programs for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NpuWork {
+    /// Queries, keys and values.
+    Qkv,
+    /// The output projection of attention.
+    Output,
+    /// Gate and up with their activation, and down.
+    Ffn,
+}
+
+impl NpuWork {
+    /// In the order of a layer.
+    pub const ALL: [NpuWork; 3] = [NpuWork::Qkv, NpuWork::Output, NpuWork::Ffn];
+
+    /// `qkv`, `output` or `ffn`.
+    pub fn name(self) -> &'static str {
+        match self {
+            NpuWork::Qkv => "qkv",
+            NpuWork::Output => "output",
+            NpuWork::Ffn => "ffn",
+        }
+    }
+}
+
+impl Display for NpuWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which NPU programs to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpuOptions {
+    /// Tokens of a prefill step.
+    pub rows: usize,
+    /// Columns of the array, 1 to 4.
+    pub columns: usize,
+    /// What the NPU does; `None`: what it does faster than the GPU by the estimate.
+    pub work: Option<Vec<NpuWork>>,
+}
+
+impl Default for NpuOptions {
+    fn default() -> NpuOptions {
+        NpuOptions { rows: 512, columns: 4, work: None }
+    }
+}
+
+/// The program of one shape as MLIR.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpuMlir {
+    /// Columns and depth of the product, such as `6144x4096`, and its activation.
+    pub name: String,
+    /// Why its tiles have their sizes, for people.
+    pub explanation: String,
+    /// MLIR in each operation's own syntax.
+    pub readable: String,
+    /// MLIR in the generic form.
+    pub generic: String,
+    /// What the NPU's firmware does for one command: the host's transfers, encoded.
+    pub instructions: Vec<u8>,
+}
