@@ -51,7 +51,7 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
         )
     })?;
     let kernels = stages.kernels(&design.selection, &design.placement)?;
-    let meta = meta(&view.meta, &options);
+    let meta = meta(&view.meta, &config, &options);
 
     stages.begin(Stage::Write, 1)?;
     let replaced = replace_kernels(path, output, &meta, &plan, &kernels, |partial| progress.partial(Some(partial)));
@@ -166,8 +166,10 @@ fn lies_like(plan: &Plan, other: &Plan) -> bool {
     slices(plan) == slices(other) && places(plan) == places(other)
 }
 
-fn meta(before: &Meta, options: &CompileOptions) -> Meta {
+fn meta(before: &Meta, config: &ModelConfig, options: &CompileOptions) -> Meta {
     let mut meta = before.clone();
+    // As this version records it, whichever did before.
+    meta.provenance.config = config.encode();
     meta.provenance.compiler_version = env!("CARGO_PKG_VERSION").into();
     for (name, value) in &mut meta.provenance.options {
         if name == "targets" {

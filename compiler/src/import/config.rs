@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::codec;
 
+use super::earlier_config;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
     Silu,
@@ -166,7 +168,12 @@ impl ModelConfig {
     /// # Errors
     /// When it is something else, or when its numbers belong to no model.
     pub fn decode(bytes: &[u8]) -> Result<ModelConfig, String> {
-        let config: ModelConfig = codec::decode("config", bytes).map_err(|error| error.to_string())?;
+        let today = codec::decode("config", bytes);
+        let config: ModelConfig = match today {
+            Ok(config) => config,
+            // Bytes that are no record of either kind are refused by what today's should have.
+            Err(error) => earlier_config::decode(bytes).ok_or_else(|| error.to_string())?,
+        };
         for (name, value, most) in [
             ("hidden size", config.hidden_size, limits::HIDDEN_SIZE),
             ("intermediate size", config.intermediate_size, limits::INTERMEDIATE_SIZE),

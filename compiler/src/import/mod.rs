@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod config;
+mod earlier_config;
 mod open;
 
 mod huggingface;
