@@ -13,6 +13,7 @@ mod products;
 mod weights;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use unicorn_artifact::account::size;
 use unicorn_artifact::{
@@ -98,10 +99,11 @@ pub fn npu_plan(
         let mut cost = Cost::default();
         for product in of_work.iter().filter(|one| !one.has_bias) {
             let problem = product.problem;
-            if !solutions.contains_key(&problem) {
-                solutions.insert(problem, solution(&problem)?);
-            }
-            cost.add(cost_of(&problem, &solutions[&problem]));
+            let solution = match solutions.entry(problem) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(solution(&problem)?),
+            };
+            cost.add(cost_of(&problem, solution));
         }
         works.push((work, of_work, cost));
     }

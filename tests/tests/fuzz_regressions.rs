@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn every_regression_file_still_passes() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 13] = [
+    let targets: [(&str, Oracle); 15] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("lora", oracles::lora),

@@ -144,7 +144,7 @@ fn adapters_that_cannot_be_merged_are_refused_by_name() {
         lora.write(&adapted);
         let output = folder.path().join("out.unicorn");
         let options = with(generic(), |options| options.adapters = vec![adapter(&adapted, 1.0)]);
-        let error = compile(Source::Model(&base), &output, &options, &mut Silent).err().expect("refused").to_string();
+        let error = compile(Source::Model(&base), &output, &options, &mut Silent).expect_err("refused").to_string();
         assert!(expected.iter().all(|part| error.contains(part)), "{error}, expected {expected:?}");
         assert!(!output.exists());
     };

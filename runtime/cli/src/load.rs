@@ -160,7 +160,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
                 corrections_file::path_for(artifact).display()
             ));
         }
-        (None, Some((file, _))) => file.lines().iter().for_each(|line| note(line)),
+        (None, Some((file, _))) => file.lines().iter().for_each(note),
         (None, None) => {}
     }
     if !args.no_cache && !is_measurement {

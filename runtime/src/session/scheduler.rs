@@ -304,7 +304,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         let choosing: Vec<usize> =
             (0..self.decoding.len()).filter(|&row| self.decoding[row].receiver.chooses()).collect();
         let mut rows = Vec::new();
-        for Active { session, rest, sampling, receiver } in &mut self.decoding {
+        for Active { session, rest, sampling, receiver, .. } in &mut self.decoding {
             // Greedy sampling leaves the logits as they are.
             let sampling = if receiver.chooses() { &greedy } else { &*sampling };
             rows.push(BatchRow { session, token: rest[0], sampling });

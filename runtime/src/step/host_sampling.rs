@@ -353,7 +353,7 @@ mod tests {
         let sampler = HostSampler::new(Sampling::default(), HostSampling::default());
         let masked =
             |words: &[u32]| sampler.sample(0, &[], &mut [0.0, 1.0, 2.0], Some(words)).map(|sampled| sampled.token);
-        assert_eq!([&[0b011][..], &[0b111], &[0], &[]].map(|words| masked(words)), [Some(1), Some(2), None, None]);
+        assert_eq!([&[0b011][..], &[0b111], &[0], &[]].map(masked), [Some(1), Some(2), None, None]);
     }
 
     #[test]

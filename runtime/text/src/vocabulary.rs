@@ -91,7 +91,6 @@ fn alphabet() -> HashMap<char, u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::tokenizer::tests::{BYTE_FALLBACK, BYTE_LEVEL, tokenizer};
 
     fn bytes(json: &str) -> Vec<Vec<u8>> {
