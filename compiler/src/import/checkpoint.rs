@@ -1,6 +1,7 @@
 //! [`Checkpoint`]: what every importer produces and every later stage reads.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -152,6 +153,30 @@ impl SourceDType {
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let (elements, bytes) = self.block();
         cols.is_multiple_of(elements).then_some(cols / elements)?.checked_mul(bytes)
+    }
+}
+
+/// ggml's name, or safetensors' for floats.
+impl Display for SourceDType {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SourceDType::F32 => "F32",
+            SourceDType::F16 => "F16",
+            SourceDType::Bf16 => "BF16",
+            SourceDType::Q4_0 => "Q4_0",
+            SourceDType::Q4_1 => "Q4_1",
+            SourceDType::Q5_0 => "Q5_0",
+            SourceDType::Q5_1 => "Q5_1",
+            SourceDType::Q8_0 => "Q8_0",
+            SourceDType::Q2K => "Q2_K",
+            SourceDType::Q3K => "Q3_K",
+            SourceDType::Q4K => "Q4_K",
+            SourceDType::Q5K => "Q5_K",
+            SourceDType::Q6K => "Q6_K",
+            SourceDType::Iq4Nl => "IQ4_NL",
+            SourceDType::Iq4Xs => "IQ4_XS",
+            SourceDType::MxFp4 => "MXFP4",
+        })
     }
 }
 

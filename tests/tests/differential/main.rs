@@ -76,7 +76,8 @@ fn integer_targets() -> Vec<Target> {
 /// A target with matrix units as the device has them, if it has any.
 fn matrix_target() -> Option<Target> {
     let mut target = targets().pop().expect("a target with subgroups");
-    target.workgroup_invocations = 256;
+    // Room for the tiles of every target.
+    (target.workgroup_invocations, target.shared_memory_bytes) = (256, 32 << 10);
     target.matrix = Some(device_matrices()?);
     Some(target)
 }

@@ -122,7 +122,7 @@ fn tensors_lie_inside_the_file() {
     change("has 0 dimensions, expected 1 to 4", &|tensor| tensor.dimensions = vec![]);
     change("has 5 dimensions, expected 1 to 4", &|tensor| tensor.dimensions = vec![8, 6, 1, 1, 1]);
     change("tensor output.weight has shape [6, 4], expected [6, 8]", &|tensor| tensor.dimensions = vec![4, 6]);
-    change("tensor output.weight has GGUF type IQ4_XS, supported are: F32", &|tensor| tensor.type_id = 23);
+    change("tensor output.weight has GGUF type IQ2_XXS, supported are: F32", &|tensor| tensor.type_id = 16);
     change("tensor output.weight has GGUF type number 99, supported", &|tensor| tensor.type_id = 99);
     for alignment in [0, 48, u32::MAX] {
         refused("general.alignment is", |file| file.set("general.alignment", TestValue::U32(alignment)));

@@ -230,7 +230,7 @@ impl<'a> RawTensorInfo<'a> {
         let (cols, outer) = shape.split_last().expect("a tensor has at least one dimension");
         let row_bytes = dtype.row_bytes(*cols).ok_or_else(|| {
             let (block, _) = dtype.block();
-            gguf.malformed(format!("tensor {name} has {cols} columns, expected whole blocks of {block} for {dtype:?}"))
+            gguf.malformed(format!("tensor {name} has {cols} columns, expected whole blocks of {block} for {dtype}"))
         })?;
         let len_bytes = outer.iter().try_fold(row_bytes, |bytes, n| bytes.checked_mul(*n)).ok_or_else(lie)?;
         let start = data_start.checked_add(offset).and_then(|start| usize::try_from(start).ok()).ok_or_else(lie)?;

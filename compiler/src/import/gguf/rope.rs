@@ -161,7 +161,7 @@ fn read_divisors(keys: &Keys, name: &str, pairs: usize) -> Result<Option<Vec<f64
         return Err(CompileError::TensorShape { name: name.to_string(), expected, found });
     }
     if info.dtype != SourceDType::F32 {
-        return Err(keys.gguf.malformed(format!("tensor {name} is {:?}, expected F32", info.dtype)));
+        return Err(keys.gguf.malformed(format!("tensor {name} is {}, expected F32", info.dtype)));
     }
     let (elements, _) = keys.gguf.tensor_bytes(info).as_chunks::<4>();
     let list: Vec<f64> = elements.iter().map(|element| shortest_decimal(f32::from_le_bytes(*element).into())).collect();
