@@ -45,10 +45,8 @@ fn memory_that_is_not_coherent_is_flushed_and_invalidated_on_every_upload_path()
     for way in UploadPath::ALL {
         inject(None);
         let model = match Model::load(&path, &options.clone().with(|options| options.residency = Some(way))) {
-            Err(LoadError::Residency { refusals, .. }) => {
-                skip("upload path", refusals.join("; "));
-                continue;
-            }
+            // The pages that llvmpipe imports are coherent: without such memory it has no type for them.
+            Err(LoadError::Residency { .. }) if [UploadPath::Import, UploadPath::Host].contains(&way) => continue,
             other => other.unwrap_or_else(|error| panic!("{way}: {error}")),
         };
         let of_load = made_calls();
@@ -194,7 +192,7 @@ fn a_recovery_without_memory_is_an_error_until_there_is_some() {
         let error = session.feed(&[1]).unwrap_err();
         assert!(matches!(error, RunError::NotRecovered { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("cannot be had back: vkAllocateMemory failed with A device memory "), "{text}");
+        assert!(text.contains("cannot be made ready again: vkAllocateMemory failed with A device memory "), "{text}");
         assert_eq!(session.len_tokens(), 50);
     }
     inject(None);
