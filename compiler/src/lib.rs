@@ -453,7 +453,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     }
 }
 
-/// What the NPU was given, whoever decided, and for which steps.
+/// The work placed on the NPU, by estimate or by request, and the rows of a step that it is for.
 fn npu_options(planned: &Planned, options: &CompileOptions) -> Vec<(String, String)> {
     let (Some(npu), Some(requested)) = (&planned.npu, &options.npu) else { return Vec::new() };
     let on_npu = npu.section.decisions.iter().filter(|decision| decision.on_npu);

@@ -1,4 +1,4 @@
-//! Which hub, who asks, and where files are kept: the variables that the hub's own programs read.
+//! The address of the hub, the access token, and the cache folder: the variables that the hub's own programs read.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub struct HubSettings {
     /// Address of the hub.
     pub endpoint: String,
-    /// Who asks; `None`: anybody.
+    /// The access token; `None`: requests are anonymous.
     pub token: Option<String>,
     /// Folder of repositories.
     pub cache: PathBuf,

@@ -45,7 +45,7 @@ impl Chooser {
         sampled.ok_or_else(|| "no token may follow: biases and structure exclude them all".to_owned())
     }
 
-    /// Takes the next token of the reply, whoever sampled it.
+    /// Takes the next token of the reply, sampled on the host or on the device.
     ///
     /// # Errors
     /// When it takes too long to find out what may follow.
