@@ -422,15 +422,15 @@ fn a_prompt_that_is_fed_in_parts_is_one_prompt() {
     assert_close("the rest of a prompt", &rest, &golden.logits[first * vocab_size..], F16_TOLERANCE);
 }
 
+/// One format for each family: what is merged differs by family, how it is multiplied by format.
 #[test]
 fn the_unfused_graph_gives_the_same_logits() {
-    for folder in tiny_models() {
+    for (index, folder) in tiny_models().into_iter().enumerate() {
         let tokens = read_golden(&folder).tokens;
-        for case in [F16, INT4, INTEGER] {
-            let fused = logits(&Built::of(&folder, case).load(), &tokens, 0);
-            let plain = logits(&Built::of(&folder, Case { fuse: false, ..case }).load(), &tokens, 0);
-            assert_close(&format!("{} unfused", folder.display()), &plain, &fused, same_tolerance(&case));
-        }
+        let case = [F16, INT4, INTEGER][index % 3];
+        let fused = logits(&Built::of(&folder, case).load(), &tokens, 0);
+        let plain = logits(&Built::of(&folder, Case { fuse: false, ..case }).load(), &tokens, 0);
+        assert_close(&format!("{} unfused", folder.display()), &plain, &fused, same_tolerance(&case));
     }
 }
 
