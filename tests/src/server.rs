@@ -29,7 +29,16 @@ impl Server {
     /// # Panics
     /// When it ends, or takes too long.
     pub fn start(mut command: Command, artifact: &Path, arguments: &[&str]) -> Server {
-        command.arg("serve").arg(artifact).args(["--port", "0"]).args(arguments);
+        command.arg("serve").arg(artifact).args(arguments);
+        Server::begin(command)
+    }
+
+    /// Starts a command that ends with `serve` and its arguments, adds a free port, and waits until it accepts requests.
+    ///
+    /// # Panics
+    /// When it ends, or takes too long.
+    pub fn begin(mut command: Command) -> Server {
+        command.args(["--port", "0"]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let lines = BufReader::new(child.stderr.take().expect("stderr is a pipe")).lines();
         let stderr = Arc::new(Mutex::new(String::new()));

@@ -58,11 +58,7 @@ pub fn load_candidates(
 /// `None` for a memory that is too small for several sequences.
 fn unless_too_large(loaded: Result<Model, LoadError>, slots: u32) -> Result<Option<Model>, CliError> {
     match loaded {
-        Err(LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
-            if slots > 1 =>
-        {
-            Ok(None)
-        }
+        Err(error) if slots > 1 && needs_memory(&error) => Ok(None),
         loaded => Ok(Some(loaded?)),
     }
 }
@@ -89,7 +85,22 @@ pub fn load_to_serve(
     context_tokens: Option<u32>,
     slots: u32,
 ) -> Result<Model, CliError> {
-    load_with(artifact, args, |options| (options.context_tokens, options.slots) = (context_tokens, slots))
+    Ok(try_load_to_serve(artifact, args, context_tokens, slots)?)
+}
+
+/// The same for one of several models, whose caller looks at why it fails.
+pub fn try_load_to_serve(
+    artifact: &Path,
+    args: &LoadArgs,
+    context_tokens: Option<u32>,
+    slots: u32,
+) -> Result<Model, LoadError> {
+    try_load(artifact, args, |options| (options.context_tokens, options.slots) = (context_tokens, slots))
+}
+
+/// Whether a model may be loaded once there is more memory.
+pub fn needs_memory(error: &LoadError) -> bool {
+    matches!(error, LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
 }
 
 /// The longest context of the model, read before it is loaded.

@@ -85,7 +85,7 @@ fn run(args: Args) -> Result<(), CliError> {
     match args.command {
         None => generate::run(&args.run),
         Some(Command::Run(args)) => generate::run(&args),
-        Some(Command::Serve(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| serve::run(&args)),
+        Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Pull(args)) => store::pull(&args),
         Some(Command::Verify(args)) => store::verify(&args),
         Some(Command::List(args)) => store::list(&args),

@@ -9,17 +9,21 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer};
 
 use crate::api::error::ApiError;
+use crate::options::ServeOptions;
 use crate::page::is_of_page;
 
 /// Stands for every host or every origin.
@@ -46,8 +50,24 @@ const PUBLIC: [&str; 5] = ["/health", "/v1/health", "/models", "/v1/models", "/a
 const API_KEY: &str = "x-api-key";
 
 impl Access {
+    pub(crate) fn of(options: &ServeOptions) -> Access {
+        let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, .. } = options.clone();
+        Access { address, hosts, origins, keys }
+    }
+
+    /// `routes` for those who have access. A panic there is an answer with status 500.
+    pub(crate) fn guard(self, routes: Router) -> Router {
+        let routes = match self.cors() {
+            Some(cors) => routes.layer(cors),
+            None => routes,
+        };
+        routes
+            .layer(middleware::from_fn_with_state(Arc::new(self), Access::check))
+            .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()))
+    }
+
     /// Refuses requests to other hosts, those of pages of other origins, and those without a key.
-    pub(crate) async fn check(State(access): State<std::sync::Arc<Access>>, request: Request, next: Next) -> Response {
+    pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
         let unauthorized = || {
             let path = request.uri().path();
             let is_open = access.keys.is_empty() || PUBLIC.contains(&path) || is_of_page(path);
@@ -55,12 +75,12 @@ impl Access {
         };
         match access.refusal(request.headers()).or_else(unauthorized) {
             None => next.run(request).await,
-            Some(refusal) => axum::response::IntoResponse::into_response(refusal),
+            Some(refusal) => refusal.into_response(),
         }
     }
 
     /// Lets pages of the named origins read answers; `None`: there are none.
-    pub(crate) fn cors(&self) -> Option<CorsLayer> {
+    fn cors(&self) -> Option<CorsLayer> {
         if self.origins.is_empty() {
             return None;
         }

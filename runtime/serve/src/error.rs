@@ -15,6 +15,11 @@ pub enum ServeError {
         /// The model's name.
         model: String,
     },
+    /// Several models that cannot be served together.
+    Models {
+        /// What, expected, found.
+        what: String,
+    },
     /// The artifact's tokenizer or chat template is missing or not usable.
     Text(TextError),
     /// The model has no sessions left, or no program for as many sequences as it was loaded for; or a default of sampling is out
@@ -29,6 +34,7 @@ impl fmt::Display for ServeError {
                 f,
                 "weights of {model} are synthetic, good for timing and not for text: a server expects those of a trained model"
             ),
+            ServeError::Models { what } => f.write_str(what),
             ServeError::Text(error) => error.fmt(f),
             ServeError::Run(error) => error.fmt(f),
         }
@@ -38,7 +44,7 @@ impl fmt::Display for ServeError {
 impl Error for ServeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            ServeError::SyntheticWeights { .. } => None,
+            ServeError::SyntheticWeights { .. } | ServeError::Models { .. } => None,
             ServeError::Text(error) => error.source(),
             ServeError::Run(error) => error.source(),
         }

@@ -13,6 +13,8 @@
 //! `structure` finds which tokens may follow in a reply that has to match something; `chooser` samples on the host, where the device's
 //! sampler does not suffice.
 //!
+//! `models` puts several such servers behind one address, and loads each when a request names its model.
+//!
 //! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
 //!
 //! ```no_run
@@ -40,6 +42,7 @@ mod access;
 mod admission;
 mod api;
 mod handler;
+mod models;
 mod prompt;
 mod routes;
 
@@ -71,5 +74,6 @@ pub use api::request::{BiasedText, Endpoint, MAX_CHOICES, Prompt, Request};
 pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpLimits, HttpListener, HttpServing};
+pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
 pub use options::ServeOptions;
 pub use server::{Activity, Server, Stopper};

@@ -6,18 +6,17 @@ use axum::Router;
 use axum::extract::{Path, Request};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Map, Value, json};
-use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::access::{Access, expect_json};
+use crate::access::expect_json;
 use crate::admission::ClientGone;
 use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::ollama::date::rfc3339;
+use crate::options::ServeOptions;
 use crate::page;
 
 /// Which of the endpoints that are no API are served.
@@ -26,6 +25,12 @@ pub(crate) struct Shown {
     pub(crate) page: bool,
     pub(crate) metrics: bool,
     pub(crate) slots: bool,
+}
+
+impl Shown {
+    pub(crate) fn of(options: &ServeOptions) -> Shown {
+        Shown { page: options.page, metrics: options.metrics, slots: options.slots }
+    }
 }
 
 /// Paths of the endpoints that generate text.
@@ -45,12 +50,13 @@ const GENERATE: [(&str, Api); 13] = [
     ("/v1/infill", Api::Infill),
 ];
 
-pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access, shown: Shown) -> Router {
+/// Everything that is answered about one model, without [`Access`].
+pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     let routes = GENERATE.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
         routes.route(path, post(move |request| generate(handler, api, request)))
     });
-    let routes = routes
+    routes
         .merge(about_text(&handler))
         .merge(about_models(&handler))
         .merge(about_the_server(&handler, shown))
@@ -64,14 +70,13 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, access: Access, shown: Shown)
                 status: StatusCode::METHOD_NOT_ALLOWED,
                 ..ApiError::bad_request("method: expected the other one of GET and POST")
             }
-        });
-    let routes = match access.cors() {
-        Some(cors) => routes.layer(cors),
-        None => routes,
-    };
-    routes
-        .layer(middleware::from_fn_with_state(Arc::new(access), Access::check))
-        .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()))
+        })
+}
+
+/// The API whose errors a path has.
+pub(crate) fn api_of(path: &str) -> Api {
+    let generates = GENERATE.iter().find(|(generates, _)| *generates == path);
+    generates.map_or(Api::Chat, |&(_, api)| api)
 }
 
 async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> Response {
@@ -196,6 +201,6 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     routes.route("/slots", slots).route("/metrics", metrics)
 }
 
-fn constant(value: Value) -> MethodRouter {
+pub(crate) fn constant(value: Value) -> MethodRouter {
     get(move || async move { json_response(StatusCode::OK, &value) })
 }

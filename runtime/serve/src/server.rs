@@ -61,9 +61,7 @@ impl Server {
         let scheduler = model.scheduler()?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
-        let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, .. } = options;
-        let access = Access { address, hosts, origins, keys };
-        let shown = Shown { page: options.page, metrics: options.metrics, slots: options.slots };
+        let (access, shown) = (Access::of(&options), Shown::of(&options));
         let worker = Worker { scheduler, commands, metrics: handler.metrics.clone() };
         Ok(Server { handler, access, shown, stopper: Stopper { commands: sender }, worker })
     }
@@ -71,7 +69,12 @@ impl Server {
     /// The routes of OpenAI's, Anthropic's, Ollama's and llama-server's APIs, to be served by themselves (see
     /// [`HttpListener`](crate::HttpListener)) or as a part of another program's. Requests that arrive before [`Server::run`] wait.
     pub fn router(&self) -> Router {
-        routes(self.handler.clone(), self.access.clone(), self.shown)
+        self.access.clone().guard(self.endpoints())
+    }
+
+    /// The same routes for whoever checks access before.
+    pub(crate) fn endpoints(&self) -> Router {
+        routes(self.handler.clone(), self.shown)
     }
 
     /// What ends [`Server::run`].

@@ -5,15 +5,31 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::sampling::template_arguments;
-use super::{ACCESS, COMMON, LoadArgs, SAMPLING, SamplingArgs};
+use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs};
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct ServeArgs {
     /// Artifact, GGUF file or Hugging Face folder; what is not compiled yet is compiled once and kept in the cache
-    #[arg(value_name = "MODEL", help_heading = None::<&str>)]
-    pub artifact: PathBuf,
+    #[arg(value_name = "MODEL", help_heading = None::<&str>, required_unless_present_any = ["models", "models_dir"])]
+    pub artifact: Option<PathBuf>,
+    /// Serve several models instead, each under this name; one is loaded when a request names it, the first where none is named;
+    /// repeatable
+    #[arg(short, long = "model", value_name = "NAME=MODEL", value_parser = named_model, conflicts_with = "artifact")]
+    pub models: Vec<(String, PathBuf)>,
+    /// Serve all artifacts and GGUF files of this folder, under their names without the ending
+    #[arg(long, value_name = "FOLDER", conflicts_with = "artifact")]
+    pub models_dir: Option<PathBuf>,
+    /// Of several models, those that are in memory at a time; the least recently used one makes place
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
+    pub models_max: u32,
+    /// Of several models, unload one that nobody has used for so many seconds [default: only when its memory is needed]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..), help_heading = MEMORY, hide_short_help = true)]
+    pub sleep_idle_seconds: Option<u64>,
+    /// Of several models, load this one at the start and never unload it; repeatable
+    #[arg(long, value_name = "NAME", conflicts_with = "artifact", help_heading = MEMORY, hide_short_help = true)]
+    pub pin: Vec<String>,
     /// Addresses to listen on, with commas between them; 0.0.0.0: all addresses of this machine
     #[arg(long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
     pub host: Vec<String>,
@@ -27,7 +43,7 @@ pub struct ServeArgs {
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
     /// Name of the model in responses and in lists of models [default: that of the artifact]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["models", "models_dir"])]
     pub alias: Option<String>,
     /// Key that requests need to name, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; repeatable, and a list with commas
     #[arg(long, value_name = "KEY", value_delimiter = ',', env = "UNICORN_API_KEY", hide_env_values = true, help_heading = ACCESS, hide_short_help = true)]
@@ -66,10 +82,18 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ORIGIN", help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
     /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
-    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, help_heading = ACCESS, hide_short_help = true, conflicts_with_all = ["models", "models_dir"])]
     pub sandbox: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+}
+
+/// `NAME=MODEL`.
+fn named_model(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, model)) if !name.is_empty() && !model.is_empty() => Ok((name.to_owned(), model.into())),
+        _ => Err("expected NAME=MODEL, such as small=smol.unicorn".to_owned()),
+    }
 }

@@ -98,7 +98,8 @@ fn is_private(folder: &Path, user: u32) -> bool {
 pub fn read_all(folder: &Path, is_running: impl Fn(u32) -> bool) -> Vec<Status> {
     let read = |entry: fs::DirEntry| {
         let path = entry.path();
-        let pid: u32 = path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
+        let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
+        let pid: u32 = stem.split_once('-').map_or(stem, |(pid, _)| pid).parse().ok()?;
         let is_small = entry.metadata().is_ok_and(|data| data.is_file() && data.len() <= MAX_BYTES);
         let status: Status = serde_json::from_slice(&fs::read(path).ok().filter(|_| is_small)?).ok()?;
         (status.pid == pid && is_running(pid)).then_some(status)
@@ -111,6 +112,8 @@ pub fn read_all(folder: &Path, is_running: impl Fn(u32) -> bool) -> Vec<Status> 
 /// Writes this process's status. Its failures are ignored: a run does not depend on them.
 pub struct StatusWriter {
     folder: PathBuf,
+    /// Name of the file, without its ending.
+    stem: String,
     status: Status,
     /// When the rate was last taken, and the tokens there were then.
     last: (Instant, u64),
@@ -118,10 +121,19 @@ pub struct StatusWriter {
 
 impl StatusWriter {
     pub fn new(model: &Model) -> StatusWriter {
+        StatusWriter::named(model, &model.meta().model.name, std::process::id().to_string())
+    }
+
+    /// Of one of this process's models: the `number`th, which requests call `name`.
+    pub fn of_several(model: &Model, name: &str, number: usize) -> StatusWriter {
+        StatusWriter::named(model, name, format!("{}-{number}", std::process::id()))
+    }
+
+    fn named(model: &Model, name: &str, stem: String) -> StatusWriter {
         let (_, kv_pages) = model.kv_pages();
         let status = Status {
             pid: std::process::id(),
-            model: model.meta().model.name.clone(),
+            model: name.to_owned(),
             device: model.device().name.clone(),
             doing: State::Idle,
             tokens_per_s: None,
@@ -130,7 +142,7 @@ impl StatusWriter {
             kv_pages,
             queue: 0,
         };
-        let mut writer = StatusWriter { folder: location().folder, status, last: (Instant::now(), 0) };
+        let mut writer = StatusWriter { folder: location().folder, stem, status, last: (Instant::now(), 0) };
         writer.write(model);
         writer
     }
@@ -163,32 +175,32 @@ impl StatusWriter {
 
     fn write(&mut self, model: &Model) {
         (self.status.kv_pages_used, _) = model.kv_pages();
-        put(&self.folder, &self.status);
+        put(&self.folder, &self.stem, &self.status);
     }
 }
 
 impl Drop for StatusWriter {
     fn drop(&mut self) {
         if is_private(&self.folder, user()) {
-            let _ = fs::remove_file(file(&self.folder, self.status.pid));
+            let _ = fs::remove_file(file(&self.folder, &self.stem));
         }
     }
 }
 
-fn file(folder: &Path, pid: u32) -> PathBuf {
-    folder.join(format!("{pid}.json"))
+fn file(folder: &Path, stem: &str) -> PathBuf {
+    folder.join(format!("{stem}.json"))
 }
 
 /// Replaces the file by a rename, so that no reader sees a part of it. Errors, such as a full disk, are ignored.
-fn put(folder: &Path, status: &Status) {
+fn put(folder: &Path, stem: &str, status: &Status) {
     let json = serde_json::to_vec(status).expect("a status is plain data with text keys");
-    let partial = folder.join(format!("{}.partial", status.pid));
+    let partial = folder.join(format!("{stem}.partial"));
     let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     if !is_private(folder, user()) {
         return;
     }
     let _ = fs::write(&partial, json)
-        .and_then(|()| fs::rename(&partial, file(folder, status.pid)))
+        .and_then(|()| fs::rename(&partial, file(folder, stem)))
         .or_else(|_| fs::remove_file(&partial));
 }
 
@@ -215,7 +227,7 @@ pub mod tests {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("unicorn");
         assert!(read_all(&below, |_| true).is_empty());
-        [7, 3, 9].into_iter().for_each(|pid| put(&below, &status(pid)));
+        [("7", 7), ("3-1", 3), ("9", 9)].into_iter().for_each(|(stem, pid)| put(&below, stem, &status(pid)));
         fs::write(below.join("11.json"), "{ half of").unwrap();
         fs::write(below.join("12.json"), serde_json::to_vec(&status(99)).unwrap()).unwrap();
         fs::write(below.join("notes.txt"), "mine").unwrap();
@@ -250,7 +262,7 @@ pub mod tests {
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        put(&link, &status(5));
+        put(&link, "5", &status(5));
         assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
         assert!(!is_private(&real, user() + 1) && is_private(&real, user()));
     }

@@ -1,5 +1,7 @@
 //! `unicorn-run serve`: unicorn-serve until Ctrl-C, or until SIGTERM and the end of the answers that are being generated then.
 
+mod several;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,11 +11,14 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use unicorn_serve::{Activity, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server, Stopper};
+use unicorn_runtime::Model;
+use unicorn_serve::axum::Router;
+use unicorn_serve::{Activity, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::load::{load_to_serve, note_recoveries, read};
+use crate::models;
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
 use crate::sandbox::{self, Files};
@@ -22,56 +27,98 @@ use crate::terminal::output::note;
 
 /// Serves until Ctrl-C, or until SIGTERM and the end of answers.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
-    // Errors that can be found before a minute of loading.
-    refuse_synthetic(args)?;
-    let api_keys = api_keys(args)?;
-    let listeners = bind(&args.host, args.port)?;
-    let addresses: Vec<SocketAddr> = listeners.iter().map(HttpListener::address).collect();
+    match args.artifact.as_deref() {
+        Some(model) => one_model(args, model),
+        None => several::run(args),
+    }
+}
 
-    let model = load_to_serve(&args.artifact, &args.load, args.ctx, args.parallel)?;
-    let mut options = ServeOptions::default();
-    options.sampling = args.sampling.resolve();
-    options.seed = args.sampling.seed;
-    options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
-    let mut limits = HttpLimits::default();
-    (limits.max_connections, limits.timeout) = (args.max_connections, Duration::from_secs(args.timeout));
-    (options.max_queue, options.timeout) = (args.max_queue, limits.timeout);
-    // One that stands for all addresses of the machine stands for the others.
-    options.address = addresses.iter().find(|address| address.ip().is_unspecified()).or(addresses.first()).copied();
-    // Where --host is a name, or there are several.
-    options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
-    options.cors.clone_from(&args.cors);
+fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
+    let artifact = &models::artifact(model, &args.load)?;
+    // Errors that can be found before a minute of loading.
+    refuse_synthetic(artifact)?;
+    let (mut options, listeners) = prepare(args)?;
+    let model = load_to_serve(artifact, &args.load, args.ctx, args.parallel)?;
     options.model_name.clone_from(&args.alias);
-    (options.api_keys, options.metrics) = (api_keys, args.metrics);
-    (options.slots, options.page) = (!args.no_slots, !args.no_webui);
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
-    interrupt::catch_with(move || stopper.stop())?;
-    let serving = Arc::new(Mutex::new(Vec::new()));
-    drain_at_sigterm(server.stopper(), serving.clone(), Duration::from_secs(args.drain));
-    let mut status = StatusWriter::new(&model);
+    let serving = stop_by_signals(args, move || stopper.stop())?;
     if args.sandbox {
-        enter_sandbox(&args.artifact)?;
+        enter_sandbox(artifact)?;
     }
-    for (listener, address) in listeners.into_iter().zip(addresses) {
-        let refused = |error| CliError::new(format!("cannot serve at {address}: {error}"));
-        let begun = listener.serve("http", server.router(), limits).map_err(refused)?;
-        serving.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
-        note(format_args!(
+    serve_at(listeners, args, &serving, &server.router(), |address| {
+        format!(
             "serving {} at http://{address}/v1: {} sequences of {} tokens",
             printable(args.alias.as_deref().unwrap_or(&model.meta().model.name)),
             args.parallel,
             model.context_tokens()
-        ));
-    }
+        )
+    })?;
+    run_with_status(&model, server, StatusWriter::new(&model));
+    Ok(())
+}
+
+/// Generates until the server is stopped, and shows what it does to `top`.
+fn run_with_status(model: &Model, server: Server, mut status: StatusWriter) {
     server.run(&mut |activity| {
-        status.set(state(activity), activity.waiting, &model);
+        status.set(state(activity), activity.waiting, model);
         if activity.new_tokens > 0 {
-            status.add_tokens(activity.new_tokens.into(), &model);
+            status.add_tokens(activity.new_tokens.into(), model);
         }
-        note_recoveries(&model);
+        note_recoveries(model);
     });
+}
+
+/// What does not depend on the model: options, and sockets at the addresses, which are taken before anything is loaded.
+fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliError> {
+    let api_keys = api_keys(args)?;
+    let listeners = bind(&args.host, args.port)?;
+    let mut addresses = listeners.iter().map(HttpListener::address);
+    let mut options = ServeOptions::default();
+    options.sampling = args.sampling.resolve();
+    options.seed = args.sampling.seed;
+    options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
+    (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
+    // One that stands for all addresses of the machine stands for the others.
+    options.address = addresses.clone().find(|address| address.ip().is_unspecified()).or(addresses.next());
+    // Where --host is a name, or there are several.
+    options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
+    options.cors.clone_from(&args.cors);
+    (options.api_keys, options.metrics) = (api_keys, args.metrics);
+    (options.slots, options.page) = (!args.no_slots, !args.no_webui);
+    Ok((options, listeners))
+}
+
+/// The sockets that are being served, which SIGTERM drains.
+type Serving = Arc<Mutex<Vec<HttpServing>>>;
+
+/// Ctrl-C stops at once, SIGTERM after the answers that are being generated.
+fn stop_by_signals(args: &ServeArgs, stop: impl Fn() + Clone + Send + 'static) -> Result<Serving, CliError> {
+    let stop_now = stop.clone();
+    interrupt::catch_with(stop_now)?;
+    let serving = Serving::default();
+    drain_at_sigterm(stop, serving.clone(), Duration::from_secs(args.drain));
+    Ok(serving)
+}
+
+/// Begins to answer, and notes it for each address.
+fn serve_at(
+    listeners: Vec<HttpListener>,
+    args: &ServeArgs,
+    serving: &Serving,
+    routes: &Router,
+    note_of: impl Fn(SocketAddr) -> String,
+) -> Result<(), CliError> {
+    let mut limits = HttpLimits::default();
+    (limits.max_connections, limits.timeout) = (args.max_connections, Duration::from_secs(args.timeout));
+    for listener in listeners {
+        let address = listener.address();
+        let refused = |error| CliError::new(format!("cannot serve at {address}: {error}"));
+        let begun = listener.serve("http", routes.clone(), limits).map_err(refused)?;
+        serving.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
+        note(format_args!("{}", note_of(address)));
+    }
     Ok(())
 }
 
@@ -120,7 +167,7 @@ fn state(activity: &Activity) -> State {
 
 /// SIGTERM, which service managers and containers send: new connections are refused, answers that are being generated have so much
 /// time to end, and then the server stops; a second one stops it at once. Where it cannot be caught, it ends the process.
-fn drain_at_sigterm(stopper: Stopper, serving: Arc<Mutex<Vec<HttpServing>>>, time: Duration) {
+fn drain_at_sigterm(stop: impl Fn() + Clone + Send + 'static, serving: Serving, time: Duration) {
     if !interrupt::has_thread() {
         return;
     }
@@ -131,16 +178,16 @@ fn drain_at_sigterm(stopper: Stopper, serving: Arc<Mutex<Vec<HttpServing>>>, tim
                 return;
             }
             note(format_args!("SIGTERM: answers that are being generated have {} s to end", time.as_secs()));
-            let until_drained = stopper.clone();
+            let until_drained = stop.clone();
             let drain = move || {
                 let until = Instant::now() + time;
                 for one in serving.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                     one.drain(until.saturating_duration_since(Instant::now()));
                 }
-                until_drained.stop();
+                until_drained();
             };
             if thread::Builder::new().name("drain".into()).spawn(drain).is_err() || received.next().is_some() {
-                stopper.stop();
+                stop();
             }
         });
         drop(waiting);
@@ -148,13 +195,13 @@ fn drain_at_sigterm(stopper: Stopper, serving: Arc<Mutex<Vec<HttpServing>>>, tim
 }
 
 /// Synthetic weights are not served: the note about them goes to stderr, which clients do not see.
-fn refuse_synthetic(args: &ServeArgs) -> Result<(), CliError> {
-    let model = read(&args.artifact, |view| view.meta.model.synthetic.then(|| view.meta.model.name.clone()))?;
+fn refuse_synthetic(artifact: &Path) -> Result<(), CliError> {
+    let model = read(artifact, |view| view.meta.model.synthetic.then(|| view.meta.model.name.clone()))?;
     match model {
         None => Ok(()),
         Some(model) => {
             let error = ServeError::SyntheticWeights { model };
-            Err(CliError::at(&args.artifact, format!("{error}; `bench` and `profile` take these")))
+            Err(CliError::at(artifact, format!("{error}; `bench` and `profile` take these")))
         }
     }
 }

@@ -1,0 +1,96 @@
+//! Several models: where their files are, and how each is loaded.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use unicorn_runtime::Model;
+use unicorn_serve::{ModelServer, ModelSource, PoolOptions, Server, Unloadable};
+
+use super::{prepare, refuse_synthetic, run_with_status, serve_at, stop_by_signals};
+use crate::args::{LoadArgs, ServeArgs};
+use crate::error::CliError;
+use crate::explain;
+use crate::load::{needs_memory, try_load_to_serve};
+use crate::models;
+use crate::monitor::status::StatusWriter;
+use crate::report::text::printable;
+use crate::terminal::output::note;
+
+pub fn run(args: &ServeArgs) -> Result<(), CliError> {
+    let files = files(args)?;
+    for (_, model) in &files {
+        models::check(model)?;
+    }
+    let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+    let (options, listeners) = prepare(args)?;
+    let mut pool = PoolOptions::default();
+    (pool.max_loaded, pool.pinned) = (args.models_max as usize, args.pin.clone());
+    pool.idle = args.sleep_idle_seconds.map(Duration::from_secs);
+    let source = Files { files, load: args.load.clone(), ctx: args.ctx, parallel: args.parallel };
+    let server = ModelServer::new(names.clone(), source, pool, options)?;
+
+    let stopper = server.stopper();
+    let serving = stop_by_signals(args, move || stopper.stop())?;
+    args.pin.iter().for_each(|name| server.load(name));
+    let listed = printable(&names.join(", ")).to_string();
+    serve_at(listeners, args, &serving, &server.router(), |address| {
+        format!("serving {} models at http://{address}/v1: {listed}", names.len())
+    })?;
+    server.run();
+    Ok(())
+}
+
+/// Of the command line, then those of the folder, by name.
+fn files(args: &ServeArgs) -> Result<Vec<(String, PathBuf)>, CliError> {
+    let mut files = args.models.clone();
+    let Some(folder) = &args.models_dir else { return Ok(files) };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| CliError::at(folder, error))? {
+        let path = entry.map_err(|error| CliError::at(folder, error))?.path();
+        let is_model = path.extension().is_some_and(|ending| ending == "unicorn" || ending == "gguf");
+        if let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_model) {
+            found.push((name.to_owned(), path));
+        }
+    }
+    if found.is_empty() && files.is_empty() {
+        return Err(CliError::at(folder, "expected artifacts (*.unicorn) or GGUF files in this folder, found none"));
+    }
+    found.sort();
+    files.extend(found);
+    Ok(files)
+}
+
+/// Models of the command line.
+struct Files {
+    files: Vec<(String, PathBuf)>,
+    load: LoadArgs,
+    ctx: Option<u32>,
+    parallel: u32,
+}
+
+impl Files {
+    fn file(&self, name: &str) -> &Path {
+        let file = self.files.iter().find(|(known, _)| known == name);
+        &file.expect("the pool has no other names").1
+    }
+}
+
+impl ModelSource for Files {
+    fn load(&self, name: &str) -> Result<Model, Unloadable> {
+        let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
+        let artifact = models::artifact(self.file(name), &self.load).map_err(unusable)?;
+        refuse_synthetic(&artifact).map_err(unusable)?;
+        let loaded = try_load_to_serve(&artifact, &self.load, self.ctx, self.parallel);
+        let model = loaded
+            .map_err(|error| Unloadable { message: explain::load_error(&error), needs_memory: needs_memory(&error) })?;
+        let (name, tokens) = (printable(name), model.context_tokens());
+        note(format_args!("model {name} is loaded: {} sequences of {tokens} tokens", self.parallel));
+        Ok(model)
+    }
+
+    fn run(&self, name: &str, model: &Model, server: Server) {
+        let number = self.files.iter().position(|(known, _)| known == name);
+        run_with_status(model, server, StatusWriter::of_several(model, name, number.unwrap_or_default()));
+        note(format_args!("model {} is unloaded", printable(name)));
+    }
+}

@@ -1,0 +1,162 @@
+//! Which model answers a request.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, Request};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::lease::{Lease, LeasedBody};
+use super::pool::Pool;
+use super::residency::State;
+use crate::access::expect_json;
+use crate::admission::Admission;
+use crate::api::error::{ApiError, json_response};
+use crate::handler::seconds_since_1970;
+use crate::ollama::date::rfc3339;
+use crate::options::ServeOptions;
+use crate::page;
+use crate::routes::{Shown, api_of, constant};
+
+/// More than a full context of most models; each model has a limit of its own besides.
+const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// What a request says of its model.
+#[derive(Deserialize)]
+struct Named {
+    model: Option<String>,
+}
+
+struct ModelRouter {
+    pool: Arc<Pool>,
+    admission: Admission,
+    /// Seconds since 1970.
+    created: u64,
+}
+
+pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions) -> Router {
+    let admission = Admission::new(MAX_BODY_BYTES, options.timeout, 0);
+    let models = Arc::new(ModelRouter { pool, admission, created: seconds_since_1970() });
+    let listed = || {
+        let models = models.clone();
+        get(move || async move { json_response(StatusCode::OK, &models.list()) })
+    };
+    let (one, load, unload, others) = (models.clone(), models.clone(), models.clone(), models.clone());
+    let named = move |Path(name): Path<String>| async move {
+        let model = one.index(Some(&name))?;
+        Ok::<Response, ApiError>(json_response(StatusCode::OK, &one.entry(model)))
+    };
+    let load = move |request| async move {
+        let model = load.named_in(request).await?;
+        drop(load.pool.lease(model).await?);
+        Ok::<Response, ApiError>(json_response(StatusCode::OK, &json!({"success": true})))
+    };
+    let unload = move |request| async move {
+        let model = unload.named_in(request).await?;
+        unload.pool.unload(model);
+        Ok::<Response, ApiError>(json_response(StatusCode::OK, &json!({"success": true})))
+    };
+    Router::new()
+        .route("/v1/models", listed())
+        .route("/models", listed())
+        .route("/v1/models/{*name}", get(named))
+        .route("/models/load", post(load))
+        .route("/models/unload", post(unload))
+        .route("/api/tags", listed())
+        .route("/api/ps", listed())
+        .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
+        .route("/health", constant(json!({"status": "ok"})))
+        .route("/v1/health", constant(json!({"status": "ok"})))
+        .merge(if Shown::of(options).page { page::routes() } else { Router::new() })
+        .fallback(move |request: Request| async move {
+            let api = api_of(request.uri().path());
+            others.forward(request).await.unwrap_or_else(|error| api.error(&error))
+        })
+}
+
+impl ModelRouter {
+    /// Sends a request to the model that it names, loaded.
+    async fn forward(&self, request: Request) -> Result<Response, ApiError> {
+        if request.method() == Method::POST {
+            expect_json(request.headers())?;
+            let (head, body) = request.into_parts();
+            let body = self.admission.read_body(Request::new(body)).await?;
+            let model = self.index(name_in(&body.bytes)?.as_deref())?;
+            let lease = self.pool.lease(model).await?;
+            return Ok(answer(lease, Request::from_parts(head, Body::from(body.bytes.clone()))).await);
+        }
+        let named = Query::<Named>::try_from_uri(request.uri()).ok();
+        let model = self.index(named.and_then(|named| named.0.model).as_deref())?;
+        // Whoever watches the server loads nothing by that.
+        let watches = ["/metrics", "/slots"].contains(&request.uri().path());
+        if watches && self.pool.state(model) != State::Loaded {
+            let message = format!("model {:?} is not loaded: a request that names it loads it", self.pool.names[model]);
+            return Err(ApiError::busy(StatusCode::SERVICE_UNAVAILABLE, message));
+        }
+        Ok(answer(self.pool.lease(model).await?, request).await)
+    }
+
+    /// The model that a body names.
+    async fn named_in(&self, request: Request) -> Result<usize, ApiError> {
+        expect_json(request.headers())?;
+        let body = self.admission.read_body(request).await?;
+        match name_in(&body.bytes)? {
+            Some(name) => self.index(Some(&name)),
+            None => Err(ApiError::parameter("model", "expected the name of a model, found none")),
+        }
+    }
+
+    /// Without a name, the first.
+    fn index(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        let Some(name) = name else { return Ok(0) };
+        let names = &self.pool.names;
+        // Ollama's clients add the tag that stands for none.
+        let plain = name.strip_suffix(":latest").unwrap_or(name);
+        let found = names.iter().position(|known| known == name || known == plain);
+        found.ok_or_else(|| ApiError::unknown_model(name, &names.join(", ")))
+    }
+
+    /// Of OpenAI's and Ollama's lists.
+    fn list(&self) -> Value {
+        let all: Vec<Value> = (0..self.pool.names.len()).map(|model| self.entry(model)).collect();
+        let tag = |name: &String| json!({"name": name, "model": name, "modified_at": rfc3339(self.created), "digest": "", "details": {}});
+        let tags: Vec<Value> = self.pool.names.iter().map(tag).collect();
+        json!({"object": "list", "data": all, "models": tags})
+    }
+
+    /// One of OpenAI's list, with llama-server's `status`.
+    fn entry(&self, model: usize) -> Value {
+        let status = match self.pool.state(model) {
+            State::Unloaded => "unloaded",
+            State::Loading => "loading",
+            State::Loaded | State::Closing => "loaded",
+            State::Unloading => "unloading",
+        };
+        let name = &self.pool.names[model];
+        json!({
+            "id": name, "object": "model", "created": self.created, "owned_by": "unicorn", "aliases": [name], "tags": [],
+            "status": {"value": status},
+        })
+    }
+}
+
+/// Reads no more of a body than its model's name: what is wrong beside that is told by the model.
+fn name_in(body: &[u8]) -> Result<Option<String>, ApiError> {
+    let named: Result<Named, _> = serde_json::from_slice(body);
+    named
+        .map(|named| named.model)
+        .map_err(|error| ApiError::bad_request(format!("body: expected a JSON object: {error}")))
+}
+
+/// The model's response, which holds the lease until its end.
+async fn answer(lease: Lease, request: Request) -> Response {
+    let Ok(response) = lease.router.clone().oneshot(request).await;
+    let (head, body) = response.into_parts();
+    Response::from_parts(head, Body::new(LeasedBody { body, _lease: lease })).into_response()
+}
