@@ -22,7 +22,7 @@ use unicorn_kernels::sample::SampleSpec;
 use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
 use unicorn_spirv::Target;
 
-use crate::fuse::{FusedGraph, FusedNode, FusedOp};
+use crate::fuse::{FusedGraph, FusedNode, FusedOp, MatrixId};
 use crate::graph::ValueId;
 use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
@@ -354,6 +354,11 @@ impl Selector<'_> {
 
     fn logits_rows(&self) -> usize {
         if self.kind.logits == LogitsRows::One { 1 } else { self.kind.rows }
+    }
+
+    /// Rows that are multiplied by a matrix.
+    fn product_rows(&self, matrix: MatrixId) -> usize {
+        if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows }
     }
 
     fn value(&self, id: ValueId) -> Operand {

@@ -239,6 +239,7 @@ fn include(name: &str) -> Option<&'static str> {
         "clear_fixed_sums" => include_str!("wgsl/clear_fixed_sums.wgsl"),
         "encode" => include_str!("wgsl/encode.wgsl"),
         "encode_row" => include_str!("wgsl/encode_row.wgsl"),
+        "expert_of_tile" => include_str!("wgsl/expert_of_tile.wgsl"),
         "expert_tile" => include_str!("wgsl/expert_tile.wgsl"),
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),

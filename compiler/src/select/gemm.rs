@@ -58,7 +58,7 @@ impl Selector<'_> {
     /// How a matmul is cut that reads integers of many rows; `None`: it is no such matmul, or the target has no such kernel.
     pub(super) fn dot_gemm_tile(&self, node: &FusedNode) -> Option<DotGemmTile> {
         let FusedOp::MatMul { input, matrix, softcap: None, .. } = node.op else { return None };
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let rows = self.product_rows(matrix);
         let reads_codes = matches!(self.stored_format(input), ActivationFormat::Quantized(_));
         self.target.dot_gemm.filter(|_| reads_codes)?.tile(rows)
     }
@@ -67,7 +67,7 @@ impl Selector<'_> {
     pub(super) fn dot_gemm(&mut self, node: &FusedNode, id: PackedId, tile: DotGemmTile, bytes: u64) {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
         let precision = self.stored_format(input).precision().expect("it reads codes");
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let rows = self.product_rows(matrix);
         let spec = KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile });
         let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
         let result = self.value(out);

@@ -88,7 +88,7 @@ impl Selector<'_> {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
         let norm = self.norm_before(input).cloned();
         let result = self.value(out);
-        let rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let rows = self.product_rows(matrix);
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
             if let Some(precision) = self.on_matrices(input) {
@@ -140,8 +140,7 @@ impl Selector<'_> {
             return Some(ActivationFormat::F32);
         }
         let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
-        let is_head = self.graph.matrices[matrix.0].is_head;
-        let rows = if is_head { self.logits_rows() } else { self.kind.rows };
+        let rows = self.product_rows(matrix);
         // What a GEMM cannot do, and where its tiles would be mostly empty.
         let weights =
             self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
@@ -216,7 +215,7 @@ impl Selector<'_> {
         };
         let (layout, first_row) = self.matrix(id);
         let row_from_step = self.row_from_step(node);
-        let head_rows = if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows };
+        let head_rows = self.product_rows(matrix);
         let mut spec = MatMulSpec {
             layout,
             input_stride: self.stride_of(input),

@@ -23,6 +23,9 @@ ${DECLARATIONS}
 //#if SOFTCAP
 //#include tanh
 //#endif
+//#if BY_EXPERT
+//#include expert_of_tile
+//#endif
 
 //#if ENCODE
 //#include encode
@@ -540,16 +543,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = step.header.logits_row;
     let output_row = 0u;
 //#else if BY_EXPERT
-    if (group.x >= expert_rows[0]) {
-        return;
-    }
-    let tile_at = 4u + 4u * group.x;
-    // Experts before the first of this part wrap to numbers past the last.
-    let expert = expert_rows[tile_at] - ${FIRST_EXPERT}u;
-    if (expert >= ${EXPERTS_HERE}u) {
-        return;
-    }
-    let first_pair = ${PAIRS_AT}u + expert_rows[tile_at + 1u];
+//#expand expert_of_tile()
     own_rows = expert_rows[tile_at + 2u];
     let last_pair = first_pair + own_rows - 1u;
 //#for token in 0..TOKENS_PER_LANE

@@ -1,5 +1,7 @@
 // The rows of a workgroup of GEMMs: a tile of one expert's (`expert_rows`).
 
+//#include expert_of_tile
+
 // Their pairs, for what comes behind the product.
 var<workgroup> tile_pairs: array<u32, STEP_ROWS>;
 
@@ -19,16 +21,7 @@ fn activation_row(pair: u32) -> u32 {
 
 // A workgroup's expert, and where its pairs are. Rows past the last are computed as the last one again, and not written.
 //#macro take_tile()
-    if (group.x >= expert_rows[0]) {
-        return;
-    }
-    let tile_at = 4u + 4u * group.x;
-    // Experts before the first of this part wrap to numbers past the last.
-    let expert = expert_rows[tile_at] - ${FIRST_EXPERT}u;
-    if (expert >= ${EXPERTS_HERE}u) {
-        return;
-    }
-    let first_pair = ${PAIRS_AT}u + expert_rows[tile_at + 1u];
+//#expand expert_of_tile()
     let last_pair = first_pair + expert_rows[tile_at + 2u] - 1u;
     let last_step_row = first_step_row + last_pair - first_pair;
     for (var row = lane; row < STEP_ROWS; row += ${WORKGROUP_SIZE}u) {

@@ -3,6 +3,8 @@
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::crates::Crate;
 use super::notices::text_of_unlisted;
@@ -29,7 +31,7 @@ pub fn of(crates: &[Crate], version: &str, epoch: &str) -> Result<Vec<u8>> {
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": utc(seconds),
+            "timestamp": utc(seconds)?,
             "component": {
                 "type": "application", "bom-ref": whole, "name": "unicorn", "version": version,
                 "licenses": [{"expression": "Apache-2.0 OR MIT"}],
@@ -56,19 +58,9 @@ fn component(one: &Crate) -> Value {
     component
 }
 
-/// As RFC 3339 writes a time.
-fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years from March on, in eras of 400: a leap day is then a year's last.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, carried) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + carried;
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+/// `seconds` since 1970, as RFC 3339 writes it.
+fn utc(seconds: u64) -> Result<String> {
+    Ok(OffsetDateTime::from_unix_timestamp(seconds.try_into()?)?.format(&Rfc3339)?)
 }
 
 #[cfg(test)]
@@ -83,7 +75,7 @@ mod tests {
             (1_709_251_199, "2024-02-29T23:59:59Z"),
             (1_735_689_600, "2025-01-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(seconds), expected);
+            assert_eq!(utc(seconds).unwrap(), expected);
         }
     }
 
