@@ -23,6 +23,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer};
 
 use crate::api::error::ApiError;
+use crate::log;
 use crate::options::ServeOptions;
 use crate::page::is_of_page;
 
@@ -61,9 +62,10 @@ impl Access {
             Some(cors) => routes.layer(cors),
             None => routes,
         };
-        routes
+        let routes = routes
             .layer(middleware::from_fn_with_state(Arc::new(self), Access::check))
-            .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()))
+            .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()));
+        log::requests(routes)
     }
 
     /// Refuses requests to other hosts, those of pages of other origins, and those without a key.

@@ -23,7 +23,7 @@
 //! fn serve(model: &unicorn_serve::unicorn_runtime::Model) -> Result<(), Box<dyn std::error::Error>> {
 //!     let listener = HttpListener::bind("127.0.0.1:8006")?;
 //!     let mut options = ServeOptions::default();
-//!     options.address = Some(listener.address());
+//!     options.address = listener.address().tcp();
 //!     let server = Server::new(model, options)?;
 //!     listener.serve("http", server.router(), HttpLimits::default())?;
 //!     server.run(&mut |_activity| ());
@@ -31,7 +31,8 @@
 //! }
 //! ```
 //!
-//! The crate reads no command line, prints nothing and handles no signals: [`Stopper::stop`] ends a server.
+//! The crate reads no command line, prints nothing and handles no signals: [`Stopper::stop`] ends a server. What it logs are events of
+//! `tracing`, one for each request, which a program may collect or not.
 
 #![deny(missing_docs)]
 
@@ -64,6 +65,7 @@ mod writer;
 
 mod error;
 mod http;
+mod log;
 
 pub use axum;
 pub use unicorn_text;
@@ -73,7 +75,7 @@ pub use api::error::ApiError;
 pub use api::request::{BiasedText, Endpoint, MAX_CHOICES, Prompt, Request};
 pub use api::tools::ToolChoice;
 pub use error::ServeError;
-pub use http::{HttpLimits, HttpListener, HttpServing};
+pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
 pub use options::ServeOptions;
 pub use server::{Activity, Server, Stopper};

@@ -87,8 +87,8 @@ pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soa
                         }
                         match answer(server, prompt, options.tokens) {
                             Ok(found) if found == *expected => drop(right.fetch_add(1, Ordering::Relaxed)),
-                            Ok(found) => add(findings, format!("{prompt:?}: expected {expected:?}, found {found:?}")),
-                            Err(error) => add(findings, format!("{prompt:?}: {error}")),
+                            Ok(found) => add(findings, wrong(begun, prompt, expected, &found)),
+                            Err(error) => add(findings, wrong(begun, prompt, expected, &error)),
                         }
                     }
                 });
@@ -138,26 +138,36 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Prompts that repeat a pattern, whose continuation a model is sure of, with their greedy answers; and how many had several.
+/// When it happened tells whether the server was full.
+fn wrong(begun: Instant, prompt: &str, expected: &str, found: &str) -> String {
+    format!("{prompt:?}: expected {expected:?}, found {found:?} after {:.1} s", begun.elapsed().as_secs_f64())
+}
+
+/// Prompts that repeat a pattern, whose continuation a model is sure of, with their greedy answers; and how many had several. Each prompt
+/// is asked alone, then in batches of every size: sums of other sizes round differently, which a tie between two tokens shows.
 fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String)>, usize) {
     let words = ["sea", "ship", "sun", "tree", "house", "king", "road", "bird", "stone", "river", "cloud", "fire"];
     let patterns = words.iter().zip(words.iter().cycle().skip(1));
-    let prompts: Vec<String> = patterns.map(|(one, other)| format!("the {one} and the {other}, ").repeat(6)).collect();
+    let prompts = patterns.map(|(one, other)| format!("the {one} and the {other}, ").repeat(6));
     let ask =
         |prompt: &String| answer(server, prompt, options.tokens).unwrap_or_else(|error| panic!("{prompt}: {error}"));
-    let alone: Vec<String> = prompts.iter().map(ask).collect();
-    let together = std::thread::scope(|scope| {
-        let answers: Vec<_> = prompts.iter().map(|prompt| scope.spawn(move || ask(prompt))).collect();
-        answers.into_iter().map(|answer| answer.join().expect("the server answers")).collect::<Vec<_>>()
-    });
-    let all = prompts.len();
-    let known: Vec<_> = prompts
-        .into_iter()
-        .zip(alone.into_iter().zip(together))
-        .filter(|(_, (alone, together))| alone == together)
-        .map(|(prompt, (alone, _))| (prompt, alone))
-        .collect();
-    let unstable = all - known.len();
+    let mut known = Vec::new();
+    let mut unstable = 0;
+    for prompt in prompts {
+        let alone = ask(&prompt);
+        let sizes = std::iter::successors(Some(2), |size| Some(2 * size)).take_while(|size| *size <= options.parallel);
+        let is_stable = sizes.into_iter().all(|size| {
+            std::thread::scope(|scope| {
+                let answers: Vec<_> = (0..size).map(|_| scope.spawn(|| ask(&prompt))).collect();
+                let answers = answers.into_iter().map(|answer| answer.join().expect("the server answers"));
+                answers.collect::<Vec<_>>().iter().all(|answer| *answer == alone)
+            })
+        });
+        match is_stable {
+            true => known.push((prompt, alone)),
+            false => unstable += 1,
+        }
+    }
     (known, unstable)
 }
 

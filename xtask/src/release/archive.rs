@@ -33,7 +33,7 @@ pub fn make(release: &Release) -> Result<PathBuf> {
     for script in tree::files(&release.completions)? {
         tree::copy(&script, &folder.join("share/completions").join(script.file_name().context("script has no name")?))?;
     }
-    for file in ["unicorn-run.service", "unicorn-run.default"] {
+    for file in ["unicorn-run.service", "unicorn-run.socket", "unicorn-run.default"] {
         tree::copy(&release.root.join("packaging").join(file), &folder.join("share/systemd").join(file))?;
     }
     let archive = release.out.join(format!("{name}.tar.gz"));

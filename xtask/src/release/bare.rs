@@ -120,6 +120,7 @@ impl Bare<'_> {
             "verify",
             "--man=no",
             "/usr/lib/systemd/system/unicorn-run.service",
+            "/usr/lib/systemd/system/unicorn-run.socket",
         ]))?;
         run(&mut self.command(&[
             "systemd-analyze",

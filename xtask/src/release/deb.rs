@@ -31,7 +31,9 @@ pub fn make(release: &Release, glibc: &str) -> Result<PathBuf> {
     for script in tree::files(&release.completions)? {
         tree::copy(&script, &root.join(completion(&script)?))?;
     }
-    tree::copy(&packaging.join("unicorn-run.service"), &root.join("usr/lib/systemd/system/unicorn-run.service"))?;
+    for unit in ["unicorn-run.service", "unicorn-run.socket"] {
+        tree::copy(&packaging.join(unit), &root.join("usr/lib/systemd/system").join(unit))?;
+    }
     tree::copy(&packaging.join("unicorn-run.default"), &root.join("etc/default/unicorn-run"))?;
     let doc = root.join("usr/share/doc").join(NAME);
     tree::copy(&packaging.join("copyright"), &doc.join("copyright"))?;

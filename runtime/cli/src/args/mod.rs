@@ -33,7 +33,7 @@ pub use profile::ProfileArgs;
 pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
 pub use selftest::{CONSERVATIVE, SelftestArgs};
-pub use serve::ServeArgs;
+pub use serve::{LogFormat, ServeArgs};
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};
 pub use tune::TuneArgs;

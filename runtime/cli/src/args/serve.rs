@@ -30,7 +30,8 @@ pub struct ServeArgs {
     /// Of several models, load this one at the start and never unload it; repeatable
     #[arg(long, value_name = "NAME", conflicts_with = "artifact", help_heading = MEMORY, hide_short_help = true)]
     pub pin: Vec<String>,
-    /// Addresses to listen on, with commas between them; 0.0.0.0: all addresses of this machine
+    /// Addresses to listen on, with commas between them; 0.0.0.0: all addresses of this machine; PATH.sock: a Unix domain socket.
+    /// Sockets that systemd passes take their place
     #[arg(long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
     pub host: Vec<String>,
     /// Port to listen on; 0: any free one
@@ -51,6 +52,15 @@ pub struct ServeArgs {
     /// File with a key in each line
     #[arg(long, value_name = "FILE", help_heading = ACCESS, hide_short_help = true)]
     pub api_key_file: Option<PathBuf>,
+    /// Speak TLS, with the certificate and its chain in this PEM file
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file", help_heading = ACCESS, hide_short_help = true)]
+    pub ssl_cert_file: Option<PathBuf>,
+    /// The certificate's private key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file", help_heading = ACCESS, hide_short_help = true)]
+    pub ssl_key_file: Option<PathBuf>,
+    /// Write a line to stderr for each request: time, id, method, path, status, milliseconds until the response began
+    #[arg(long, value_name = "FORMAT", value_enum, help_heading = ACCESS, hide_short_help = true)]
+    pub log: Option<LogFormat>,
     /// Answer /metrics, for Prometheus
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub metrics: bool,
@@ -88,6 +98,13 @@ pub struct ServeArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+}
+
+/// How requests are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
 }
 
 /// `NAME=MODEL`.

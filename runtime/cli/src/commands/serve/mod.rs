@@ -1,9 +1,9 @@
 //! `unicorn-run serve`: unicorn-serve until Ctrl-C, or until SIGTERM and the end of the answers that are being generated then.
 
+mod requests_log;
 mod several;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -13,7 +13,9 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 use unicorn_runtime::Model;
 use unicorn_serve::axum::Router;
-use unicorn_serve::{Activity, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server};
+use unicorn_serve::{
+    Activity, HttpAddress, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server, TlsIdentity,
+};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
@@ -49,7 +51,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     }
     serve_at(listeners, args, &serving, &server.router(), |address| {
         format!(
-            "serving {} at http://{address}/v1: {} sequences of {} tokens",
+            "serving {} at {address}/v1: {} sequences of {} tokens",
             printable(args.alias.as_deref().unwrap_or(&model.meta().model.name)),
             args.parallel,
             model.context_tokens()
@@ -72,9 +74,12 @@ fn run_with_status(model: &Model, server: Server, mut status: StatusWriter) {
 
 /// What does not depend on the model: options, and sockets at the addresses, which are taken before anything is loaded.
 fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliError> {
+    if let Some(format) = args.log {
+        requests_log::begin(format);
+    }
     let api_keys = api_keys(args)?;
-    let listeners = bind(&args.host, args.port)?;
-    let mut addresses = listeners.iter().map(HttpListener::address);
+    let listeners = bind(args)?;
+    let mut addresses = listeners.iter().filter_map(|listener| listener.address().tcp());
     let mut options = ServeOptions::default();
     options.sampling = args.sampling.resolve();
     options.seed = args.sampling.seed;
@@ -108,29 +113,42 @@ fn serve_at(
     args: &ServeArgs,
     serving: &Serving,
     routes: &Router,
-    note_of: impl Fn(SocketAddr) -> String,
+    note_of: impl Fn(&str) -> String,
 ) -> Result<(), CliError> {
     let mut limits = HttpLimits::default();
     (limits.max_connections, limits.timeout) = (args.max_connections, Duration::from_secs(args.timeout));
     for listener in listeners {
-        let address = listener.address();
+        let scheme = if args.ssl_cert_file.is_some() { "https" } else { "http" };
+        let address = match listener.address() {
+            HttpAddress::Tcp(address) => format!("{scheme}://{address}"),
+            HttpAddress::Unix(path) => format!("{scheme}+unix://{}", path.display()),
+            _ => unreachable!("there are no others"),
+        };
         let refused = |error| CliError::new(format!("cannot serve at {address}: {error}"));
         let begun = listener.serve("http", routes.clone(), limits).map_err(refused)?;
         serving.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
-        note(format_args!("{}", note_of(address)));
+        note(format_args!("{}", note_of(&address)));
     }
     Ok(())
 }
 
-/// Sockets at all hosts. Where any port will do, all have the first one's.
-fn bind(hosts: &[String], port: u16) -> Result<Vec<HttpListener>, CliError> {
-    let mut listeners: Vec<HttpListener> = Vec::new();
+/// The sockets of systemd, if it passed some; else those at all hosts. Where any port will do, all have the first one's.
+fn bind(args: &ServeArgs) -> Result<Vec<HttpListener>, CliError> {
+    let passed = HttpListener::inherited();
+    let mut listeners = passed.map_err(|error| CliError::new(format!("sockets of LISTEN_FDS: {error}")))?;
+    let hosts = if listeners.is_empty() { &args.host[..] } else { &[] };
     for host in hosts {
-        let port = listeners.first().map_or(port, |first| first.address().port());
-        let refused = |error: io::Error| CliError::new(format!("cannot serve at {host} port {port}: {error}"));
-        listeners.push(HttpListener::bind((host.as_str(), port)).map_err(refused)?);
+        let first = listeners.iter().find_map(|listener| listener.address().tcp());
+        let port = first.map_or(args.port, |first| first.port());
+        let is_file = host.ends_with(".sock");
+        let bound =
+            if is_file { HttpListener::bind_unix(Path::new(host)) } else { HttpListener::bind((host.as_str(), port)) };
+        let place = if is_file { host.clone() } else { format!("{host} port {port}") };
+        listeners.push(bound.map_err(|error: io::Error| CliError::new(format!("cannot serve at {place}: {error}")))?);
     }
-    Ok(listeners)
+    let (Some(certificate), Some(key)) = (&args.ssl_cert_file, &args.ssl_key_file) else { return Ok(listeners) };
+    let identity = TlsIdentity::read(certificate, key).map_err(CliError::new)?;
+    Ok(listeners.into_iter().map(|listener| listener.with_tls(identity.clone())).collect())
 }
 
 /// Those of the command line and of the file. A file without keys is a mistake: the server would be open.

@@ -34,7 +34,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     args.pin.iter().for_each(|name| server.load(name));
     let listed = printable(&names.join(", ")).to_string();
     serve_at(listeners, args, &serving, &server.router(), |address| {
-        format!("serving {} models at http://{address}/v1: {listed}", names.len())
+        format!("serving {} models at {address}/v1: {listed}", names.len())
     })?;
     server.run();
     Ok(())

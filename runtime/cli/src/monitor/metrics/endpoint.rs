@@ -32,7 +32,7 @@ impl Endpoint {
     pub fn open(address: &str) -> Result<Endpoint, CliError> {
         let refused = |error: io::Error| CliError::new(format!("cannot serve metrics at {address}: {error}"));
         let listener = HttpListener::bind(address).map_err(refused)?;
-        let address = listener.address();
+        let address = listener.address().tcp().expect("it was bound to one");
         // Before the first sample.
         let latest = Latest(Arc::new(Mutex::new("# EOF\n".to_owned())));
         listener.serve("metrics", routes(latest.clone()), HttpLimits::default()).map_err(refused)?;

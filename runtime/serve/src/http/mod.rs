@@ -1,7 +1,11 @@
-//! A listening TCP socket, and a thread that serves routes on it within limits.
+//! A listening socket, and a thread that serves routes on it within limits.
+
+mod socket;
+mod tls;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -12,9 +16,12 @@ use futures_util::future::{Either, pending, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+
+use socket::{Accepted, Acceptor, BoundSocket};
+pub use tls::TlsIdentity;
 
 /// What clients may take of a server before they have a response.
 ///
@@ -41,8 +48,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A bound socket. Clients can connect at once and wait until [`HttpListener::serve`] is called, so that a program can find out
 /// early that an address is taken.
 pub struct HttpListener {
-    listener: TcpListener,
-    address: SocketAddr,
+    socket: BoundSocket,
+    tls: Option<TlsIdentity>,
+}
+
+/// Where an [`HttpListener`] listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HttpAddress {
+    /// Address and real port.
+    Tcp(SocketAddr),
+    /// A Unix domain socket.
+    Unix(PathBuf),
 }
 
 impl HttpListener {
@@ -51,14 +68,35 @@ impl HttpListener {
     /// # Errors
     /// When the system refuses, for example because the port is taken.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<HttpListener> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(HttpListener { address: listener.local_addr()?, listener })
+        Ok(HttpListener { socket: BoundSocket::tcp(address)?, tls: None })
     }
 
-    /// The address with its real port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Binds a Unix domain socket, for programs of this machine that may open the file. One that no program listens at is replaced.
+    ///
+    /// # Errors
+    /// When another program listens there, the path is another kind of file, or the system refuses.
+    pub fn bind_unix(path: &Path) -> io::Result<HttpListener> {
+        Ok(HttpListener { socket: BoundSocket::unix(path)?, tls: None })
+    }
+
+    /// The sockets that this process was started with, by systemd's protocol (`LISTEN_FDS`); none without it.
+    ///
+    /// # Errors
+    /// When what was passed is no listening TCP or Unix socket.
+    pub fn inherited() -> io::Result<Vec<HttpListener>> {
+        let sockets = BoundSocket::inherited()?.into_iter();
+        Ok(sockets.map(|socket| HttpListener { socket, tls: None }).collect())
+    }
+
+    /// The same socket, on which clients speak TLS.
+    #[must_use]
+    pub fn with_tls(self, identity: TlsIdentity) -> HttpListener {
+        HttpListener { tls: Some(identity), ..self }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> HttpAddress {
+        self.socket.address()
     }
 
     /// Serves `router` on a new thread of this name until it is drained, or the process ends. Does not block.
@@ -69,7 +107,7 @@ impl HttpListener {
         let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _entered = event_loop.enter();
-            tokio::net::TcpListener::from_std(self.listener)?
+            Acceptor::new(self.socket, self.tls)?
         };
         let (drain, is_draining) = watch::channel(false);
         let (running, ended) = mpsc::channel();
@@ -79,6 +117,16 @@ impl HttpListener {
         };
         thread::Builder::new().name(thread_name.into()).spawn(serve)?;
         Ok(HttpServing { drain, ended })
+    }
+}
+
+impl HttpAddress {
+    /// `None`: it is no TCP address.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            HttpAddress::Tcp(address) => Some(*address),
+            HttpAddress::Unix(_) => None,
+        }
     }
 }
 
@@ -113,12 +161,7 @@ impl Default for HttpLimits {
 }
 
 /// Returns once the server is drained.
-async fn accept(
-    listener: tokio::net::TcpListener,
-    router: Router,
-    limits: HttpLimits,
-    is_draining: watch::Receiver<bool>,
-) {
+async fn accept(listener: Acceptor, router: Router, limits: HttpLimits, is_draining: watch::Receiver<bool>) {
     let open = Arc::new(Semaphore::new(limits.max_connections as usize));
     loop {
         let next = pin!(async {
@@ -127,8 +170,8 @@ async fn accept(
         });
         let Either::Right((next, _)) = select(pin!(draining(is_draining.clone())), next).await else { break };
         match next {
-            (permit, Ok((stream, _))) => {
-                drop(tokio::spawn(serve_connection(stream, router.clone(), limits, permit, is_draining.clone())));
+            (permit, Ok(accepted)) => {
+                drop(tokio::spawn(serve_connection(accepted, router.clone(), limits, permit, is_draining.clone())));
             }
             // One client that went away, or the process is out of descriptors.
             (_, Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -139,14 +182,14 @@ async fn accept(
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    accepted: Accepted,
     router: Router,
     limits: HttpLimits,
     _open: OwnedSemaphorePermit,
     is_draining: watch::Receiver<bool>,
 ) {
-    // Small packets are sent at once: a streamed token does not wait until the one before is acknowledged.
-    let _ = stream.set_nodelay(true);
+    // A client that does not finish its handshake, or fails in it.
+    let Ok(Ok(stream)) = timeout(limits.timeout, accepted.handshake()).await else { return };
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.timeout));
     let mut connection = pin!(
@@ -176,7 +219,7 @@ mod tests {
 
     fn serve(max_connections: u32) -> SocketAddr {
         let listener = HttpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.address();
+        let address = listener.address().tcp().unwrap();
         let body = "x".repeat(64 << 20);
         let router = Router::new().route("/", get(|| async { "here" })).route("/large", get(|| async { body }));
         listener.serve("test", router, HttpLimits { max_connections, timeout: TIMEOUT }).unwrap();
@@ -236,7 +279,7 @@ mod tests {
     #[test]
     fn a_drained_server_ends_responses_and_refuses_connections() {
         let listener = HttpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.address();
+        let address = listener.address().tcp().unwrap();
         let slow = || async {
             tokio::time::sleep(TIMEOUT).await;
             "whole"
@@ -250,6 +293,67 @@ mod tests {
         assert!(std::net::TcpStream::connect(address).is_err());
         assert!(serving.drain(50 * TIMEOUT));
         assert!(read_to_end(asked).ends_with("\r\n\r\nwhole") && read_to_end(idle).is_empty());
+    }
+
+    /// By a client that trusts this certificate alone; one that speaks no TLS gets no answer, and the next client is served.
+    #[test]
+    fn tls_is_spoken_with_the_certificate_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let identity = TlsIdentity::read(&certificate, &key).unwrap();
+        let listener = HttpListener::bind("127.0.0.1:0").unwrap().with_tls(identity);
+        let address = listener.address().tcp().unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        listener.serve("test", router, HttpLimits { max_connections: 1, timeout: TIMEOUT }).unwrap();
+
+        let plain = read_to_end(connect(address, "GET / HTTP/1.0\r\n\r\n"));
+        assert!(!plain.contains("here"), "{plain}");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let session = rustls::ClientConnection::new(config.into(), "localhost".try_into().unwrap()).unwrap();
+        let mut stream = rustls::StreamOwned::new(session, std::net::TcpStream::connect(address).unwrap());
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.ends_with(b"\r\n\r\nhere"), "{}", String::from_utf8_lossy(&answer));
+
+        for (files, expected) in [
+            ([&certificate, &certificate], "certificate.pem"),
+            ([&key, &key], "found none"),
+            ([&certificate, &folder.path().join("absent.pem")], "absent.pem"),
+        ] {
+            let error = TlsIdentity::read(files[0], files[1]).err().unwrap();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_is_served_and_a_deserted_one_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unicorn.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let listener = HttpListener::bind_unix(&path).unwrap();
+        assert_eq!(listener.address(), HttpAddress::Unix(path.clone()));
+        assert_eq!(HttpListener::bind_unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        let router = Router::new().route("/", get(|| async { "here" }));
+        listener.serve("test", router, HttpLimits { max_connections: 1, timeout: TIMEOUT }).unwrap();
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("\r\n\r\nhere"), "{answer}");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        assert!(HttpListener::bind_unix(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     }
 
     #[test]
