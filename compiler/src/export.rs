@@ -16,7 +16,7 @@ use crate::CompileOptions;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::{self, Checkpoint, ExpertNames};
+use crate::import::{self, Checkpoint, ExpertNames, ModelConfig};
 use crate::progress::{self, Progress, Stage};
 use crate::weights::{PackedSource, PackedWeights};
 
@@ -101,6 +101,7 @@ struct Packed<'a> {
 /// One exported tensor: canonical tensors below one another, decoded when the writer requires its bytes.
 struct Exported<'a> {
     packed: &'a Packed<'a>,
+    config: &'a ModelConfig,
     parts: Vec<&'a str>,
     shape: Vec<usize>,
 }
@@ -115,7 +116,17 @@ impl View for &Exported<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let values: Vec<f32> = self.parts.iter().flat_map(|name| self.packed.decode(name)).collect();
+        let rows_in_order = |name: &str| {
+            let values = self.packed.decode(name);
+            let order = self.config.folder.row_order(self.config, name);
+            let cols = if let [_, cols] = self.shape[..] { cols } else { 1 };
+            let mut ordered = vec![0.0; values.len()];
+            for (row, values) in values.chunks_exact(cols).enumerate() {
+                ordered[order.source_row(row) * cols..][..cols].copy_from_slice(values);
+            }
+            ordered
+        };
+        let values: Vec<f32> = self.parts.iter().flat_map(|name| rows_in_order(name)).collect();
         Cow::Owned(bytemuck::cast_slice(&values).to_vec())
     }
 
@@ -125,7 +136,7 @@ impl View for &Exported<'_> {
 }
 
 impl Packed<'_> {
-    /// A tensor as f32, in the checkpoint's own row order and without norm offsets.
+    /// A tensor as f32, in the order of our rows and without norm offsets.
     fn decode(&self, tensor: &str) -> Vec<f32> {
         for (weight, plan) in self.weights.list.iter().filter_map(|weight| Some((weight, self.plan(&weight.name)?))) {
             let bytes = self.bytes(plan);
@@ -137,7 +148,7 @@ impl Packed<'_> {
                     {
                         // Packed vectors end in padding.
                         let len = self.shapes[tensor][0];
-                        return floats(bytes).take(len).map(|value| value - only.offset).collect();
+                        return floats(bytes).take(len).map(|value| value / only.scale - only.offset).collect();
                     }
                     if let Some(values) = self.vector_part(parts, tensor, bytes) {
                         return values;
@@ -215,7 +226,7 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
 
 /// transformers' names: `model.` before all but the head; projections joined again where the source has them so.
 fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<String, Exported<'a>> {
-    let fused = checkpoint.config.fused_projections;
+    let config = &checkpoint.config;
     // Projections in the order in which they are stacked, which is not that of their names.
     let rank =
         |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
@@ -224,24 +235,15 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
     let mut out: BTreeMap<String, Exported> = BTreeMap::new();
     for name in names {
         let tensor = &checkpoint.tensors[name];
-        let mut target = if name.starts_with("lm_head") { name.clone() } else { format!("model.{name}") };
-        if fused {
-            for (part, whole) in [
-                ("self_attn.q_proj", "self_attn.qkv_proj"),
-                ("self_attn.k_proj", "self_attn.qkv_proj"),
-                ("self_attn.v_proj", "self_attn.qkv_proj"),
-                ("mlp.gate_proj", "mlp.gate_up_proj"),
-                ("mlp.up_proj", "mlp.gate_up_proj"),
-            ] {
-                target = target.replace(part, whole);
-            }
-        }
-        if checkpoint.config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Mixtral) {
+        let holder = config.folder.holder(name);
+        let mut target = if name.starts_with("lm_head") { holder } else { format!("model.{holder}") };
+        if config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Mixtral) {
             target = import::mixtral_name(&target);
         }
         let is_vector = packed.shapes[name].len() == 1;
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
+            config,
             parts: Vec::new(),
             shape: if is_vector { vec![0] } else { vec![0, tensor.cols] },
         });

@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 use unicorn_kernels::Activation;
 use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseOp;
-use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
+use unicorn_kernels::heads::{Destination, Growth, HeadsPart, NormOf};
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
 
@@ -95,6 +95,7 @@ pub enum FusedOp {
         query: ValueId,
         /// What a product of query and key is multiplied by.
         scale: f32,
+        growth: Option<Growth>,
         out: ValueId,
     },
     Elementwise {
@@ -106,13 +107,14 @@ pub enum FusedOp {
     },
 }
 
-/// `sum = residual + [post norm](input)`, `out = norm(sum)`.
+/// `sum = residual + [post norm](input)`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormStep {
     pub input: ValueId,
     pub residual: Option<ValueId>,
     pub post_weight: Option<VectorId>,
-    pub weight: VectorId,
+    /// `None`: the sum is not normed.
+    pub weight: Option<VectorId>,
     /// Present with `residual`.
     pub sum: Option<ValueId>,
     pub out: ValueId,
@@ -141,7 +143,7 @@ impl FusedGraph {
     /// The matrices of gate and up whose products are taken at once, of rows that come from a norm.
     pub fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
         let norms = self.nodes.iter().filter_map(|node| match &node.op {
-            FusedOp::Norm(step) => Some(step.out),
+            FusedOp::Norm(step) => step.weight.map(|_| step.out),
             _ => None,
         });
         let normed: BTreeSet<ValueId> = norms.collect();
@@ -180,6 +182,8 @@ struct Fuser<'a> {
     done: Vec<bool>,
     /// Queries that their heads step has multiplied by attention's scale.
     scaled: BTreeSet<ValueId>,
+    /// What matmuls read in the place of a sum that no norm stands before.
+    copies: BTreeMap<ValueId, ValueId>,
     /// Those of `out`, by the tensors that they are made of.
     matrix_of: BTreeMap<String, MatrixId>,
     out: FusedGraph,
@@ -205,7 +209,8 @@ impl<'a> Fuser<'a> {
             logits: graph.logits,
         };
         let done = vec![false; graph.nodes.len()];
-        Fuser { graph, consumers, producer, done, scaled: BTreeSet::new(), matrix_of: BTreeMap::new(), out }
+        let (scaled, copies, matrix_of) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Fuser { graph, consumers, producer, done, scaled, copies, matrix_of, out }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -337,7 +342,9 @@ impl<'a> Fuser<'a> {
             Op::Norm { weight, out, .. } => Some((consumer, weight.clone(), *out)),
             _ => None,
         });
-        let Some((norm_node, weight, out)) = norm else { return false };
+        if norm.is_none() && !self.is_post_norm(right) {
+            return false;
+        }
         let post = self.producer[right.0].and_then(|producer| match &self.graph.nodes[producer].op {
             Op::Norm { input, weight, .. } if self.is_post_norm(right) => Some((producer, *input, weight.clone())),
             _ => None,
@@ -350,17 +357,28 @@ impl<'a> Fuser<'a> {
             }
             None => (right, None),
         };
-        let weight = self.vector(vec![weight], self.graph.nodes[norm_node].layer);
+        let (layer, weight, out) = match norm {
+            Some((norm_node, weight, out)) => {
+                self.mark(&[norm_node]);
+                let layer = self.graph.nodes[norm_node].layer;
+                (layer, Some(self.vector(vec![weight], layer)), out)
+            }
+            None => {
+                let copy = self.value(format!("{}.read", self.graph.values[sum.0].name), self.graph.values[sum.0].width);
+                self.copies.insert(sum, copy);
+                (layer, None, copy)
+            }
+        };
         let step = NormStep { input, residual: Some(left), post_weight, weight, sum: Some(sum), out };
-        self.emit(self.graph.nodes[norm_node].layer, FusedOp::Norm(step));
-        self.mark(&[index, norm_node]);
+        self.emit(layer, FusedOp::Norm(step));
+        self.mark(&[index]);
         true
     }
 
-    /// Whether `value` is a norm's output that only the right side of a normed sum reads.
+    /// Whether `value` is a norm's output that only the right side of a sum reads.
     fn is_post_norm(&self, value: ValueId) -> bool {
-        matches!(self.sole_consumer(value), Some((_, Op::Add { right, out, .. }))
-            if *right == value && self.consumers[out.0].iter().any(|&c| matches!(self.graph.nodes[c].op, Op::Norm { .. })))
+        let is_norm = self.producer[value.0].is_some_and(|node| matches!(self.graph.nodes[node].op, Op::Norm { .. }));
+        is_norm && matches!(self.sole_consumer(value), Some((_, Op::Add { right, .. })) if *right == value)
     }
 
     fn sole_consumer(&self, value: ValueId) -> Option<(usize, &'a Op)> {
@@ -390,6 +408,7 @@ impl<'a> Fuser<'a> {
                 norm: None,
                 rope: false,
                 scale: Number::new(1.0),
+                growth: None,
                 to: Destination::Values,
             },
             norm: None,
@@ -416,8 +435,9 @@ impl<'a> Fuser<'a> {
                     chain.nodes.push(node);
                     return Some(chain);
                 }
-                Op::Attention { scale, .. } => {
+                Op::Attention { scale, growth, .. } => {
                     chain.part.scale = Number::new(*scale);
+                    chain.part.growth = *growth;
                     chain.part.to = Destination::Output;
                     chain.out = Some(value);
                     return Some(chain);
@@ -434,7 +454,7 @@ impl<'a> Fuser<'a> {
         let layer = *layer;
         let n_heads = |input: ValueId| self.graph.values[input.0].width / self.graph.head_dim;
         let heads = |input, norm, rope, scale, to| {
-            vec![HeadsPart { n_heads: n_heads(input), norm, rope, scale: Number::new(scale), to }]
+            vec![HeadsPart { n_heads: n_heads(input), norm, rope, scale: Number::new(scale), growth: None, to }]
         };
         let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
@@ -448,7 +468,7 @@ impl<'a> Fuser<'a> {
                 FusedOp::Embed { table, scale, out }
             }
             Op::Norm { input, weight, out } => {
-                let weight = self.vector(vec![weight], layer);
+                let weight = Some(self.vector(vec![weight], layer));
                 FusedOp::Norm(NormStep { input, residual: None, post_weight: None, weight, sum: None, out })
             }
             Op::MatMul { input, matrix, out } => {
@@ -475,15 +495,16 @@ impl<'a> Fuser<'a> {
             Op::CacheWrite { input, part } => {
                 FusedOp::Heads(step(input, heads(input, None, false, 1.0, destination(part)), None, None))
             }
-            Op::Attention { query, scale, out } if self.scaled.contains(&query) => {
-                FusedOp::Attention { query, scale, out }
+            Op::Attention { query, scale, growth, out } if self.scaled.contains(&query) => {
+                FusedOp::Attention { query, scale, growth, out }
             }
-            Op::Attention { query, scale, out } => {
-                let parts = heads(query, None, false, scale, Destination::Output);
+            Op::Attention { query, scale, growth, out } => {
+                let mut parts = heads(query, None, false, scale, Destination::Output);
+                parts[0].growth = growth;
                 let scaled =
                     self.value(format!("scaled.{}", layer.unwrap_or_default()), self.graph.values[query.0].width);
                 self.emit(layer, FusedOp::Heads(step(query, parts, None, Some(scaled))));
-                FusedOp::Attention { query: scaled, scale, out }
+                FusedOp::Attention { query: scaled, scale, growth, out }
             }
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
             Op::ActMul { gate, up, activation, out } => {
@@ -546,7 +567,10 @@ impl<'a> Fuser<'a> {
         id
     }
 
-    fn emit(&mut self, layer: Option<usize>, op: FusedOp) {
+    fn emit(&mut self, layer: Option<usize>, mut op: FusedOp) {
+        if let FusedOp::MatMul { input, .. } = &mut op {
+            *input = *self.copies.get(input).unwrap_or(input);
+        }
         self.out.nodes.push(FusedNode { layer, op });
     }
 
@@ -647,7 +671,8 @@ impl FusedGraph {
             FusedOp::Embed { table, scale, .. } => format!("embed {} scale={scale}", self.matrices[table.0].name),
             FusedOp::Norm(step) => {
                 let sum = if step.residual.is_some() { " add" } else { "" };
-                format!("norm{sum} {}{}", vector(&step.weight), optional("post", &step.post_weight))
+                let weight = step.weight.as_ref().map_or(String::new(), |weight| format!(" {}", vector(weight)));
+                format!("norm{sum}{weight}{}", optional("post", &step.post_weight))
             }
             FusedOp::MatMul { matrix, bias, act_mul, softcap, .. } => {
                 let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
@@ -674,5 +699,6 @@ impl FusedGraph {
 fn describe_part(part: &HeadsPart) -> String {
     let norm = if part.norm.is_some() { "norm+" } else { "" };
     let rope = if part.rope { "rope+" } else { "" };
-    format!("{}×{norm}{rope}scale({})→{:?}", part.n_heads, part.scale.get(), part.to)
+    let growth = if part.growth.is_some() { "growth+" } else { "" };
+    format!("{}×{norm}{rope}{growth}scale({})→{:?}", part.n_heads, part.scale.get(), part.to)
 }

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use unicorn_kernels::Activation;
-use unicorn_kernels::heads::NormOf;
+use unicorn_kernels::heads::{Growth, NormOf};
+use unicorn_kernels::{Activation, Number};
 use unicorn_kernels::route::routes_width;
 
 use crate::import::{self, ExpertsConfig, ModelConfig, QkNorm};
@@ -41,11 +41,12 @@ pub struct MatrixRef {
     pub experts: Option<usize>,
 }
 
-/// A vector of f32 by canonical tensor name; norm weights get `offset` added.
+/// A vector of f32 by canonical tensor name, of which `scale * (element + offset)` is meant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VectorRef {
     pub tensor: String,
     pub offset: f32,
+    pub scale: f32,
 }
 
 /// Which half of the cache.
@@ -108,6 +109,8 @@ pub enum Op {
     Attention {
         query: ValueId,
         scale: f32,
+        /// What queries are multiplied by besides, by their position.
+        growth: Option<Growth>,
         out: ValueId,
     },
     Add {
@@ -179,7 +182,8 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         stream = builder.mlp_block(stream);
     }
     builder.layer = None;
-    let normed = builder.norm(stream, "norm.weight");
+    // What scales the logits scales the last norm as well, and its weights are f32.
+    let normed = builder.scaled_norm(stream, "norm.weight", config.logits_scale);
     let head = if config.tied_embeddings { table } else { MatrixRef { tensor: "lm_head.weight".into(), ..table } };
     let mut logits = builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head, out });
     if let Some(cap) = config.final_softcap {
@@ -200,7 +204,7 @@ impl Builder<'_> {
     fn attention_block(&mut self, stream: ValueId) -> ValueId {
         let config = self.config;
         let layer = &config.layers[self.layer.expect("inside a layer")];
-        let normed = self.norm(stream, "input_layernorm.weight");
+        let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
         let q = self.projection(normed, "q", config.n_heads);
         let k = self.projection(normed, "k", config.n_kv_heads);
         let v = self.projection(normed, "v", config.n_kv_heads);
@@ -213,7 +217,9 @@ impl Builder<'_> {
         self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
         self.node(Op::CacheWrite { input: v, part: CachePart::Values });
         let (width, scale) = (config.n_heads * config.head_dim, config.query_scale);
-        let mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, out });
+        let growth = |growth: import::QueryGrowth| Growth { beta: Number::new(growth.beta), interval: growth.interval };
+        let growth = config.query_growth.map(growth);
+        let mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, out });
         let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
@@ -224,7 +230,7 @@ impl Builder<'_> {
         // Two norms a layer are named after what precedes them; four, after their place.
         let norm =
             if config.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" };
-        let normed = self.norm(stream, norm);
+        let normed = if config.pre_norms { self.norm(stream, norm) } else { stream };
         let layer = &config.layers[self.layer.expect("inside a layer")];
         let out = match &config.experts {
             Some(experts) if layer.has_experts => self.experts(normed, experts),
@@ -291,12 +297,16 @@ impl Builder<'_> {
         if !bias {
             return product;
         }
-        let bias = VectorRef { tensor: self.tensor(&format!("{name}.bias")), offset: 0.0 };
+        let bias = VectorRef { tensor: self.tensor(&format!("{name}.bias")), offset: 0.0, scale: 1.0 };
         self.push(&format!("{short}_biased"), rows, |out| Op::Bias { input: product, bias, out })
     }
 
     fn norm(&mut self, input: ValueId, tensor: &str) -> ValueId {
-        let weight = VectorRef { tensor: self.tensor(tensor), offset: self.config.norm_offset };
+        self.scaled_norm(input, tensor, 1.0)
+    }
+
+    fn scaled_norm(&mut self, input: ValueId, tensor: &str, scale: f32) -> ValueId {
+        let weight = VectorRef { scale, ..self.norm_weight(tensor) };
         self.push("normed", self.config.hidden_size, |out| Op::Norm { input, weight, out })
     }
 
@@ -305,8 +315,7 @@ impl Builder<'_> {
         if self.config.qk_norm != QkNorm::Projection {
             return input;
         }
-        let tensor = self.tensor(&format!("self_attn.{letter}_norm.weight"));
-        let weight = VectorRef { tensor, offset: self.config.norm_offset };
+        let weight = self.norm_weight(&format!("self_attn.{letter}_norm.weight"));
         self.push(&format!("{letter}_normed"), self.width(input), |out| Op::Norm { input, weight, out })
     }
 
@@ -315,10 +324,13 @@ impl Builder<'_> {
             return input;
         }
         let letter = if of == NormOf::Query { "q" } else { "k" };
-        let tensor = self.tensor(&format!("self_attn.{letter}_norm.weight"));
-        let weight = VectorRef { tensor, offset: self.config.norm_offset };
+        let weight = self.norm_weight(&format!("self_attn.{letter}_norm.weight"));
         let width = self.width(input);
         self.push(&format!("{letter}_normed"), width, |out| Op::HeadNorm { input, of, weight, out })
+    }
+
+    fn norm_weight(&self, tensor: &str) -> VectorRef {
+        VectorRef { tensor: self.tensor(tensor), offset: self.config.norm_offset, scale: 1.0 }
     }
 
     fn rope(&mut self, input: ValueId, rope: Option<usize>) -> ValueId {
@@ -463,7 +475,12 @@ impl Op {
             Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
-            Op::Attention { scale, .. } => format!(" scale={scale}"),
+            Op::Attention { scale, growth, .. } => {
+                let growth = growth.map_or(String::new(), |growth| {
+                    format!(" growth={} each {}", growth.beta.get(), growth.interval)
+                });
+                format!(" scale={scale}{growth}")
+            }
             Op::ActMul { activation, .. } => format!(" {activation:?}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
             Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
@@ -480,6 +497,10 @@ impl Display for MatrixRef {
 
 impl Display for VectorRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scale {
+            1.0 => {}
+            scale => write!(f, "{scale}×")?,
+        }
         match self.offset {
             0.0 => write!(f, "{}", self.tensor),
             offset => write!(f, "{offset}+{}", self.tensor),

@@ -267,8 +267,8 @@ impl Walk<'_> {
         let tensor = &self.checkpoint.tensors[&vector.tensor];
         let mut values = vec![0.0; tensor.cols];
         tensor.read_rows(0..1, &mut values);
-        let offset = vector.offset;
-        values.into_iter().map(move |value| f64::from(value + offset))
+        let (offset, scale) = (vector.offset, vector.scale);
+        values.into_iter().map(move |value| f64::from(scale * (value + offset)))
     }
 }
 

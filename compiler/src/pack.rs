@@ -65,7 +65,7 @@ pub fn pack(
     }
 }
 
-/// The f32 values of a vector, offsets added.
+/// The f32 values of a vector, with its parts' offsets and scales.
 pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
     let mut values = Vec::new();
     for part in &vector.parts {
@@ -73,7 +73,7 @@ pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
         let start = values.len();
         values.resize(start + tensor.rows * tensor.cols, 0.0);
         tensor.read_rows(0..tensor.rows, &mut values[start..]);
-        values[start..].iter_mut().for_each(|value| *value += part.offset);
+        values[start..].iter_mut().for_each(|value| *value = part.scale * (*value + part.offset));
     }
     values
 }

@@ -5,7 +5,7 @@
 //! only what passed them.
 
 use unicorn_kernels::elementwise::ElementwiseOp;
-use unicorn_kernels::heads::Destination;
+use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::route::routes_width;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
@@ -143,10 +143,11 @@ impl FusedGraph {
                 self.check_width("routes", routes_width(self.values[input.0].rows_per_token), *routes)
             }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
-            FusedOp::Attention { query, scale, out } => {
+            FusedOp::Attention { query, scale, growth, out } => {
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;
                 self.check_width("heads", config.n_heads * config.head_dim, *out)?;
-                self.check_scale(*query, *scale, edges, config)
+                self.check_scale(*query, *scale, edges, config)?;
+                self.check_growth(*query, *growth, edges, config)
             }
             FusedOp::Elementwise { op: ElementwiseOp::Gate { .. }, input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
@@ -190,19 +191,41 @@ impl FusedGraph {
     fn check_scale(&self, query: ValueId, scale: f32, edges: &Edges, config: &ModelConfig) -> Result<(), String> {
         let expected = config.query_scale;
         ensure(scale == expected, || format!("scale is {scale}, expected {expected}, the config's"))?;
+        let scaled_by: f32 = self.query_parts(query, edges).iter().map(|part| part.scale.get()).product();
+        ensure(scaled_by == scale, || {
+            format!("query {} is scaled by {scaled_by}, expected {scale}", self.values[query.0].name)
+        })
+    }
+
+    /// The growth is the config's, and one of the heads steps that make the query has it.
+    fn check_growth(
+        &self,
+        query: ValueId,
+        growth: Option<Growth>,
+        edges: &Edges,
+        config: &ModelConfig,
+    ) -> Result<(), String> {
+        let found = growth.map(|growth| (growth.beta.get(), growth.interval));
+        let expected = config.query_growth.map(|growth| (growth.beta, growth.interval));
+        ensure(found == expected, || format!("growth is {found:?}, expected {expected:?}, the config's"))?;
+        let made: Vec<Growth> = self.query_parts(query, edges).iter().filter_map(|part| part.growth).collect();
+        ensure(made == Vec::from_iter(growth), || {
+            format!("query {} grows by {made:?}, expected {growth:?}", self.values[query.0].name)
+        })
+    }
+
+    /// What the heads steps that make a query do to it, the last first.
+    fn query_parts(&self, query: ValueId, edges: &Edges) -> Vec<HeadsPart> {
         let heads_step = |value: ValueId| match &self.nodes[edges.producer[value.0]?].op {
             FusedOp::Heads(step) => Some(step),
             _ => None,
         };
-        let (mut value, mut scaled_by) = (query, 1.0);
+        let (mut value, mut parts) = (query, Vec::new());
         while let Some(step) = heads_step(value) {
-            let to_output = step.parts.iter().filter(|part| part.to == Destination::Output);
-            scaled_by *= to_output.map(|part| part.scale.get()).product::<f32>();
+            parts.extend(step.parts.iter().filter(|part| part.to == Destination::Output));
             value = step.input;
         }
-        ensure(scaled_by == scale, || {
-            format!("query {} is scaled by {scaled_by}, expected {scale}", self.values[query.0].name)
-        })
+        parts
     }
 }
 

@@ -6,8 +6,8 @@
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
-//! Families: llama, mistral, qwen2, qwen3, gemma2, gemma3 (text, or the text part of the multimodal one), phi3,
-//! smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe.
+//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, olmo2, olmo3, glm4, granite, granitemoehybrid without
+//! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; of a multimodal model its text part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
@@ -51,28 +51,20 @@ impl Reference {
     /// If a token is not in the vocabulary, or a tensor is missing or of another shape than the config says.
     pub fn logits(&self, tokens: &[i32]) -> Vec<f32> {
         let mut residual = self.embed(tokens);
+        let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
         for layer in 0..self.config.layers {
-            let normed = self.norm(&format!("layers.{layer}.input_layernorm.weight"), &residual);
-            let mut attended = self.attention(layer, &normed);
-            // Gemma 2 and 3 norm what a branch returns; the others norm only what it is given, and call the norm
-            // before the second branch `post_attention`.
-            let branches_are_normed = self.config.branches_are_normed;
-            let norm_before_feed_forward = if branches_are_normed {
-                attended = self.norm(&format!("layers.{layer}.post_attention_layernorm.weight"), &attended);
-                format!("layers.{layer}.pre_feedforward_layernorm.weight")
-            } else {
-                format!("layers.{layer}.post_attention_layernorm.weight")
+            let norm = |name: Option<&str>, rows: Vec<f32>| match name {
+                Some(name) => self.norm(&format!("layers.{layer}.{name}.weight"), &rows),
+                None => rows,
             };
-            add(&mut residual, &attended);
-            let normed = self.norm(&norm_before_feed_forward, &residual);
-            let mut transformed = self.feed_forward(layer, &normed);
-            if branches_are_normed {
-                transformed = self.norm(&format!("layers.{layer}.post_feedforward_layernorm.weight"), &transformed);
-            }
-            add(&mut residual, &transformed);
+            let attended = self.attention(layer, &norm(norms.before_attention, residual.clone()));
+            add(&mut residual, &norm(norms.after_attention, attended), multiplier);
+            let transformed = self.feed_forward(layer, &norm(norms.before_feed_forward, residual.clone()));
+            add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
         }
         let normed = self.norm("norm.weight", &residual);
         let mut logits = self.multiply(self.output_matrix(), &normed);
+        logits.iter_mut().for_each(|logit| *logit /= self.config.logits_divisor);
         if let Some(cap) = self.config.final_softcap {
             logits.iter_mut().for_each(|logit| *logit = softcap(*logit, cap));
         }
@@ -127,9 +119,15 @@ impl Reference {
         let window = self.config.windows[layer];
         let rope = if window.is_some() { &self.config.sliding_rope } else { &self.config.full_rope };
         if self.config.rotated[layer] {
-            let angles = rope.angles(tokens);
-            rope::rotate(&mut query, &angles, heads, head_dim);
-            rope::rotate(&mut key, &angles, kv_heads, head_dim);
+            let (angles, neighbours) = (rope.angles(tokens), self.config.rotated_pairs_are_neighbours);
+            rope::rotate(&mut query, &angles, heads, head_dim, neighbours);
+            rope::rotate(&mut key, &angles, kv_heads, head_dim, neighbours);
+        }
+        if let Some((beta, interval)) = self.config.query_growth {
+            for (position, query) in query.chunks_exact_mut(heads * head_dim).enumerate() {
+                let growth = 1.0 + beta * (1.0 + (position / interval) as f32).ln();
+                query.iter_mut().for_each(|value| *value *= growth);
+            }
         }
 
         let mut mixed = vec![0.0; query.len()]; // (tokens, heads * head_dim)
@@ -162,7 +160,7 @@ impl Reference {
     fn query_key_value(&self, layer: usize, input: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let Config { heads, kv_heads, head_dim, .. } = self.config;
         let product = |name: &str| self.multiply(&format!("layers.{layer}.self_attn.{name}.weight"), input);
-        if !self.config.projections_are_fused {
+        if self.weights.find(&format!("layers.{layer}.self_attn.qkv_proj.weight")).is_none() {
             return (product("q_proj"), product("k_proj"), product("v_proj"));
         }
         let (query_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
@@ -217,17 +215,24 @@ impl Reference {
         output
     }
 
+    /// Gate and up are one matrix in some models, under two names.
     fn dense_feed_forward(&self, layer: usize, input: &[f32]) -> Vec<f32> {
-        if !self.config.projections_are_fused {
+        let joined = [
+            (format!("layers.{layer}.mlp.gate_up_proj.weight"), format!("layers.{layer}.mlp.down_proj.weight")),
+            (
+                format!("layers.{layer}.shared_mlp.input_linear.weight"),
+                format!("layers.{layer}.shared_mlp.output_linear.weight"),
+            ),
+        ];
+        let Some((gate_up, down)) = joined.iter().find(|(gate_up, _)| self.weights.find(gate_up).is_some()) else {
             return self.gated_feed_forward(&format!("layers.{layer}.mlp"), input);
-        }
-        let name = |matrix: &str| format!("layers.{layer}.mlp.{matrix}.weight");
-        let intermediate = self.config.intermediate;
-        let (mut gate, up) = split_rows(&self.multiply(&name("gate_up_proj"), input), intermediate, intermediate);
+        };
+        let intermediate = self.weights.get(gate_up).shape[0] / 2;
+        let (mut gate, up) = split_rows(&self.multiply(gate_up, input), intermediate, intermediate);
         for (gate, up) in gate.iter_mut().zip(up) {
             *gate = activate(self.config.activation, *gate) * up;
         }
-        self.multiply(&name("down_proj"), &gate)
+        self.multiply(down, &gate)
     }
 
     fn gated_feed_forward(&self, block: &str, input: &[f32]) -> Vec<f32> {
@@ -270,9 +275,9 @@ fn dot(left: &[f32], right: &[f32]) -> f32 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
-fn add(sum: &mut [f32], term: &[f32]) {
+fn add(sum: &mut [f32], term: &[f32], multiplier: f32) {
     assert_eq!(sum.len(), term.len(), "a branch returns as many values as the residual has");
-    sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
+    sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term * multiplier);
 }
 
 fn softcap(value: f32, cap: f32) -> f32 {

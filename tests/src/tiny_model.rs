@@ -56,6 +56,14 @@ pub enum Family {
     Qwen2Moe,
     Qwen3Moe,
     Olmoe,
+    Olmo2,
+    Olmo3,
+    Glm4,
+    Granite,
+    /// Dense, without layers of Mamba.
+    Granite4,
+    Ministral,
+    Ministral3,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -171,7 +179,34 @@ impl TinyModel {
                     "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
                 });
             }
+            Family::Glm4 => {
+                config["attention_bias"] = json!(true);
+                // The half, or two dimensions less; any share in between is rounded down.
+                let rotary_dim = self.head_dim / 4 * 2;
+                let share = (rotary_dim as f64 + 0.5) / self.head_dim as f64;
+                config["rope_parameters"]["partial_rotary_factor"] = json!(share);
+            }
+            Family::Granite | Family::Granite4 => {
+                config["attention_multiplier"] = json!(0.3);
+                config["embedding_multiplier"] = json!(6.0);
+                config["residual_multiplier"] = json!(0.22);
+                config["logits_scaling"] = json!(2.0);
+            }
+            Family::Ministral3 => {
+                // Short, so that queries grow within a test's text.
+                config["rope_parameters"] = json!({
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+                    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "llama_4_scaling_beta": 0.1,
+                });
+            }
             _ => {}
+        }
+        if self.family == Family::Granite4 {
+            config["layer_types"] = json!(vec!["attention"; self.layers]);
+            config["num_local_experts"] = json!(0);
+            config["shared_intermediate_size"] = json!(self.intermediate);
+            config["position_embedding_type"] = json!("rope");
         }
         config
     }
@@ -189,20 +224,14 @@ impl TinyModel {
         let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
         for layer in 0..self.layers {
             let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}"), shape));
-            add("input_layernorm.weight", vec![hidden]);
-            add("post_attention_layernorm.weight", vec![hidden]);
-            if facts.is_gemma {
-                add("pre_feedforward_layernorm.weight", vec![hidden]);
-                add("post_feedforward_layernorm.weight", vec![hidden]);
-            }
+            facts.norms.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![hidden]));
             if facts.normed_heads || facts.normed_projections {
                 let width = |of_projection| if facts.normed_heads { self.head_dim } else { of_projection };
                 add("self_attn.q_norm.weight", vec![width(query)]);
                 add("self_attn.k_norm.weight", vec![width(key_value)]);
             }
-            if facts.fused_projections {
+            if facts.joined_qkv {
                 add("self_attn.qkv_proj.weight", vec![query + 2 * key_value, hidden]);
-                add("mlp.gate_up_proj.weight", vec![2 * intermediate, hidden]);
             } else {
                 for (name, rows) in [("q_proj", query), ("k_proj", key_value), ("v_proj", key_value)] {
                     add(&format!("self_attn.{name}.weight"), vec![rows, hidden]);
@@ -213,11 +242,14 @@ impl TinyModel {
             }
             add("self_attn.o_proj.weight", vec![hidden, query]);
             let Some(experts) = &facts.experts else {
-                if !facts.fused_projections {
-                    add("mlp.gate_proj.weight", vec![intermediate, hidden]);
-                    add("mlp.up_proj.weight", vec![intermediate, hidden]);
+                match facts.joined_gate_up {
+                    Some(name) => add(&format!("{name}.weight"), vec![2 * intermediate, hidden]),
+                    None => {
+                        add("mlp.gate_proj.weight", vec![intermediate, hidden]);
+                        add("mlp.up_proj.weight", vec![intermediate, hidden]);
+                    }
                 }
-                add("mlp.down_proj.weight", vec![hidden, intermediate]);
+                add(&format!("{}.weight", facts.down), vec![hidden, intermediate]);
                 continue;
             };
             let names = experts.names;

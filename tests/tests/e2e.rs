@@ -354,10 +354,14 @@ fn an_int8_cache_stays_close_to_transformers() {
 #[test]
 fn random_shapes_of_every_family_agree_with_the_reference() {
     let mut rng = StdRng::seed_from_u64(11);
-    let families = [Family::all(), Family::all()].into_iter().flatten();
+    // Each, and some a second time.
+    let families = Family::all().chain(Family::all().step_by(3));
     for (seed, family) in families.enumerate() {
         let kv_heads = rng.random_range(1..4usize);
-        let windowed = matches!(family, Family::Mistral | Family::Gemma2 | Family::Gemma3);
+        let windowed = matches!(
+            family,
+            Family::Mistral | Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Ministral | Family::Ministral3
+        );
         let shape = TinyModel {
             family,
             seed: seed as u64,
@@ -377,10 +381,16 @@ fn random_shapes_of_every_family_agree_with_the_reference() {
         let tokens: Vec<i32> = (0..75).map(|_| rng.random_range(0..shape.vocab_size as i32)).collect();
         let expected = Reference::open(folder.path()).logits(&tokens);
         let model = Built::of(folder.path(), F16).load();
-        assert_close(&format!("{shape:?} f16"), &logits(&model, &tokens, 0), &expected, F16_TOLERANCE);
+        let check = |format: &str, found: Vec<f32>, expected: Vec<f32>, tolerance: f64| {
+            let (found, expected) = match family.facts().experts {
+                Some(_) => closest_rows(&found, &expected, tokens.len()),
+                None => (found, expected),
+            };
+            assert_close(&format!("{shape:?} {format}"), &found, &expected, tolerance);
+        };
+        check("f16", logits(&model, &tokens, 0), expected, F16_TOLERANCE);
         let built = Built::of(folder.path(), INT4);
-        let exported = built.exported_logits(&tokens);
-        assert_close(&format!("{shape:?} int4"), &logits(&built.load(), &tokens, 0), &exported, EXPORTED_TOLERANCE);
+        check("int4", logits(&built.load(), &tokens, 0), built.exported_logits(&tokens), EXPORTED_TOLERANCE);
     }
 }
 

@@ -184,11 +184,26 @@ impl Display for SourceDType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
     Plain,
-    /// llama.cpp's converter interleaves the two halves of each head of q and k for Llama: our row `h*d + i` of a head
-    /// is the source's `h*d + 2i` for `i < d/2`, else `h*d + 2(i - d/2) + 1`.
+    /// The first `rotary_dim` rows of each head of q and k are rotary pairs side by side: of a head's `r` such rows, our row `i` is
+    /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter orders Llama's so, and GLM-4 is trained with it.
     InterleavedHeads {
         head_dim: usize,
+        rotary_dim: usize,
     },
+}
+
+impl RowOrder {
+    /// Where the source keeps our row `row`.
+    pub fn source_row(self, row: usize) -> usize {
+        let RowOrder::InterleavedHeads { head_dim, rotary_dim } = self else { return row };
+        let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);
+        head_start
+            + match in_head {
+                first if first < half => 2 * first,
+                second if second < rotary_dim => 2 * (second - half) + 1,
+                unrotated => unrotated,
+            }
+    }
 }
 
 /// One weight as the model means it: a row range of a source tensor, dequantised on reading.
@@ -251,16 +266,16 @@ impl Tensor {
         assert_eq!(out.len(), rows.len() * self.cols, "output length for rows {rows:?} of {} columns", self.cols);
         match self.row_order {
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
-            RowOrder::InterleavedHeads { head_dim } if self.source_shape.len() == 1 => {
+            RowOrder::InterleavedHeads { .. } if self.source_shape.len() == 1 => {
                 let mut interleaved = vec![0.0; self.cols];
                 self.dequantize_rows(self.first_row, &mut interleaved);
                 for (element, value) in out.iter_mut().enumerate() {
-                    *value = interleaved[interleaved_index(element, head_dim)];
+                    *value = interleaved[self.row_order.source_row(element)];
                 }
             }
-            RowOrder::InterleavedHeads { head_dim } => {
+            RowOrder::InterleavedHeads { .. } => {
                 for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
-                    self.dequantize_rows(self.first_row + interleaved_index(row, head_dim), out_row);
+                    self.dequantize_rows(self.first_row + self.row_order.source_row(row), out_row);
                 }
             }
         }
@@ -291,13 +306,6 @@ impl Tensor {
             block_type => gguf::dequantize(block_type, bytes, out),
         }
     }
-}
-
-/// Where the source keeps our row `row`, see [`RowOrder::InterleavedHeads`].
-fn interleaved_index(row: usize, head_dim: usize) -> usize {
-    let (head_start, in_head) = (row - row % head_dim, row % head_dim);
-    let half = head_dim / 2;
-    head_start + if in_head < half { 2 * in_head } else { 2 * (in_head - half) + 1 }
 }
 
 fn read_elements<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
@@ -354,11 +362,15 @@ mod tests {
     fn interleaved_heads_become_two_halves() {
         // Two heads of four; the source holds each head's dimensions as 0 2 1 3 of ours.
         let mut q = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 6., 5., 7.]);
-        q.row_order = RowOrder::InterleavedHeads { head_dim: 4 };
+        q.row_order = RowOrder::InterleavedHeads { head_dim: 4, rotary_dim: 4 };
         assert_eq!(all(&q), [0., 1., 2., 3., 4., 5., 6., 7.]);
         let mut bias = f32_tensor(&[8], &[0., 2., 1., 3., 4., 6., 5., 7.]);
-        bias.row_order = RowOrder::InterleavedHeads { head_dim: 4 };
+        bias.row_order = RowOrder::InterleavedHeads { head_dim: 4, rotary_dim: 4 };
         assert_eq!(all(&bias), [0., 1., 2., 3., 4., 5., 6., 7.]);
+        // One head of eight, of which four are rotated.
+        let mut partly = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 5., 6., 7.]);
+        partly.row_order = RowOrder::InterleavedHeads { head_dim: 8, rotary_dim: 4 };
+        assert_eq!(all(&partly), [0., 1., 2., 3., 4., 5., 6., 7.]);
     }
 
     #[test]

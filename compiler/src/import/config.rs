@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use unicorn_artifact::codec;
 
 use super::earlier_config;
+use super::names::FolderLayout;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
@@ -43,6 +44,14 @@ pub struct LayerConfig {
     pub has_experts: bool,
 }
 
+/// Queries are multiplied by `1 + beta ln(1 + floor(position / interval))` (`llama_4_scaling_beta`).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueryGrowth {
+    pub beta: f32,
+    /// In tokens.
+    pub interval: usize,
+}
+
 /// A mixture of experts in the place of an MLP: each row is given to a few of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertsConfig {
@@ -73,7 +82,7 @@ pub enum QkNorm {
     None,
     /// Of each head (Qwen 3, Gemma 3).
     Heads,
-    /// Of all heads together (OLMoE).
+    /// Of all heads together (OLMoE, OLMo 2 and 3).
     Projection,
 }
 
@@ -96,21 +105,28 @@ pub struct ModelConfig {
     pub norm_offset: f32,
     pub activation: Activation,
     pub tied_embeddings: bool,
-    /// Embedding rows are multiplied by this: sqrt(hidden_size) for Gemma, else 1.
+    /// Embedding rows are multiplied by this: sqrt(hidden_size) for Gemma, `embedding_multiplier` over `residual_multiplier` for
+    /// Granite, else 1.
     pub embedding_scale: f32,
-    /// q·k is multiplied by this: 1/sqrt(head_dim), or Gemma's 1/sqrt(query_pre_attn_scalar).
+    /// q·k is multiplied by this: 1/sqrt(head_dim), Gemma's 1/sqrt(query_pre_attn_scalar) or Granite's `attention_multiplier`.
     pub query_scale: f32,
+    /// By which q·k grows with the query's position (Ministral 3).
+    pub query_growth: Option<QueryGrowth>,
     /// Scores become `cap * tanh(score / cap)` before the mask.
     pub attention_softcap: Option<f32>,
     pub final_softcap: Option<f32>,
-    /// Norms after attention and after the MLP, before each residual sum (Gemma 2 and 3).
+    /// Logits are multiplied by this: one over Granite's `logits_scaling`, else 1.
+    pub logits_scale: f32,
+    /// Norms before attention and before the MLP (all but OLMo 2 and 3).
+    pub pre_norms: bool,
+    /// Norms after attention and after the MLP, before each residual sum (Gemma 2 and 3, GLM-4, OLMo 2 and 3).
     pub post_norms: bool,
     pub qk_norm: QkNorm,
     pub qkv_bias: bool,
     pub o_bias: bool,
     pub mlp_bias: bool,
-    /// The source's folder holds q, k and v as one matrix, and gate and up as one; an exported folder does so, too.
-    pub fused_projections: bool,
+    /// How the source's folder names and joins tensors; an exported folder does so, too.
+    pub folder: FolderLayout,
     /// Of the layers that have them.
     pub experts: Option<ExpertsConfig>,
 }
@@ -141,6 +157,8 @@ impl ModelConfig {
         for (name, value) in [
             ("rms_norm_eps", self.rms_norm_eps),
             ("the scale of q·k", self.query_scale),
+            ("the scale of embeddings", self.embedding_scale),
+            ("the scale of logits", self.logits_scale),
             ("the soft cap of attention", self.attention_softcap.unwrap_or(1.0)),
             ("the soft cap of the logits", self.final_softcap.unwrap_or(1.0)),
         ] {
@@ -150,6 +168,14 @@ impl ModelConfig {
         }
         for rope in &self.ropes {
             rope.check(self.head_dim)?;
+        }
+        if let Some(growth) = self.query_growth
+            && !(growth.beta.is_finite() && growth.beta >= 0.0 && (1..=limits::POSITIONS).contains(&growth.interval))
+        {
+            return Err(format!(
+                "llama_4_scaling_beta is {} for each {} tokens, expected numbers from 0 and 1 on",
+                growth.beta, growth.interval
+            ));
         }
         match &self.experts {
             Some(experts) => experts.check(),
@@ -227,9 +253,9 @@ impl ModelConfig {
         let qk_width = |rows| if self.qk_norm == QkNorm::Projection { rows } else { self.head_dim };
         let has_qk_norm = self.qk_norm != QkNorm::None;
         let norms = [
-            ("input_layernorm", hidden, true),
+            ("input_layernorm", hidden, self.pre_norms),
             ("post_attention_layernorm", hidden, true),
-            ("pre_feedforward_layernorm", hidden, self.post_norms),
+            ("pre_feedforward_layernorm", hidden, self.pre_norms && self.post_norms),
             ("post_feedforward_layernorm", hidden, self.post_norms),
             ("self_attn.q_norm", qk_width(q_rows), has_qk_norm),
             ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm),

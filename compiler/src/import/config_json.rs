@@ -7,22 +7,26 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::config::{Activation, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
-use super::families::{Bias, FamilyDefaults, Normalized, Windows, family_of};
+use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
 use super::json::Fields;
-use super::rope_json::{FULL_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope};
+use super::rope_json::{FULL_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth};
 use crate::error::{CompileError, Result};
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.
 pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let root = Fields::root(path, config)?;
-    let defaults = family_of(&root)?;
-    let text = if defaults.text_model.is_some() {
-        root.object("text_config")?.ok_or_else(|| root.error("text_config", "is missing, expected an object"))?
-    } else {
+    let family = family_of(&root)?;
+    let text = if family.text_models.is_empty() {
         Fields::root(path, config)?
+    } else {
+        root.object("text_config")?.ok_or_else(|| root.error("text_config", "is missing, expected an object"))?
     };
+    let defaults = family.text_model(&text)?;
     refuse_what_we_do_not_do(&root)?;
     refuse_what_we_do_not_do(&text)?;
+    if defaults.is_hybrid {
+        refuse_hybrids(&text, defaults)?;
+    }
 
     let size = |name: &str, max: usize, default: usize| Ok(text.size(name, max)?.unwrap_or(default));
     let hidden_size = size("hidden_size", limits::HIDDEN_SIZE, defaults.hidden_size)?;
@@ -36,15 +40,27 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
-    let intermediate_size = size("intermediate_size", limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
+    let intermediate_size =
+        size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
     let experts = experts(&text, defaults, intermediate_size)?;
     let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dim, max_positions)?;
 
     let gemma = defaults.gemma.as_ref();
-    let query_pre_attn_scalar = match gemma {
-        Some(gemma) => text.number("query_pre_attn_scalar")?.unwrap_or(gemma.query_pre_attn_scalar),
-        None => head_dim as f64,
+    let multipliers = Multipliers::read(&text, defaults)?;
+    let query_scale = match (gemma, &multipliers) {
+        (Some(gemma), _) => {
+            1.0 / text.number("query_pre_attn_scalar")?.unwrap_or(gemma.query_pre_attn_scalar).sqrt()
+        }
+        (None, Some(multipliers)) => multipliers.attention,
+        (None, None) => 1.0 / (head_dim as f64).sqrt(),
     };
+    let embedding_scale = match (gemma, &multipliers) {
+        (Some(_), _) => (hidden_size as f32).sqrt(),
+        (None, Some(multipliers)) => (multipliers.embedding / multipliers.residual) as f32,
+        (None, None) => 1.0,
+    };
+    let rms_norm_eps = text.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps);
+    let residual = multipliers.as_ref().map_or(1.0, |multipliers| multipliers.residual);
     let softcap = |name: &str, default: Option<f64>| {
         let cap = if text.is_written(name) { text.number(name)? } else { default };
         Ok(cap.map(|cap| cap as f32).filter(|_| gemma.is_some()))
@@ -52,6 +68,11 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let (qkv_bias, o_bias, mlp_bias) = match defaults.bias {
         Bias::Never => (false, false, false),
         Bias::Qkv => (true, false, false),
+        Bias::QkvAsConfigured(default) => (text.flag("attention_bias")?.unwrap_or(default), false, false),
+        Bias::AttentionAsConfigured => {
+            let attention = text.flag("attention_bias")?.unwrap_or(false);
+            (attention, attention, false)
+        }
         Bias::AsConfigured => {
             let attention = text.flag("attention_bias")?.unwrap_or(false);
             (attention, attention, text.flag("mlp_bias")?.unwrap_or(false))
@@ -63,7 +84,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     };
 
     let model = ModelConfig {
-        architecture: defaults.architecture.to_owned(),
+        architecture: family.architecture.to_owned(),
         hidden_size,
         intermediate_size,
         n_heads,
@@ -73,20 +94,23 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         max_positions,
         layers,
         ropes,
-        rms_norm_eps: text.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps) as f32,
+        rms_norm_eps: (rms_norm_eps / (residual * residual)) as f32,
         norm_offset: if gemma.is_some() { 1.0 } else { 0.0 },
         activation: activation(&text, defaults)?,
         tied_embeddings,
-        embedding_scale: if gemma.is_some() { (hidden_size as f32).sqrt() } else { 1.0 },
-        query_scale: (1.0 / query_pre_attn_scalar.sqrt()) as f32,
+        embedding_scale,
+        query_scale: query_scale as f32,
+        query_growth: if defaults.query_growth { query_growth(&text)? } else { None },
         attention_softcap: softcap("attn_logit_softcapping", gemma.and_then(|gemma| gemma.attention_softcap))?,
         final_softcap: softcap("final_logit_softcapping", gemma.and_then(|gemma| gemma.final_softcap))?,
-        post_norms: gemma.is_some(),
+        logits_scale: multipliers.as_ref().map_or(1.0, |multipliers| 1.0 / multipliers.logits) as f32,
+        pre_norms: defaults.pre_norms,
+        post_norms: defaults.post_norms,
         qk_norm: defaults.qk_norm,
         qkv_bias,
         o_bias,
         mlp_bias,
-        fused_projections: defaults.fused_projections,
+        folder: defaults.folder,
         experts,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
@@ -96,8 +120,12 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
 /// config.json of the text model: `config` itself, or what a multimodal one holds, as transformers reads a text model that
 /// stands alone.
 pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> Result<Value> {
-    let defaults = family_of(&Fields::root(path, config)?)?;
-    let Some(text_model) = defaults.text_model else { return Ok(config.clone()) };
+    let root = Fields::root(path, config)?;
+    let family = family_of(&root)?;
+    let Some(text) = root.object("text_config")?.filter(|_| !family.text_models.is_empty()) else {
+        return Ok(config.clone());
+    };
+    let text_model = family.text_model(&text)?;
     let mut text = config["text_config"].clone();
     text["architectures"] = json!([text_model.architecture]);
     text["model_type"] = json!(text_model.model_type);
@@ -131,6 +159,55 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
         return unsupported("use_bidirectional_attention", "text is generated with causal attention");
     }
     Ok(())
+}
+
+/// Layers that are no attention, and experts beside the MLP, are refused.
+fn refuse_hybrids(text: &Fields, defaults: &FamilyDefaults) -> Result<()> {
+    let unsupported = |what: String, detail: &str| Err(CompileError::Unsupported { what, detail: detail.to_owned() });
+    let experts = if text.is_written("num_local_experts") { text.number("num_local_experts")? } else { Some(8.0) };
+    if experts.is_some_and(|experts| experts > 0.0) {
+        return unsupported(
+            format!("num_local_experts {} of {}", experts.unwrap_or_default(), defaults.architecture),
+            "expected 0: its dense models are compiled",
+        );
+    }
+    if text.texts("layer_types")?.is_none() {
+        return unsupported(
+            format!("layers of Mamba in {}", defaults.architecture),
+            "layer_types is missing, and then all are; its models with attention alone are compiled",
+        );
+    }
+    Ok(())
+}
+
+/// Granite's factors, each of which must be above 0.
+///
+/// The residual stream is kept divided by `residual`: then a sum needs no factor. Norms take the factor out again, but for their
+/// epsilon, which is divided by its square.
+struct Multipliers {
+    embedding: f64,
+    residual: f64,
+    attention: f64,
+    /// Divides the logits.
+    logits: f64,
+}
+
+impl Multipliers {
+    fn read(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<Multipliers>> {
+        if !defaults.multipliers {
+            return Ok(None);
+        }
+        let factor = |name: &str| match text.number(name)?.unwrap_or(1.0) {
+            factor if factor.is_finite() && factor > 0.0 => Ok(factor),
+            factor => Err(text.error(name, &format!("is {factor}, expected a finite number above 0"))),
+        };
+        Ok(Some(Multipliers {
+            embedding: factor("embedding_multiplier")?,
+            residual: factor("residual_multiplier")?,
+            attention: factor("attention_multiplier")?,
+            logits: factor("logits_scaling")?,
+        }))
+    }
 }
 
 fn head_dim(text: &Fields, defaults: &FamilyDefaults, hidden_size: usize, n_heads: usize) -> Result<usize> {
@@ -267,6 +344,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
             let first = text.number("max_window_layers")?.map_or(max_window_layers, |first| first as usize);
             (sliding_window(Some(window))?, Box::new(move |layer| layer >= first), types)
         }
+        Windows::Named(window) => (sliding_window(Some(window))?, Box::new(|_| true), types),
         Windows::Alternating { window, pattern } => {
             let pattern = match text.size("sliding_window_pattern", usize::MAX)? {
                 Some(pattern) => pattern,
@@ -287,9 +365,22 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     Ok((0..n_layers).map(facts).collect())
 }
 
-/// Whether each layer has a rotary embedding: by `no_rope_layers`, which has a 1 for those that do.
+/// Whether each layer has a rotary embedding: by `no_rope_layers`, which has a 1 for those that do, or by the kind of positions.
 fn rotated_layers(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<bool>> {
-    let Some(interval) = defaults.unrotated_interval else { return Ok(vec![true; n_layers]) };
+    let interval = match defaults.rotated {
+        Rotated::All => return Ok(vec![true; n_layers]),
+        Rotated::ByType => {
+            return match text.text("position_embedding_type")? {
+                Some("rope") => Ok(vec![true; n_layers]),
+                None | Some("nope") => Ok(vec![false; n_layers]),
+                Some(other) => Err(CompileError::Unsupported {
+                    what: format!("position_embedding_type {other}"),
+                    detail: "supported are rope and nope".to_owned(),
+                }),
+            };
+        }
+        Rotated::AllBut(interval) => interval,
+    };
     let interval = text.size("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(interval);
     let Some(written) = text.numbers("no_rope_layers")? else {
         return Ok((0..n_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
@@ -323,7 +414,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::import::config::QkNorm;
+    use crate::import::config::{QkNorm, QueryGrowth};
+    use crate::import::names::FolderLayout;
 
     fn read(config: &Value) -> Result<ModelConfig> {
         model_config(Path::new("config.json"), config)
@@ -559,6 +651,113 @@ mod tests {
         assert_eq!((ropes(&nowhere), nowhere.ropes.len()), (vec![None; 4], 0));
         let message = refusal(with(smollm3, json!({ "no_rope_layers": [1] })));
         assert!(message.contains("no_rope_layers has 1 entries, expected num_hidden_layers, 4"), "{message}");
+    }
+
+    #[test]
+    fn olmo_norms_what_blocks_return_and_scales_no_windows() {
+        let olmo2 = ok(small("Olmo2ForCausalLM"));
+        assert_eq!((olmo2.pre_norms, olmo2.post_norms, olmo2.qk_norm), (false, true, QkNorm::Projection));
+        assert_eq!((windows(&olmo2), olmo2.rms_norm_eps), (vec![None; 3], 1e-5));
+        let shapes = olmo2.tensor_shapes();
+        assert!(!shapes.contains_key("layers.0.input_layernorm.weight"));
+        assert!(!shapes.contains_key("layers.0.pre_feedforward_layernorm.weight"));
+        assert_eq!(shapes["layers.0.self_attn.q_norm.weight"], [64]);
+
+        let olmo3 = with(
+            small("Olmo3ForCausalLM"),
+            json!({ "num_hidden_layers": 4, "sliding_window": 16, "rope_theta": 500000.0, "rope_scaling": {
+                "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512 } }),
+        );
+        let config = ok(olmo3.clone());
+        assert_eq!(windows(&config), [Some(16), Some(16), Some(16), None]);
+        assert_eq!((ropes(&config), config.ropes[0].attention_factor), (vec![Some(0), Some(0), Some(0), Some(1)], 1.0));
+        assert!((config.ropes[1].attention_factor - 1.2079441541679836).abs() < 1e-12);
+        assert_eq!((theta(&config, 0), config.max_positions), (500000.0, 4096));
+        let biased = ok(with(olmo3, json!({ "attention_bias": true, "mlp_bias": true })));
+        assert!(biased.qkv_bias && biased.o_bias && !biased.mlp_bias);
+    }
+
+    #[test]
+    fn granite_multiplies_embedding_residual_scores_and_logits() {
+        let granite = with(
+            small("GraniteForCausalLM"),
+            json!({ "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.015625,
+                "logits_scaling": 8.0, "rms_norm_eps": 1e-5 }),
+        );
+        let config = ok(granite.clone());
+        // The stream is kept divided by the residual's multiplier.
+        assert_eq!((config.embedding_scale, config.rms_norm_eps), (48.0, 1.6e-4));
+        assert_eq!((config.query_scale, config.logits_scale), (0.015625, 0.125));
+        let plain = ok(small("GraniteForCausalLM"));
+        assert_eq!((plain.embedding_scale, plain.query_scale, plain.logits_scale), (1.0, 1.0, 1.0));
+        let message = refusal(with(granite, json!({ "residual_multiplier": 0 })));
+        assert!(message.contains("residual_multiplier is 0, expected a finite number above 0"), "{message}");
+    }
+
+    #[test]
+    fn granite_4_is_read_where_it_is_dense() {
+        let granite = with(
+            small("GraniteMoeHybridForCausalLM"),
+            json!({ "num_local_experts": 0, "layer_types": ["attention", "attention", "attention"],
+                "shared_intermediate_size": 40, "position_embedding_type": "rope" }),
+        );
+        let config = ok(granite.clone());
+        assert_eq!((config.intermediate_size, config.folder, ropes(&config)), (40, FolderLayout::Granite4, vec![Some(0); 3]));
+        let unrotated = ok(with(granite.clone(), json!({ "position_embedding_type": "nope" })));
+        assert_eq!(ropes(&unrotated), [None; 3]);
+        for (changes, expected) in [
+            (json!({ "layer_types": ["mamba", "attention", "mamba"] }), "layer type mamba is not supported"),
+            (json!({ "layer_types": null }), "layers of Mamba in GraniteMoeHybridForCausalLM is not supported"),
+            (json!({ "num_local_experts": 4 }), "num_local_experts 4 of GraniteMoeHybridForCausalLM is not supported"),
+            (json!({ "position_embedding_type": "learned" }), "position_embedding_type learned is not supported"),
+        ] {
+            let message = refusal(with(granite.clone(), changes));
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn glm_4_rotates_half_a_head_in_neighbours() {
+        let config = ok(with(small("Glm4ForCausalLM"), json!({ "head_dim": 32 })));
+        assert_eq!((config.head_dim, config.ropes[0].rotary_dim()), (32, 16));
+        assert!(config.qkv_bias && !config.o_bias && config.pre_norms && config.post_norms);
+        assert_eq!((config.folder, config.rms_norm_eps), (FolderLayout::Glm4, 1.5625e-7));
+        let v5 = json!({ "head_dim": 32, "attention_bias": false, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25 } });
+        let config = ok(with(small("Glm4ForCausalLM"), v5));
+        assert_eq!((config.ropes[0].rotary_dim(), theta(&config, 0), config.qkv_bias), (8, 5000.0, false));
+    }
+
+    #[test]
+    fn mistral_3_has_one_of_three_text_models() {
+        let text = |model_type: &str, changes| {
+            let mut text = with(small("MistralForCausalLM"), json!({ "model_type": model_type, "head_dim": 16 }));
+            text.as_object_mut().expect("an object").remove("architectures");
+            json!({ "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+                "text_config": with(text, changes) })
+        };
+        let mistral = text("mistral", json!({ "sliding_window": null }));
+        let config = ok(mistral.clone());
+        assert_eq!((config.architecture.as_str(), windows(&config)), ("Mistral3ForConditionalGeneration", vec![None; 3]));
+        let alone = text_config(Path::new("config.json"), &mistral, &config).unwrap();
+        assert_eq!(alone["architectures"], json!(["MistralForCausalLM"]));
+
+        let sliding = json!({ "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"] });
+        assert_eq!(windows(&ok(text("ministral", sliding))), [None, Some(8), None]);
+
+        let rope = json!({ "rope_parameters": { "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0,
+            "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1 } });
+        let ministral3 = text("ministral3", rope);
+        let config = ok(ministral3.clone());
+        assert_eq!(config.query_growth, Some(QueryGrowth { beta: 0.1, interval: 32 }));
+        assert_eq!((config.ropes[0].attention_factor, config.rms_norm_eps), (1.0, 1e-5));
+        let alone = text_config(Path::new("config.json"), &ministral3, &config).unwrap();
+        assert_eq!(alone["architectures"], json!(["Ministral3ForCausalLM"]));
+
+        let message = refusal(text("ministral3", json!({})));
+        assert!(message.contains("rope_parameters is missing, expected an object"), "{message}");
+        let message = refusal(text("mistral4", json!({})));
+        assert!(message.contains("text_config of model_type mistral4 is not supported"), "{message}");
     }
 
     #[test]

@@ -1,20 +1,16 @@
-//! The record of a model's config as artifacts of format version 8 kept it before mixtures of experts.
+//! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, and with
+//! them.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use unicorn_artifact::codec;
 
-use super::config::{Activation, LayerConfig, ModelConfig, QkNorm, RopeConfig};
-
-/// Without `has_experts`.
-#[derive(Deserialize)]
-struct EarlierLayer {
-    window: Option<usize>,
-    rope: Option<usize>,
-}
+use super::config::{Activation, ExpertsConfig, LayerConfig, ModelConfig, QkNorm, RopeConfig};
+use super::names::FolderLayout;
 
 /// Fields in their order, each as [`ModelConfig`] explains it.
 #[derive(Deserialize)]
-struct EarlierConfig {
+struct EarlierConfig<Layer, Norm, Experts> {
     architecture: String,
     hidden_size: usize,
     intermediate_size: usize,
@@ -23,7 +19,7 @@ struct EarlierConfig {
     head_dim: usize,
     vocab_size: usize,
     max_positions: usize,
-    layers: Vec<EarlierLayer>,
+    layers: Vec<Layer>,
     ropes: Vec<RopeConfig>,
     rms_norm_eps: f32,
     norm_offset: f32,
@@ -34,42 +30,73 @@ struct EarlierConfig {
     attention_softcap: Option<f32>,
     final_softcap: Option<f32>,
     post_norms: bool,
-    qk_norm: bool,
+    qk_norm: Norm,
     qkv_bias: bool,
     o_bias: bool,
     mlp_bias: bool,
     fused_projections: bool,
+    experts: Experts,
+}
+
+/// Without experts, and with a norm of heads or without.
+type WithoutExperts = EarlierConfig<LayerWithoutExperts, bool, ()>;
+type WithExperts = EarlierConfig<LayerConfig, QkNorm, Option<ExpertsConfig>>;
+
+#[derive(Deserialize)]
+struct LayerWithoutExperts {
+    window: Option<usize>,
+    rope: Option<usize>,
 }
 
 /// `None`: the bytes are no such record.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
-    let earlier: EarlierConfig = codec::decode("config", bytes).ok()?;
-    let layer = |layer: EarlierLayer| LayerConfig { window: layer.window, rope: layer.rope, has_experts: false };
-    Some(ModelConfig {
-        architecture: earlier.architecture,
-        hidden_size: earlier.hidden_size,
-        intermediate_size: earlier.intermediate_size,
-        n_heads: earlier.n_heads,
-        n_kv_heads: earlier.n_kv_heads,
-        head_dim: earlier.head_dim,
-        vocab_size: earlier.vocab_size,
-        max_positions: earlier.max_positions,
-        layers: earlier.layers.into_iter().map(layer).collect(),
-        ropes: earlier.ropes,
-        rms_norm_eps: earlier.rms_norm_eps,
-        norm_offset: earlier.norm_offset,
-        activation: earlier.activation,
-        tied_embeddings: earlier.tied_embeddings,
-        embedding_scale: earlier.embedding_scale,
-        query_scale: earlier.query_scale,
-        attention_softcap: earlier.attention_softcap,
-        final_softcap: earlier.final_softcap,
-        post_norms: earlier.post_norms,
-        qk_norm: if earlier.qk_norm { QkNorm::Heads } else { QkNorm::None },
-        qkv_bias: earlier.qkv_bias,
-        o_bias: earlier.o_bias,
-        mlp_bias: earlier.mlp_bias,
-        fused_projections: earlier.fused_projections,
-        experts: None,
-    })
+    fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+        codec::decode("config", bytes).ok()
+    }
+    if let Some(earlier) = read::<WithExperts>(bytes) {
+        return Some(earlier.today(|layer| layer, |qk_norm| qk_norm, |experts| experts));
+    }
+    let layer = |LayerWithoutExperts { window, rope }| LayerConfig { window, rope, has_experts: false };
+    let norm = |of_heads| if of_heads { QkNorm::Heads } else { QkNorm::None };
+    Some(read::<WithoutExperts>(bytes)?.today(layer, norm, |()| None))
+}
+
+impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
+    fn today(
+        self,
+        layer: impl Fn(Layer) -> LayerConfig,
+        norm: impl Fn(Norm) -> QkNorm,
+        experts: impl Fn(Experts) -> Option<ExpertsConfig>,
+    ) -> ModelConfig {
+        ModelConfig {
+            architecture: self.architecture,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            vocab_size: self.vocab_size,
+            max_positions: self.max_positions,
+            layers: self.layers.into_iter().map(layer).collect(),
+            ropes: self.ropes,
+            rms_norm_eps: self.rms_norm_eps,
+            norm_offset: self.norm_offset,
+            activation: self.activation,
+            tied_embeddings: self.tied_embeddings,
+            embedding_scale: self.embedding_scale,
+            query_scale: self.query_scale,
+            query_growth: None,
+            attention_softcap: self.attention_softcap,
+            final_softcap: self.final_softcap,
+            logits_scale: 1.0,
+            pre_norms: true,
+            post_norms: self.post_norms,
+            qk_norm: norm(self.qk_norm),
+            qkv_bias: self.qkv_bias,
+            o_bias: self.o_bias,
+            mlp_bias: self.mlp_bias,
+            folder: if self.fused_projections { FolderLayout::Joined } else { FolderLayout::Separate },
+            experts: experts(self.experts),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::config::{Activation, ExpertNames, QkNorm};
 use super::json::Fields;
+use super::names::FolderLayout;
 use crate::error::{CompileError, Result};
 
 /// Values of a config class's fields before config.json is read, as in transformers 5.
@@ -11,6 +12,7 @@ pub(super) struct FamilyDefaults {
     pub model_type: &'static str,
     pub vocab_size: usize,
     pub hidden_size: usize,
+    pub intermediate_field: &'static str,
     pub intermediate_size: usize,
     pub layers: usize,
     pub heads: usize,
@@ -24,23 +26,43 @@ pub(super) struct FamilyDefaults {
     pub rope_theta: f64,
     /// Of sliding layers, where the family gives them another rotary embedding.
     pub local_rope_theta: Option<f64>,
-    /// Rotary embedding may cover a part of the head only.
-    pub partial_rotary: bool,
+    /// Of sliding layers, the rotary embedding is that of the others before its scaling.
+    pub unscaled_windows: bool,
+    /// The share of a head that has a rotary embedding, where that may be less than the whole.
+    pub partial_rotary: Option<f64>,
+    /// Queries grow with their position, as the rotary embedding's `llama_4_scaling_beta` has it.
+    pub query_growth: bool,
     pub original_positions: Option<usize>,
     pub windows: Windows,
     pub activation_field: &'static str,
     pub activation: Activation,
-    /// Every layer of this interval has no rotary embedding (where `no_rope_layers` is silent); `None`: all layers have one.
-    pub unrotated_interval: Option<usize>,
+    pub rotated: Rotated,
     pub qk_norm: QkNorm,
     pub bias: Bias,
-    /// Stored as `qkv_proj` and `gate_up_proj`.
-    pub fused_projections: bool,
+    /// Norms before attention and MLP.
+    pub pre_norms: bool,
+    /// Norms after them.
+    pub post_norms: bool,
+    pub folder: FolderLayout,
     pub gemma: Option<GemmaDefaults>,
+    /// Embedding, residual sum, scores and logits each have a multiplier (Granite).
+    pub multipliers: bool,
+    /// Layers may be of another kind, and may have experts; without both, it is dense.
+    pub is_hybrid: bool,
     /// Some layers have experts in the place of the MLP.
     pub experts: Option<ExpertDefaults>,
-    /// The text model is config.json's `text_config`, and this family when it stands alone.
-    pub text_model: Option<&'static FamilyDefaults>,
+    /// The text model is config.json's `text_config`, and one of these families when it stands alone: the first, where it does not name
+    /// itself.
+    pub text_models: &'static [&'static FamilyDefaults],
+}
+
+/// Which layers have a rotary embedding.
+pub(super) enum Rotated {
+    All,
+    /// Where `no_rope_layers` is silent, all but each of this interval (`no_rope_layer_interval`).
+    AllBut(usize),
+    /// All or none, by `position_embedding_type`.
+    ByType,
 }
 
 /// Which layers see a window only.
@@ -56,6 +78,8 @@ pub(super) enum Windows {
     /// With `use_sliding_window`, when `sliding_window` is a number: the layers that `layer_types` names, else those without a
     /// rotary embedding.
     Unrotated,
+    /// The layers that `layer_types` names, else every layer, when `sliding_window` is a number. Holds its default.
+    Named(usize),
     /// The layers that `layer_types` names, else all but each `pattern`-th.
     Alternating {
         window: usize,
@@ -89,6 +113,10 @@ pub(super) enum Bias {
     Never,
     /// Of q, k and v, always.
     Qkv,
+    /// Of q, k and v with `attention_bias`, which this is the default of.
+    QkvAsConfigured(bool),
+    /// Of q, k, v and o with `attention_bias`.
+    AttentionAsConfigured,
     /// Of q, k, v and o with `attention_bias`; of the MLP with `mlp_bias`.
     AsConfigured,
 }
@@ -98,6 +126,26 @@ pub(super) struct GemmaDefaults {
     pub query_pre_attn_scalar: f64,
     pub attention_softcap: Option<f64>,
     pub final_softcap: Option<f64>,
+}
+
+impl FamilyDefaults {
+    /// The family of the text model that this one's config.json holds as `text`.
+    ///
+    /// # Errors
+    /// When it is another than we read there.
+    pub fn text_model(&'static self, text: &Fields) -> Result<&'static FamilyDefaults> {
+        let [first, ..] = self.text_models else { return Ok(self) };
+        let Some(model_type) = text.text("model_type")? else { return Ok(first) };
+        let found = self.text_models.iter().find(|family| family.model_type == model_type).copied();
+        found.ok_or_else(|| CompileError::Unsupported {
+            what: format!("text_config of model_type {model_type}"),
+            detail: format!(
+                "the text model of {} is read as {}",
+                self.architecture,
+                self.text_models.iter().map(|family| family.model_type).collect::<Vec<_>>().join(" or ")
+            ),
+        })
+    }
 }
 
 /// The defaults for a config.json, chosen by its first architecture.
@@ -116,9 +164,12 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 13] = [
+const FAMILIES: [FamilyDefaults; 21] = [
     LLAMA,
     MISTRAL,
+    MISTRAL3_MULTIMODAL,
+    MINISTRAL,
+    MINISTRAL3,
     MIXTRAL,
     QWEN2,
     QWEN2_MOE,
@@ -127,7 +178,12 @@ const FAMILIES: [FamilyDefaults; 13] = [
     GEMMA2,
     GEMMA3_TEXT,
     GEMMA3_MULTIMODAL,
+    OLMO2,
+    OLMO3,
     OLMOE,
+    GLM4,
+    GRANITE,
+    GRANITE4,
     PHI3,
     SMOLLM3,
 ];
@@ -137,6 +193,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     model_type: "llama",
     vocab_size: 32000,
     hidden_size: 4096,
+    intermediate_field: "intermediate_size",
     intermediate_size: 11008,
     layers: 32,
     heads: 32,
@@ -147,18 +204,24 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     tied_embeddings: false,
     rope_theta: 10_000.0,
     local_rope_theta: None,
-    partial_rotary: false,
+    unscaled_windows: false,
+    partial_rotary: None,
+    query_growth: false,
     original_positions: None,
     windows: Windows::Never,
     activation_field: "hidden_act",
     activation: Activation::Silu,
-    unrotated_interval: None,
+    rotated: Rotated::All,
     qk_norm: QkNorm::None,
     bias: Bias::AsConfigured,
-    fused_projections: false,
+    pre_norms: true,
+    post_norms: false,
+    folder: FolderLayout::Separate,
     gemma: None,
+    multipliers: false,
+    is_hybrid: false,
     experts: None,
-    text_model: None,
+    text_models: &[],
 };
 
 const MISTRAL: FamilyDefaults = FamilyDefaults {
@@ -170,6 +233,33 @@ const MISTRAL: FamilyDefaults = FamilyDefaults {
     windows: Windows::EveryLayer(Some(4096)),
     bias: Bias::Never,
     ..LLAMA
+};
+
+const MINISTRAL: FamilyDefaults = FamilyDefaults {
+    architecture: "MinistralForCausalLM",
+    model_type: "ministral",
+    windows: Windows::Named(4096),
+    ..MISTRAL
+};
+
+const MINISTRAL3: FamilyDefaults = FamilyDefaults {
+    architecture: "Ministral3ForCausalLM",
+    model_type: "ministral3",
+    vocab_size: 131_072,
+    layers: 34,
+    head_dim: Some(128),
+    max_positions: 262_144,
+    rms_norm_eps: 1e-5,
+    windows: Windows::EveryLayer(None),
+    query_growth: true,
+    ..MISTRAL
+};
+
+const MISTRAL3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
+    architecture: "Mistral3ForConditionalGeneration",
+    model_type: "mistral3",
+    text_models: &[&MISTRAL, &MINISTRAL3, &MINISTRAL],
+    ..MISTRAL
 };
 
 const MIXTRAL: FamilyDefaults = FamilyDefaults {
@@ -278,6 +368,62 @@ const OLMOE: FamilyDefaults = FamilyDefaults {
     ..LLAMA
 };
 
+const OLMO2: FamilyDefaults = FamilyDefaults {
+    architecture: "Olmo2ForCausalLM",
+    model_type: "olmo2",
+    vocab_size: 50304,
+    rms_norm_eps: 1e-5,
+    qk_norm: QkNorm::Projection,
+    bias: Bias::AttentionAsConfigured,
+    pre_norms: false,
+    post_norms: true,
+    ..LLAMA
+};
+
+const OLMO3: FamilyDefaults = FamilyDefaults {
+    architecture: "Olmo3ForCausalLM",
+    model_type: "olmo3",
+    windows: Windows::Alternating { window: 4096, pattern: 4 },
+    unscaled_windows: true,
+    ..OLMO2
+};
+
+const GLM4: FamilyDefaults = FamilyDefaults {
+    architecture: "Glm4ForCausalLM",
+    model_type: "glm4",
+    vocab_size: 151_552,
+    intermediate_size: 13696,
+    layers: 40,
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    max_positions: 131_072,
+    rms_norm_eps: 1.5625e-7,
+    partial_rotary: Some(0.5),
+    bias: Bias::QkvAsConfigured(true),
+    post_norms: true,
+    folder: FolderLayout::Glm4,
+    ..LLAMA
+};
+
+const GRANITE: FamilyDefaults = FamilyDefaults {
+    architecture: "GraniteForCausalLM",
+    model_type: "granite",
+    multipliers: true,
+    ..LLAMA
+};
+
+const GRANITE4: FamilyDefaults = FamilyDefaults {
+    architecture: "GraniteMoeHybridForCausalLM",
+    model_type: "granitemoehybrid",
+    intermediate_field: "shared_intermediate_size",
+    intermediate_size: 1024,
+    rotated: Rotated::ByType,
+    bias: Bias::AttentionAsConfigured,
+    folder: FolderLayout::Granite4,
+    is_hybrid: true,
+    ..GRANITE
+};
+
 const GEMMA2: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
@@ -291,6 +437,7 @@ const GEMMA2: FamilyDefaults = FamilyDefaults {
     max_positions: 8192,
     tied_embeddings: true,
     windows: Windows::Alternating { window: 4096, pattern: 2 },
+    post_norms: true,
     activation_field: "hidden_activation",
     activation: Activation::GeluTanh,
     gemma: Some(GemmaDefaults {
@@ -317,7 +464,7 @@ const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
 const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma3ForConditionalGeneration",
     model_type: "gemma3",
-    text_model: Some(&GEMMA3_TEXT),
+    text_models: &[&GEMMA3_TEXT],
     ..GEMMA3_TEXT
 };
 
@@ -329,11 +476,11 @@ const PHI3: FamilyDefaults = FamilyDefaults {
     intermediate_size: 8192,
     max_positions: 4096,
     rms_norm_eps: 1e-5,
-    partial_rotary: true,
+    partial_rotary: Some(1.0),
     original_positions: Some(4096),
     windows: Windows::EveryLayer(None),
     bias: Bias::Never,
-    fused_projections: true,
+    folder: FolderLayout::Joined,
     ..LLAMA
 };
 
@@ -349,6 +496,6 @@ const SMOLLM3: FamilyDefaults = FamilyDefaults {
     tied_embeddings: true,
     rope_theta: 2_000_000.0,
     windows: Windows::Unrotated,
-    unrotated_interval: Some(4),
+    rotated: Rotated::AllBut(4),
     ..LLAMA
 };

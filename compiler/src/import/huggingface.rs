@@ -170,7 +170,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
         let file = &weights.files[file_name];
         let stored = &file.tensors[source_name];
         let canonical = match role_of(source_name) {
-            Role::Text(canonical) => canonical,
+            Role::Text(canonical) => config.folder.canonical(&canonical),
             Role::Vision => {
                 found.skipped.tensors += 1;
                 found.skipped.bytes += stored.bytes as u64;
@@ -200,7 +200,8 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
                 whole_shape[0] /= experts;
                 whole_shape.insert(0, experts);
             }
-            let tensor = source.rows(&part, &whole_shape, first_row, shape[0])?;
+            let mut tensor = source.rows(&part, &whole_shape, first_row, shape[0])?;
+            tensor.row_order = config.folder.row_order(config, &part);
             first_row += shape[0];
             if found.tensors.insert(part.clone(), tensor).is_some() {
                 return Err(CompileError::malformed(
@@ -301,7 +302,7 @@ pub(crate) fn mixtral_name(name: &str) -> String {
 /// The canonical tensors that a source tensor of this name holds, whether or not the model has them.
 pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<String> {
     match role_of(source_name) {
-        Role::Text(canonical) => parts_of(config, &canonical),
+        Role::Text(canonical) => parts_of(config, &config.folder.canonical(&canonical)),
         Role::Vision | Role::Buffer => vec![source_name.to_owned()],
     }
 }

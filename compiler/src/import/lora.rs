@@ -238,8 +238,11 @@ fn add(
     let up: Vec<f32> = elements(file, module, up)?.into_iter().map(|value| value * scale).collect();
     let mut first_row = 0;
     for part in parts {
+        // The adapter's rows lie as those of the folder that it was trained on.
+        let order = checkpoint.config.folder.row_order(&checkpoint.config, &part);
         let tensor = checkpoint.tensors.get_mut(&part).expect("found above");
-        let own = up[first_row * rank..(first_row + tensor.rows) * rank].into();
+        let rows = (0..tensor.rows).map(|row| first_row + order.source_row(row));
+        let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
         tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
     }

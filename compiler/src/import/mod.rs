@@ -12,6 +12,7 @@ mod huggingface;
 
 mod config_json;
 mod families;
+mod names;
 mod rope;
 mod rope_json;
 
@@ -25,10 +26,13 @@ mod gguf;
 pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
-pub use config::{Activation, ExpertNames, ExpertsConfig, LayerConfig, LongRope, ModelConfig, QkNorm, RopeConfig};
+pub use config::{
+    Activation, ExpertNames, ExpertsConfig, LayerConfig, LongRope, ModelConfig, QkNorm, QueryGrowth, RopeConfig,
+};
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
 pub(crate) use huggingface::mixtral_name;
 pub use lora::{Adapter, merge};
+pub use names::FolderLayout;
 pub use open::{open, open_config, open_model};
 pub use tokenizer_trial::{TRIAL_THREAD, tried};

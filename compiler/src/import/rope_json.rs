@@ -1,7 +1,7 @@
 //! Which rotary embedding each layer has, from config.json: transformers 4 writes `rope_theta` and `rope_scaling`,
 //! transformers 5 `rope_parameters`, flat or one object per layer type.
 
-use super::config::{RopeConfig, limits};
+use super::config::{QueryGrowth, RopeConfig, limits};
 use super::families::FamilyDefaults;
 use super::json::Fields;
 use super::rope::RopeScaling;
@@ -37,7 +37,11 @@ pub(super) fn layer_rope(
         Some(positions) => positions,
         None => sections.size(ORIGINAL_POSITIONS)?.or(defaults.original_positions).unwrap_or(max_positions),
     };
-    let scaling = sections.scaling(defaults, rotary_dim, original_positions, max_positions)?;
+    let scaling = if defaults.unscaled_windows && layer_type == SLIDING_ATTENTION && !sections.are_nested {
+        RopeScaling::Default
+    } else {
+        sections.scaling(defaults, rotary_dim, original_positions, max_positions)?
+    };
     // A config stretched by hand with YaRN often keeps the old max_position_embeddings.
     let stretched = match scaling {
         RopeScaling::Yarn { factor, original_positions, .. } => (factor * original_positions as f64) as usize,
@@ -56,9 +60,9 @@ const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
 fn rotary_dim(text: &Fields, sections: &Sections, defaults: &FamilyDefaults, head_dim: usize) -> Result<usize> {
     let factor = match sections.number(PARTIAL_FACTOR)? {
         Some(factor) => factor,
-        None => text.number(PARTIAL_FACTOR)?.unwrap_or(1.0),
+        None => text.number(PARTIAL_FACTOR)?.or(defaults.partial_rotary).unwrap_or(1.0),
     };
-    if factor != 1.0 && !defaults.partial_rotary {
+    if factor != 1.0 && defaults.partial_rotary.is_none() {
         return Err(CompileError::Unsupported {
             what: format!("{PARTIAL_FACTOR} {factor}"),
             detail: format!("{} rotates whole heads", defaults.architecture),
@@ -75,23 +79,41 @@ fn rotary_dim(text: &Fields, sections: &Sections, defaults: &FamilyDefaults, hea
 
 const PARTIAL_FACTOR: &str = "partial_rotary_factor";
 
+/// By which queries grow with their position: all layers alike.
+pub(super) fn query_growth(text: &Fields) -> Result<Option<QueryGrowth>> {
+    let sections = Sections::of(text, FULL_ATTENTION, false)?;
+    if sections.objects.is_empty() {
+        return Err(text.error("rope_parameters", "is missing, expected an object with a rope_type"));
+    }
+    let Some(beta) = sections.number("llama_4_scaling_beta")? else { return Ok(None) };
+    let interval = sections.size(ORIGINAL_POSITIONS)?.ok_or_else(|| {
+        text.error(&format!("rope_parameters.{ORIGINAL_POSITIONS}"), "is missing beside llama_4_scaling_beta")
+    })?;
+    Ok(Some(QueryGrowth { beta: beta as f32, interval }))
+}
+
 /// The objects that may hold a field of one rotary embedding; the first that has it is right.
-struct Sections<'a>(Vec<Fields<'a>>);
+struct Sections<'a> {
+    objects: Vec<Fields<'a>>,
+    /// They are of one layer type alone.
+    are_nested: bool,
+}
 
 impl<'a> Sections<'a> {
     /// Objects by layer type count for their type; a flat one counts for all layers, except those with a rotary
     /// embedding of their own (`nested_only`).
     fn of(text: &Fields<'a>, layer_type: &str, nested_only: bool) -> Result<Sections<'a>> {
-        let mut sections = Vec::new();
+        let (mut objects, mut are_nested) = (Vec::new(), false);
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(section) = text.object(name)? else { continue };
             if section.is_written(SLIDING_ATTENTION) || section.is_written(FULL_ATTENTION) {
-                sections.extend(section.object(layer_type)?);
+                objects.extend(section.object(layer_type)?);
+                are_nested = true;
             } else if !nested_only {
-                sections.push(section);
+                objects.push(section);
             }
         }
-        Ok(Sections(sections))
+        Ok(Sections { objects, are_nested })
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
@@ -103,7 +125,7 @@ impl<'a> Sections<'a> {
     }
 
     fn first(&self, name: &str) -> Option<&Fields<'a>> {
-        self.0.iter().find(|section| section.has(name))
+        self.objects.iter().find(|section| section.has(name))
     }
 
     fn scaling(

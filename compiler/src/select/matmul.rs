@@ -24,6 +24,7 @@ impl Selector<'_> {
             eps: Number::new(self.config.rms_norm_eps),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
+            norm_sum: step.weight.is_some(),
             fixed_sums: false,
             format: self.stored_format(step.out),
             lanes: self.target.norm.lanes,
@@ -38,7 +39,7 @@ impl Selector<'_> {
             Role::InputQuads => Some(Operand::Value(step.input)),
             Role::Residual => step.residual.map(Operand::Value),
             Role::Sum => step.sum.map(Operand::Value),
-            Role::NormWeight => Some(vector(step.weight)),
+            Role::NormWeight => step.weight.map(vector),
             Role::PostNormWeight => step.post_weight.map(vector),
             _ => None,
         }

@@ -149,9 +149,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if ROPE
     rope_vectors(0u, select(HEADS, HEADS + 1u, is_first), lane);
 //#endif
+    let query_scale = ${QUERY_SCALE};
     for (var i = lane; i < QUERIES * QUADS; i += TILE) {
         let at = 4u * i;
-        queries[i] = QUERY_SCALE * vec4<f32>(vectors[at], vectors[at + 1u], vectors[at + 2u], vectors[at + 3u]);
+        queries[i] = query_scale * vec4<f32>(vectors[at], vectors[at + 1u], vectors[at + 2u], vectors[at + 3u]);
     }
     workgroupBarrier();
     if (is_first) {

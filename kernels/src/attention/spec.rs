@@ -156,7 +156,7 @@ impl AttentionSpec {
 
     fn prologue_values(&self, heads: &HeadsSpec, values: Values) -> Values {
         assert!(heads.is_qkv(), "a prologue makes q, k and v");
-        let values = values.size("VECTORS", self.heads_per_group + 2).number("QUERY_SCALE", heads.parts[0].scale.get());
+        let values = values.size("VECTORS", self.heads_per_group + 2).text("QUERY_SCALE", heads.parts[0].scale_wgsl());
         heads.values(values)
     }
 }

@@ -290,7 +290,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
         if (vector < HEADS) {
             for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
-                pairs[slot] *= QUERY_SCALE;
+                pairs[slot] *= ${QUERY_SCALE};
             }
         }
         store_vector(vector, pairs, lane);

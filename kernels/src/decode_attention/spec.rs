@@ -115,7 +115,7 @@ impl Kernel for DecodeAttentionSpec {
             .count("GATHERED", GATHERED)
             .number("CAP", self.softcap.map_or(0.0, Number::get))
             .number("MASKED", MASKED)
-            .number("QUERY_SCALE", self.heads.parts[0].scale.get())
+            .text("QUERY_SCALE", self.heads.parts[0].scale_wgsl())
             .flag("SUBGROUPS", true)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())

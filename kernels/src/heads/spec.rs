@@ -45,8 +45,20 @@ pub struct HeadsPart {
     pub rope: bool,
     /// Factor of the elements that go to `Destination::Output`; not applied to the cache.
     pub scale: Number,
+    /// A second factor of them, which depends on the position.
+    pub growth: Option<Growth>,
     /// Where the heads are written.
     pub to: Destination,
+}
+
+/// Queries that grow with their position, so that attention over a long context stays sharp: by
+/// `1 + beta ln(1 + floor(position / interval))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Growth {
+    /// Not negative.
+    pub beta: Number,
+    /// Tokens, above 0.
+    pub interval: usize,
 }
 
 /// Heads whose RMS norm is meant.
@@ -67,6 +79,25 @@ pub enum Destination {
     Keys,
     /// Value pages of the cache.
     Values,
+}
+
+impl HeadsPart {
+    /// What the elements that go to the output are multiplied by, at `position`.
+    pub fn scale_at(&self, position: usize) -> f32 {
+        let growth = |growth: &Growth| 1.0 + growth.beta.get() * (1.0 + (position / growth.interval) as f32).ln();
+        self.scale.get() * self.growth.as_ref().map_or(1.0, growth)
+    }
+
+    /// The same in WGSL, where `position` is known.
+    pub(crate) fn scale_wgsl(&self) -> String {
+        let scale = format!("{:?}f", self.scale.get());
+        match self.growth {
+            None => scale,
+            Some(Growth { beta, interval }) => {
+                format!("({scale} * (1.0 + {:?}f * log(1.0 + f32(position / {interval}u))))", beta.get())
+            }
+        }
+    }
 }
 
 impl Kernel for HeadsSpec {
@@ -153,7 +184,7 @@ impl HeadsSpec {
             values = values
                 .count(name("BEGIN"), first_head)
                 .count(name("END"), first_head + part.n_heads)
-                .text(name("SCALE"), format!("{:?}f", part.scale.get()))
+                .text(name("SCALE"), part.scale_wgsl())
                 .flag(name("QUERY_NORM"), part.norm == Some(NormOf::Query))
                 .flag(name("KEY_NORM"), part.norm == Some(NormOf::Key))
                 .flag(name("ROPE"), part.rope)

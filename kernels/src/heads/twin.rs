@@ -46,7 +46,8 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
                 match part.to {
                     Destination::Output => {
                         for (i, value) in vector.iter().enumerate() {
-                            output[row * spec.output_stride + part_head * dim + i] = value * part.scale.get();
+                            output[row * spec.output_stride + part_head * dim + i] =
+                                value * part.scale_at(position as usize);
                         }
                     }
                     Destination::Keys => spec.cache.put(Side::Keys, keys, cell, &vector),
@@ -66,6 +67,7 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
+            norm_sum: true,
             fixed_sums: false,
             format: ActivationFormat::F32,
             lanes: 0,

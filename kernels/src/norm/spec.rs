@@ -23,6 +23,8 @@ pub struct NormSpec {
     pub add: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
+    /// Norm the sum. Without, the result is the sum itself, in `format`.
+    pub norm_sum: bool,
     /// The input is `sums`, two words an element.
     pub fixed_sums: bool,
     /// How the result is stored.
@@ -73,7 +75,10 @@ impl Kernel for NormSpec {
 impl NormSpec {
     /// The operands, without step and output.
     pub(crate) fn data_roles(&self) -> Vec<Role> {
-        let mut roles = vec![if self.fixed_sums { Role::InputFixedSums } else { Role::InputQuads }, Role::NormWeight];
+        let mut roles = vec![if self.fixed_sums { Role::InputFixedSums } else { Role::InputQuads }];
+        if self.norm_sum {
+            roles.push(Role::NormWeight);
+        }
         if self.add {
             roles.extend([Role::Residual, Role::Sum]);
         }
@@ -90,6 +95,7 @@ impl NormSpec {
             .count("SLOTS", slots)
             .flag("ADD", self.add)
             .flag("POST_NORM", self.post_norm)
+            .flag("NORM_SUM", self.norm_sum)
             .flag("INPUT_FIXED_SUMS", self.fixed_sums)
             .text("INVERSE_SUM_UNIT", fixed_sums::inverse_unit_wgsl())
     }

@@ -2,7 +2,7 @@
 
 use super::spec::NormSpec;
 
-/// One row in plain loops: the sum and the normed sum. `residual` and `post_weight` may be empty where unused.
+/// One row in plain loops: the sum and the normed sum. `residual`, `post_weight` and `weight` may be empty where unused.
 pub fn norm_row(
     spec: &NormSpec,
     input: &[f32],
@@ -25,6 +25,9 @@ pub fn norm_row(
         for (value, residual) in sum.iter_mut().zip(residual) {
             *value += residual;
         }
+    }
+    if !spec.norm_sum {
+        return (sum.clone(), sum);
     }
     let scale = inverse_rms(&sum);
     let normed = sum.iter().zip(weight).map(|(value, weight)| value * scale * weight).collect();

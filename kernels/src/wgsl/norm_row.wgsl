@@ -45,7 +45,9 @@
 //#if POST_NORM
 //#expand load_quad(i, "post_weight", "post_norm_weight[")
 //#endif
+//#if NORM_SUM
 //#expand load_quad(i, "weight", "norm_weight[")
+//#endif
 //#end
 //#if POST_NORM
 //#expand inverse_rms("delta_scale")
@@ -64,10 +66,12 @@
     }
 //#end
 //#endif
+//#if NORM_SUM
 //#expand inverse_rms("scale")
 //#for i in 0..SLOTS
     if (inside_${i}) {
         x_${i} *= scale * weight_${i};
     }
 //#end
+//#endif
 //#end

@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::rope::Rope;
 
 pub struct Config {
-    pub intermediate: usize,
     pub layers: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -22,10 +21,15 @@ pub struct Config {
     pub attention_scale: f32,
     pub attention_softcap: Option<f32>,
     pub final_softcap: Option<f32>,
-    pub branches_are_normed: bool,
+    pub norms: NormNames,
     pub query_and_key_are_normed: bool,
-    /// Phi 3 stores query, key and value as one matrix, and gate and up as one.
-    pub projections_are_fused: bool,
+    /// Granite multiplies what is added to the residual stream, and divides the logits.
+    pub residual_multiplier: f32,
+    pub logits_divisor: f32,
+    /// Queries are multiplied by 1 + beta ln(1 + floor(position / interval)): beta and interval.
+    pub query_growth: Option<(f32, usize)>,
+    /// GLM-4 rotates dimension 2i with 2i + 1.
+    pub rotated_pairs_are_neighbours: bool,
     /// For each layer how many positions a token sees, itself among them; none: all before it.
     pub windows: Vec<Option<usize>>,
     /// For each layer whether query and key are rotated; SmolLM3 has layers where they are not.
@@ -35,6 +39,14 @@ pub struct Config {
     pub has_experts: Vec<bool>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
+}
+
+/// What a layer calls the norms that it has, around each of its two branches.
+pub struct NormNames {
+    pub before_attention: Option<&'static str>,
+    pub after_attention: Option<&'static str>,
+    pub before_feed_forward: Option<&'static str>,
+    pub after_feed_forward: Option<&'static str>,
 }
 
 /// A mixture of experts.
@@ -72,39 +84,108 @@ impl Config {
         let heads = count(json, "num_attention_heads").or(gemma.then_some(8)).expect("num_attention_heads is given");
         let kv_heads = count(json, "num_key_value_heads").unwrap_or(if gemma { 4 } else { heads });
         let head_dim = count(json, "head_dim").unwrap_or(if gemma { 256 } else { hidden / heads });
+        let granite = matches!(family, "granite" | "granitemoehybrid");
+        let multiplier = |key: &str| number(json, key).filter(|_| granite).unwrap_or(1.0) as f32;
         let score_divisor =
             if gemma { number(json, "query_pre_attn_scalar").unwrap_or(256.0) } else { head_dim as f64 };
+        let full_rope = rope_parameters(json, "full_attention", family);
+        let sliding_rope = rope_parameters(json, "sliding_attention", family);
         let softcap = |key: &str| number(json, key).map(|cap| cap as f32);
         let layers = required(json, "num_hidden_layers");
         Self {
-            intermediate: required(json, "intermediate_size"),
             layers,
             heads,
             kv_heads,
             head_dim,
             activation: activation(json, gemma),
-            norm_epsilon: number(json, "rms_norm_eps").unwrap_or(if family == "phi3" { 1e-5 } else { 1e-6 }) as f32,
+            norm_epsilon: number(json, "rms_norm_eps").unwrap_or(default_epsilon(family)) as f32,
             norm_weight_offset: if gemma { 1.0 } else { 0.0 },
-            embedding_scale: if gemma { (hidden as f32).sqrt() } else { 1.0 },
+            embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
             embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
-            attention_scale: score_divisor.powf(-0.5) as f32,
+            attention_scale: if granite {
+                multiplier("attention_multiplier")
+            } else {
+                score_divisor.powf(-0.5) as f32
+            },
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
-            branches_are_normed: gemma,
-            query_and_key_are_normed: gemma3 || matches!(family, "qwen3" | "qwen3_moe" | "olmoe"),
-            projections_are_fused: family == "phi3",
+            norms: norm_names(family),
+            query_and_key_are_normed: gemma3
+                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3"),
+            residual_multiplier: multiplier("residual_multiplier"),
+            logits_divisor: multiplier("logits_scaling"),
+            query_growth: query_growth(&full_rope),
+            rotated_pairs_are_neighbours: family == "glm4",
             windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
             experts: experts(json, family),
             has_experts: (0..layers).map(|layer| has_experts(json, family, layer)).collect(),
-            rotated: (0..layers).map(|layer| json["no_rope_layers"][layer] != 0).collect(),
-            full_rope: Rope::new(json, &rope_parameters(json, "full_attention", gemma3), head_dim),
-            sliding_rope: Rope::new(json, &rope_parameters(json, "sliding_attention", gemma3), head_dim),
+            rotated: (0..layers).map(|layer| is_rotated(json, family, layer)).collect(),
+            full_rope: Rope::new(json, &full_rope, head_dim),
+            sliding_rope: Rope::new(json, &sliding_rope, head_dim),
         }
     }
 }
 
-const SUPPORTED: [&str; 10] =
-    ["llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "olmoe", "phi3", "smollm3"];
+const SUPPORTED: [&str; 17] = [
+    "llama",
+    "mistral",
+    "ministral",
+    "ministral3",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "olmoe",
+    "olmo2",
+    "olmo3",
+    "glm4",
+    "granite",
+    "granitemoehybrid",
+    "phi3",
+    "smollm3",
+];
+
+fn default_epsilon(family: &str) -> f64 {
+    match family {
+        "phi3" | "ministral3" | "olmo2" | "olmo3" => 1e-5,
+        "glm4" => 1.5625e-7,
+        _ => 1e-6,
+    }
+}
+
+fn norm_names(family: &str) -> NormNames {
+    // A second norm is called after what it follows, even where it is the one before the feed-forward.
+    let [before_attention, after_attention, before_feed_forward, after_feed_forward] = match family {
+        "gemma2" | "gemma3" | "gemma3_text" => [
+            Some("input_layernorm"),
+            Some("post_attention_layernorm"),
+            Some("pre_feedforward_layernorm"),
+            Some("post_feedforward_layernorm"),
+        ],
+        "glm4" => [
+            Some("input_layernorm"),
+            Some("post_self_attn_layernorm"),
+            Some("post_attention_layernorm"),
+            Some("post_mlp_layernorm"),
+        ],
+        "olmo2" | "olmo3" => [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
+        _ => [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+    };
+    NormNames { before_attention, after_attention, before_feed_forward, after_feed_forward }
+}
+
+fn is_rotated(json: &Value, family: &str, layer: usize) -> bool {
+    match family {
+        "granitemoehybrid" => json["position_embedding_type"] == "rope",
+        _ => json["no_rope_layers"][layer] != 0,
+    }
+}
+
+fn query_growth(parameters: &Value) -> Option<(f32, usize)> {
+    let beta = number(parameters, "llama_4_scaling_beta")?;
+    Some((beta as f32, required(parameters, "original_max_position_embeddings")))
+}
 
 fn experts(json: &Value, family: &str) -> Option<Experts> {
     let count_field = match family {
@@ -143,7 +224,9 @@ fn activation(json: &Value, gemma: bool) -> Activation {
 fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
     let listed = json["layer_types"][layer].as_str().map(|kind| kind == "sliding_attention");
     let slides = match family {
-        "mistral" | "mixtral" | "phi3" => true,
+        "mistral" | "ministral3" | "mixtral" | "phi3" => true,
+        "ministral" => listed.unwrap_or(true),
+        "olmo3" => listed.unwrap_or(layer % 4 != 3),
         "gemma2" => listed.unwrap_or(layer % 2 != 1),
         "gemma3" | "gemma3_text" => {
             let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
@@ -160,9 +243,14 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
 }
 
 /// The rope of the layers of this `kind`, in the newer form: one object with `rope_type` and `rope_theta`.
-fn rope_parameters(json: &Value, kind: &str, gemma3: bool) -> Value {
+fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
+    let gemma3 = matches!(family, "gemma3" | "gemma3_text");
     if let Value::Object(parameters) = &json["rope_parameters"] {
-        return parameters.get(kind).unwrap_or(&json["rope_parameters"]).clone();
+        let mut parameters = parameters.get(kind).unwrap_or(&json["rope_parameters"]).clone();
+        if family == "glm4" && number(&parameters, "partial_rotary_factor").is_none() {
+            parameters["partial_rotary_factor"] = number(json, "partial_rotary_factor").unwrap_or(0.5).into();
+        }
+        return parameters;
     }
     let mut parameters = serde_json::Map::new();
     if gemma3 && kind == "sliding_attention" {
@@ -172,8 +260,15 @@ fn rope_parameters(json: &Value, kind: &str, gemma3: bool) -> Value {
     if let Value::Object(scaling) = &json["rope_scaling"] {
         parameters.extend(scaling.clone());
     }
+    if family == "olmo3" && kind == "sliding_attention" {
+        parameters.clear();
+    }
     let default_theta = if gemma3 { 1e6 } else { 1e4 };
     parameters.insert("rope_theta".into(), number(json, "rope_theta").unwrap_or(default_theta).into());
+    if family == "glm4" {
+        let share = number(json, "partial_rotary_factor").unwrap_or(0.5);
+        parameters.insert("partial_rotary_factor".into(), share.into());
+    }
     Value::Object(parameters)
 }
 

@@ -85,15 +85,16 @@ impl Rope {
     }
 }
 
-/// Turns each head of `vectors` (tokens, heads * head_dim): dimension i together with dimension i + pairs; dimensions
-/// from 2 * pairs on stay as they are.
-pub fn rotate(vectors: &mut [f32], angles: &[Vec<Angle>], heads: usize, head_dim: usize) {
+/// Turns each head of `vectors` (tokens, heads * head_dim): dimension i together with dimension i + pairs, or dimension 2i with 2i + 1
+/// where those of a pair are neighbours; dimensions from 2 * pairs on stay as they are.
+pub fn rotate(vectors: &mut [f32], angles: &[Vec<Angle>], heads: usize, head_dim: usize, neighbours: bool) {
     for (index, head) in vectors.chunks_exact_mut(head_dim).enumerate() {
         let angles = &angles[index / heads];
         for (pair, angle) in angles.iter().enumerate() {
-            let (first, second) = (head[pair], head[pair + angles.len()]);
-            head[pair] = first * angle.cos - second * angle.sin;
-            head[pair + angles.len()] = second * angle.cos + first * angle.sin;
+            let (one, other) = if neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + angles.len()) };
+            let (first, second) = (head[one], head[other]);
+            head[one] = first * angle.cos - second * angle.sin;
+            head[other] = second * angle.cos + first * angle.sin;
         }
     }
 }

@@ -12,16 +12,21 @@ pub struct FamilyFacts {
     pub architecture: &'static str,
     pub model_type: &'static str,
     pub slides: Slides,
-    /// Norms after each branch, scaled embeddings, GELU.
+    /// Scaled embeddings, GELU, norms of 1 + weight.
     pub is_gemma: bool,
+    /// Norms of a layer over the stream or what is added to it.
+    pub norms: &'static [&'static str],
     /// A norm over each head of query and key.
     pub normed_heads: bool,
     /// A norm over all heads of query, and of key, together.
     pub normed_projections: bool,
     /// Biases of query, key and value.
     pub qkv_bias: bool,
-    /// `qkv_proj` and `gate_up_proj`.
-    pub fused_projections: bool,
+    /// `qkv_proj` in the place of query, key and value.
+    pub joined_qkv: bool,
+    /// What gate and up are called where they are one matrix.
+    pub joined_gate_up: Option<&'static str>,
+    pub down: &'static str,
     /// Layers without a rotary embedding: each of this interval.
     pub unrotated_interval: Option<usize>,
     /// In the place of each layer's MLP.
@@ -98,6 +103,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "gemma2",
         slides: Slides::AllBut(2),
         is_gemma: true,
+        norms: GEMMA_NORMS,
         ..LLAMA
     },
     FamilyFacts {
@@ -107,6 +113,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "gemma3_text",
         slides: Slides::AllBut(6),
         is_gemma: true,
+        norms: GEMMA_NORMS,
         normed_heads: true,
         ..LLAMA
     },
@@ -116,7 +123,8 @@ pub const FAMILIES: &[FamilyFacts] = &[
         architecture: "Phi3ForCausalLM",
         model_type: "phi3",
         slides: Slides::EveryLayer,
-        fused_projections: true,
+        joined_qkv: true,
+        joined_gate_up: Some("mlp.gate_up_proj"),
         ..LLAMA
     },
     FamilyFacts {
@@ -170,7 +178,71 @@ pub const FAMILIES: &[FamilyFacts] = &[
         experts: Some(EXPERTS),
         ..LLAMA
     },
+    FamilyFacts {
+        family: Family::Olmo2,
+        name: "olmo2",
+        architecture: "Olmo2ForCausalLM",
+        model_type: "olmo2",
+        norms: &["post_attention_layernorm", "post_feedforward_layernorm"],
+        normed_projections: true,
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Olmo3,
+        name: "olmo3",
+        architecture: "Olmo3ForCausalLM",
+        model_type: "olmo3",
+        slides: Slides::AllBut(4),
+        norms: &["post_attention_layernorm", "post_feedforward_layernorm"],
+        normed_projections: true,
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Glm4,
+        name: "glm4",
+        architecture: "Glm4ForCausalLM",
+        model_type: "glm4",
+        norms: &["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
+        qkv_bias: true,
+        joined_gate_up: Some("mlp.gate_up_proj"),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Granite,
+        name: "granite",
+        architecture: "GraniteForCausalLM",
+        model_type: "granite",
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Granite4,
+        name: "granite4",
+        architecture: "GraniteMoeHybridForCausalLM",
+        model_type: "granitemoehybrid",
+        joined_gate_up: Some("shared_mlp.input_linear"),
+        down: "shared_mlp.output_linear",
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Ministral,
+        name: "ministral",
+        architecture: "MinistralForCausalLM",
+        model_type: "ministral",
+        slides: Slides::AllBut(2),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Ministral3,
+        name: "ministral3",
+        architecture: "Ministral3ForCausalLM",
+        model_type: "ministral3",
+        slides: Slides::EveryLayer,
+        ..LLAMA
+    },
 ];
+
+const GEMMA_NORMS: &[&str] =
+    &["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"];
 
 const EXPERTS: ExpertFacts = ExpertFacts {
     count: 5,
@@ -188,10 +260,13 @@ const LLAMA: FamilyFacts = FamilyFacts {
     model_type: "llama",
     slides: Slides::Never,
     is_gemma: false,
+    norms: &["input_layernorm", "post_attention_layernorm"],
     normed_heads: false,
     normed_projections: false,
     qkv_bias: false,
-    fused_projections: false,
+    joined_qkv: false,
+    joined_gate_up: None,
+    down: "mlp.down_proj",
     unrotated_interval: None,
     experts: None,
 };

@@ -7,7 +7,9 @@ use unicorn_kernels::attention::{self, AttentionInputs, AttentionSpec, TILE};
 use unicorn_kernels::combine::{self, CombineSpec, partials_len};
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::{self, FlashSpec, FlashTile};
-use unicorn_kernels::heads::{self, Destination, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table};
+use unicorn_kernels::heads::{
+    self, Destination, Growth, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table,
+};
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
 
@@ -49,6 +51,8 @@ struct Choices {
     with_norm: bool,
     with_rope: bool,
     half_rotary: bool,
+    /// Queries grow with their position.
+    growth: bool,
     window: Option<usize>,
     softcap: bool,
     /// Where to begin to look for a format of integers that fits the heads; `None`: f32.
@@ -59,19 +63,20 @@ struct Choices {
 }
 
 fn choices() -> impl Strategy<Value = Choices> {
-    let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<bool>(), any::<bool>(), any::<bool>());
+    let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let seen = (
         prop_oneof![Just(None), Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)],
         any::<bool>(),
     );
     let ways = (prop::option::of(0..3usize), 1..4usize, 0..3usize, select(vec![1, 4, 7usize]));
     (heads, seen, ways).prop_map(|(heads, (window, softcap), (output, rows_per_group, unused_room, words_ahead))| {
-        let (heads_per_kv_head, with_norm, with_rope, half_rotary) = heads;
+        let (heads_per_kv_head, with_norm, with_rope, half_rotary, growth) = heads;
         Choices {
             heads_per_kv_head,
             with_norm,
             with_rope,
             half_rotary,
+            growth,
             window,
             softcap,
             output,
@@ -218,7 +223,11 @@ impl Case {
         let head_dim = cache.head_dim;
         let gqa = choices.heads_per_kv_head;
         let n_heads = gqa * cache.n_kv_heads;
-        let part = |n_heads, norm, rope, scale, to| HeadsPart { n_heads, norm, rope, scale: Number::new(scale), to };
+        let grows = choices.growth.then(|| Growth { beta: Number::new(0.2), interval: 50 });
+        let part = |n_heads, norm, rope, scale, to| {
+            let growth = grows.filter(|_| to == Destination::Output);
+            HeadsPart { n_heads, norm, rope, scale: Number::new(scale), growth, to }
+        };
         let (norm, rope) = (choices.with_norm, choices.with_rope);
         let width = ((n_heads + 2 * cache.n_kv_heads) * head_dim).next_multiple_of(32);
         let q_width = (n_heads * head_dim).next_multiple_of(32);

@@ -49,6 +49,8 @@ fn norm_before(spec: &MatMulSpec, (add, post_norm, sums): (bool, bool, bool)) ->
         eps: Number::new(1e-6),
         add,
         post_norm: add && post_norm,
+        // Where a post norm stands alone.
+        norm_sum: !(add && post_norm && sums),
         fixed_sums: sums,
         format: spec.input,
         lanes: 64,
@@ -78,7 +80,7 @@ fn of_floats(target: &Target, format: WeightFormat) -> impl Strategy<Value = Cas
         let spec = MatMulSpec {
             output_stride: (layout.rows + output_first).next_multiple_of(32),
             output_first,
-            prologue: prologue.map(|(add, post_norm, _)| norm_before(&plain, (add, post_norm, false))),
+            prologue: prologue.map(|norm| NormSpec { fixed_sums: false, ..norm_before(&plain, norm) }),
             bias: act_mul.is_none() && bias,
             act_mul,
             softcap: (act_mul.is_none() && softcap).then(|| Number::new(0.7)),

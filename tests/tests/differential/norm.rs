@@ -22,14 +22,15 @@ fn stride(format: ActivationFormat, width: usize) -> usize {
 /// A spec, and how many rows the step has.
 fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (NormSpec, usize)> {
     let target = target.clone();
-    let flags = any::<(bool, bool, bool, bool)>();
-    (3..400usize, 1..6usize, flags).prop_map(move |(width, n_rows, (add, post_norm, sums, counter_sync))| {
+    let flags = any::<(bool, bool, bool, bool, bool)>();
+    (3..400usize, 1..6usize, flags).prop_map(move |(width, n_rows, (add, post_norm, plain, sums, counter_sync))| {
         let spec = NormSpec {
             width,
             stride: stride(format, width),
             eps: Number::new(1e-5),
             add,
             post_norm: add && post_norm,
+            norm_sum: !(add && plain),
             fixed_sums: sums && target.fused_tail.is_some(),
             format,
             lanes: target.norm.lanes.max(target.subgroup_size as usize),

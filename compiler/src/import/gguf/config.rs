@@ -23,12 +23,18 @@ pub enum Architecture {
     Qwen3,
     Qwen3Moe,
     Olmoe,
+    /// OLMo 2, and OLMo 3 where it has windows.
+    Olmo2,
     Gemma2,
     Gemma3,
+    Glm4,
+    Granite,
+    /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
+    Mistral3,
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 10] = [
+const ARCHITECTURES: [(&str, Architecture); 14] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -36,8 +42,12 @@ const ARCHITECTURES: [(&str, Architecture); 10] = [
     ("qwen3", Architecture::Qwen3),
     ("qwen3moe", Architecture::Qwen3Moe),
     ("olmoe", Architecture::Olmoe),
+    ("olmo2", Architecture::Olmo2),
     ("gemma2", Architecture::Gemma2),
     ("gemma3", Architecture::Gemma3),
+    ("glm4", Architecture::Glm4),
+    ("granite", Architecture::Granite),
+    ("mistral3", Architecture::Mistral3),
     ("phi3", Architecture::Phi3),
 ];
 
@@ -71,7 +81,10 @@ impl Architecture {
 
     /// q and k have the order of their rows that llama.cpp's converter gives Llamas.
     pub fn interleaves_heads(self) -> bool {
-        matches!(self, Architecture::Llama | Architecture::Mixtral)
+        matches!(
+            self,
+            Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3
+        )
     }
 
     fn has_experts(self) -> bool {
@@ -88,8 +101,12 @@ impl Architecture {
             Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
             Architecture::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
             Architecture::Olmoe => ("OlmoeForCausalLM", "olmoe"),
+            Architecture::Olmo2 => ("Olmo2ForCausalLM", "olmo2"),
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
+            Architecture::Granite => ("GraniteForCausalLM", "granite"),
+            Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
         }
     }
@@ -138,7 +155,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         positions: sizes.positions,
     };
     config.extend(rope::config_fields(&keys, shape)?);
-    config.extend(match architecture {
+    let own = match architecture {
         Architecture::Llama => llama_fields(gguf),
         Architecture::Mixtral => experts_fields(&keys, json!({ "hidden_act": "silu", "sliding_window": null }))?,
         Architecture::Qwen2Moe => {
@@ -156,9 +173,17 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         }
         Architecture::Qwen2 => object(json!({ "hidden_act": "silu", "use_sliding_window": false })),
         Architecture::Qwen3 => qwen3_fields(gguf),
+        Architecture::Olmo2 => olmo_fields(&keys, &sizes)?,
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
+        Architecture::Glm4 => object(json!({
+            "hidden_act": "silu",
+            "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+        })),
+        Architecture::Granite => granite_fields(&keys)?,
+        Architecture::Mistral3 => mistral3_fields(&keys, &mut config)?,
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
-    });
+    };
+    config.extend(own);
     Ok(Json::Object(config))
 }
 
@@ -209,6 +234,56 @@ fn qwen3_fields(gguf: &Gguf) -> Map<String, Json> {
         "use_sliding_window": false,
         "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
     }))
+}
+
+/// With windows, it is OLMo 3.
+fn olmo_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let bias = keys.gguf.tensors.contains_key("blk.0.attn_q.bias");
+    let mut fields = object(json!({ "hidden_act": "silu", "attention_bias": bias }));
+    if let Some(window) = keys.size("attention.sliding_window")? {
+        fields.extend(object(json!({
+            "architectures": ["Olmo3ForCausalLM"],
+            "model_type": "olmo3",
+            "sliding_window": window,
+            "layer_types": layer_types(keys, sizes.layers, Some(window), 4)?,
+        })));
+    }
+    Ok(fields)
+}
+
+fn granite_fields(keys: &Keys) -> Result<Map<String, Json>> {
+    let mut fields = llama_fields(keys.gguf);
+    for (name, key) in [
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ] {
+        let factor = keys.decimal(key)?.filter(|factor| *factor != 0.0);
+        if let Some(factor) = factor {
+            fields.insert(name.into(), json!(factor));
+        }
+    }
+    if !fields.contains_key("attention_multiplier") {
+        return Err(keys.gguf.malformed(format!("{} is missing, expected Granite's", keys.name("attention.scale"))));
+    }
+    Ok(fields)
+}
+
+/// Its rotary embedding is written as transformers 5 has it, whose class takes no other form.
+fn mistral3_fields(keys: &Keys, config: &mut Map<String, Json>) -> Result<Map<String, Json>> {
+    let mut rope = match config.remove("rope_scaling") {
+        Some(Json::Object(scaling)) => scaling,
+        _ => object(json!({ "rope_type": "default" })),
+    };
+    rope.extend(config.remove("rope_theta").map(|theta| ("rope_theta".to_string(), theta)));
+    let beta = keys.decimal("attention.temperature_scale")?.unwrap_or(0.0);
+    rope.insert("llama_4_scaling_beta".into(), json!(beta));
+    if !rope.contains_key("original_max_position_embeddings") {
+        let original = keys.size("rope.scaling.original_context_length")?.or(keys.size("context_length")?);
+        rope.insert("original_max_position_embeddings".into(), json!(original));
+    }
+    Ok(object(json!({ "hidden_act": "silu", "sliding_window": null, "rope_parameters": rope })))
 }
 
 fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
@@ -337,7 +412,21 @@ impl Keys<'_> {
         if self.gguf.bool(&self.name("attention.causal"))? == Some(false) {
             return unsupported("attention.causal", "only causal attention generates text");
         }
-        if self.decimal("attention.scale")?.is_some_and(|scale| scale != 0.0) {
+        if self.gguf.bool(&self.name("rope.scaling.finetuned"))? == Some(false)
+            && self.architecture == Architecture::Granite
+        {
+            return unsupported(
+                "rope.scaling.finetuned",
+                "which is false in a Granite without rotary embedding; take the folder that the file was made from",
+            );
+        }
+        if let Some(Value::Array(sections)) = self.gguf.value(&self.name("rope.dimension_sections"))
+            && sections.values().any(|section| section.as_f64() != Some(0.0))
+        {
+            return unsupported("rope.dimension_sections", "rotary embeddings of several positions are not compiled");
+        }
+        let has_scale = self.architecture == Architecture::Granite;
+        if !has_scale && self.decimal("attention.scale")?.is_some_and(|scale| scale != 0.0) {
             return unsupported("attention.scale", "a scale of q·k of its own is not compiled");
         }
         Ok(())

@@ -88,7 +88,12 @@ impl<'a> Scaling<'a> {
                 yarn.insert(name.to_string(), json!(beta));
             }
         }
-        if self.attention_factor != 1.0 {
+        if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0) {
+            yarn.extend(object(json!({ "mscale": 1.0, "mscale_all_dim": mscale_all_dim })));
+        } else if keys.architecture == Architecture::Olmo2 {
+            // Its converter writes transformers' factor, whole.
+            yarn.insert("attention_factor".to_string(), json!(self.attention_factor));
+        } else if self.attention_factor != 1.0 {
             // llama.cpp multiplies YaRN's own factor by the key's; transformers' replaces it.
             let attention_factor = self.attention_factor * (0.1 * self.factor.ln() + 1.0);
             yarn.insert("attention_factor".to_string(), json!(attention_factor));

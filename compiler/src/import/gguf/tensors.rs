@@ -153,9 +153,9 @@ fn split_layer_name(canonical: &str) -> Option<(&str, &str, &str)> {
 fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) -> RowOrder {
     let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
     if architecture.interleaves_heads() && is_rotated {
-        RowOrder::InterleavedHeads { head_dim: config.head_dim }
+        RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: config.head_dim }
     } else {
-        RowOrder::Plain
+        config.folder.row_order(config, canonical)
     }
 }
 

@@ -1,0 +1,110 @@
+//! How a folder names, joins and orders a layer's tensors where our canonical names have it otherwise: [`FolderLayout`] leads from
+//! the folder to us and, for an exported folder, back again.
+
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::RowOrder;
+use super::config::ModelConfig;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FolderLayout {
+    /// Each tensor by its own name.
+    Separate,
+    /// q, k and v are one matrix, and gate and up are (Phi 3).
+    Joined,
+    /// Gate and up are one matrix; the two elements of a rotary pair are neighbours; the four norms of a layer have names of their
+    /// own (GLM-4).
+    Glm4,
+    /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
+    Granite4,
+}
+
+impl FolderLayout {
+    /// Our name for the folder's, without the prefix before the layers.
+    pub fn canonical(self, theirs: &str) -> String {
+        let found = self.names().iter().find(|(their_part, _)| theirs.contains(their_part));
+        found.map_or(theirs.to_owned(), |(their_part, our_part)| theirs.replacen(their_part, our_part, 1))
+    }
+
+    /// The folder's tensor that holds this one of ours, whole or as one of several below one another.
+    pub fn holder(self, ours: &str) -> String {
+        let joined = |whole: &str, parts: &[&str]| {
+            let part = parts.iter().find(|part| ours.contains(**part))?;
+            Some(ours.replacen(part, whole, 1))
+        };
+        let gate_up = || joined(".mlp.gate_up_proj.", &[".mlp.gate_proj.", ".mlp.up_proj."]);
+        let qkv = || joined(".qkv_proj.", &[".q_proj.", ".k_proj.", ".v_proj."]);
+        let whole = match self {
+            FolderLayout::Separate => None,
+            FolderLayout::Joined => gate_up().or_else(qkv),
+            FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
+        };
+        let whole = whole.unwrap_or_else(|| ours.to_owned());
+        let found = self.names().iter().find(|(_, our_part)| whole.contains(our_part));
+        found.map_or(whole.clone(), |(their_part, our_part)| whole.replacen(our_part, their_part, 1))
+    }
+
+    /// How the rows of a canonical tensor, which the model has, lie in the folder.
+    pub fn row_order(self, config: &ModelConfig, canonical: &str) -> RowOrder {
+        let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
+        match config.ropes.first() {
+            Some(rope) if self == FolderLayout::Glm4 && is_rotated => {
+                RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: rope.rotary_dim() }
+            }
+            _ => RowOrder::Plain,
+        }
+    }
+
+    /// Parts of names, theirs and ours; no name of ours is in two.
+    fn names(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            FolderLayout::Separate | FolderLayout::Joined => &[],
+            FolderLayout::Glm4 => &[
+                (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
+                (".post_self_attn_layernorm.", ".post_attention_layernorm."),
+                (".post_mlp_layernorm.", ".post_feedforward_layernorm."),
+            ],
+            FolderLayout::Granite4 => &[
+                (".shared_mlp.input_linear.", ".mlp.gate_up_proj."),
+                (".shared_mlp.output_linear.", ".mlp.down_proj."),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_s_names_lead_to_ours_and_back() {
+        for (layout, theirs, ours) in [
+            (FolderLayout::Separate, "layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"),
+            (FolderLayout::Glm4, "layers.1.post_mlp_layernorm.weight", "layers.1.post_feedforward_layernorm.weight"),
+            (
+                FolderLayout::Glm4,
+                "layers.1.post_self_attn_layernorm.weight",
+                "layers.1.post_attention_layernorm.weight",
+            ),
+            (
+                FolderLayout::Glm4,
+                "layers.1.post_attention_layernorm.weight",
+                "layers.1.pre_feedforward_layernorm.weight",
+            ),
+            (FolderLayout::Granite4, "layers.2.shared_mlp.output_linear.weight", "layers.2.mlp.down_proj.weight"),
+            (FolderLayout::Glm4, "norm.weight", "norm.weight"),
+        ] {
+            assert_eq!(layout.canonical(theirs), ours);
+            assert_eq!(layout.holder(ours), theirs);
+        }
+        for (layout, ours, theirs) in [
+            (FolderLayout::Joined, "layers.0.self_attn.v_proj.weight", "layers.0.self_attn.qkv_proj.weight"),
+            (FolderLayout::Joined, "layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
+            (FolderLayout::Glm4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
+            (FolderLayout::Glm4, "layers.0.self_attn.v_proj.bias", "layers.0.self_attn.v_proj.bias"),
+            (FolderLayout::Granite4, "layers.0.mlp.up_proj.weight", "layers.0.shared_mlp.input_linear.weight"),
+        ] {
+            assert_eq!(layout.holder(ours), theirs);
+        }
+    }
+}
