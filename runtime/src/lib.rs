@@ -8,7 +8,8 @@
 //!                 tune      alternatives chosen by an earlier tuning; their measurement
 //!  Session ─────► session   one sequence, its journal and recovery; the scheduler of many
 //!                 step      one forward pass: what is written, submitted and read
-//!                 vk        Vulkan, wrapped; all unsafe code
+//!                 vk        Vulkan, wrapped; all of its unsafe code
+//!                 npu       the NPU through the kernel's driver
 //!  also:          probe     bandwidth, transfers, kernel statistics
 //!                 machine   what the kernel reports about GPUs and limits
 //! ```
@@ -16,7 +17,7 @@
 //! In: an artifact and token ids. Out: token ids, or logits on request. Not known here: tensor names, model families, what a SPIR-V
 //! module contains, text (`unicorn-text`), HTTP (`unicorn-serve`), the command line (`unicorn-run`).
 //!
-//! Folders use only those before them in this order: `device`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
+//! Folders use only those before them in this order: `device`, `npu`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
 //! `options`, `report`, `resident`, `session`, `model` (`tests/tests/rooms.rs`).
 //!
 //! # Example
@@ -48,6 +49,7 @@ pub mod error;
 mod load;
 mod memory;
 mod model;
+pub mod npu;
 mod options;
 mod parallel;
 mod probe;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of the runtime, lowest first. `error` stands below all: it holds plain data of `device` and
 /// `memory`, whose files below it use no error.
-const RUNTIME: [&str; 15] = [
-    "error", "parallel", "device", "vk", "memory", "program", "load", "probe", "step", "tune", "options", "report",
-    "resident", "session", "model",
+const RUNTIME: [&str; 16] = [
+    "error", "parallel", "device", "npu", "vk", "memory", "program", "load", "probe", "step", "tune", "options",
+    "report", "resident", "session", "model",
 ];
 
 #[test]

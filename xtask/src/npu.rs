@@ -75,6 +75,27 @@ pub fn disassemble_where_possible(skipped: &Skipped) -> Result<()> {
     run(test.env("UNICORN_STRICT", "all"))
 }
 
+/// Debian's package of the kernel's headers; amdxdna's is among them since Linux 6.14.
+const HEADER_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+const HEADER_PACKAGES: [&str; 1] = ["linux-libc-dev"];
+
+/// Compares the structs of the runtime's NPU driver with the kernel's headers: skipped on a system that gets no packages from Debian.
+///
+/// # Errors
+/// When the package cannot be had, or a struct differs.
+pub fn compare_headers_where_possible(skipped: &Skipped) -> Result<()> {
+    if debian::release().is_none() {
+        return skipped
+            .skip("Debian packages", "structs of amdxdna were not compared with the kernel's: this is no Debian");
+    }
+    let tree = Tree::unpacked(&target_folder()?.join("amdxdna"), &HEADER_SUITES, &HEADER_PACKAGES)
+        .context("headers of the kernel cannot be had from Debian")?;
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--lib", "--", "npu::uapi"]);
+    test.env("AMDXDNA_HEADERS", tree.path("usr/include"));
+    run(&mut test)
+}
+
 /// Builds with the feature `npu` and runs the tests that need it: skipped where no package has LLVM 19, as on other systems than Debian.
 ///
 /// # Errors

@@ -65,6 +65,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         suites::run_each(&programs, prepare, times)
     })?;
     steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
+    steps.time("NPU driver's structs", |_| npu::compare_headers_where_possible(skipped))?;
     steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;
     steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))
 }

@@ -24,4 +24,4 @@ pub mod gpu_activity;
 pub mod limits;
 pub mod machine;
 pub mod memory_types;
-mod sysfs;
+pub mod sysfs;

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use unicorn_artifact::account::size;
-use unicorn_runtime::machine::{Gpu, Machine, kernel_version, milliseconds};
+use unicorn_runtime::machine::{Gpu, Machine, milliseconds};
+use unicorn_runtime::npu::driver::NpuFacts;
+use unicorn_runtime::npu::{NpuError, diagnosis};
 use unicorn_runtime::{DeviceFacts, DeviceKind, LoadError};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,11 +36,13 @@ const MIN_LOCKUP_MS: u64 = 1000;
 /// Part of the memory that the GPU of an APU should reach: weights are most of what runs on such a machine.
 const GPU_SHARE: f64 = 0.75;
 const PAGE_BYTES: u64 = 4096;
-/// The first kernel that has the amdxdna driver.
-const NPU_KERNEL: (u32, u32) = (6, 14);
 
-/// All findings about `machine`, whose Vulkan devices are `devices`.
-pub fn examine(machine: &Machine, devices: &Result<Vec<DeviceFacts>, LoadError>) -> Vec<Finding> {
+/// All findings about `machine`, whose Vulkan devices are `devices`. `npu`: what its driver reports; `None`: it was not opened.
+pub fn examine(
+    machine: &Machine,
+    devices: &Result<Vec<DeviceFacts>, LoadError>,
+    npu: Option<&Result<NpuFacts, NpuError>>,
+) -> Vec<Finding> {
     let listed = devices.as_deref().unwrap_or_default();
     let mut findings = vec![loader(devices), drivers(machine)];
     findings.extend(listed.iter().map(device));
@@ -47,7 +51,7 @@ pub fn examine(machine: &Machine, devices: &Result<Vec<DeviceFacts>, LoadError>)
     findings.extend(machine.gpus.iter().flat_map(|gpu| memory(gpu, machine, listed)));
     findings.extend(machine.gpus.iter().filter_map(compute_resets));
     findings.extend(amdgpu(machine));
-    findings.extend([resets(machine), npu(machine), locked_memory(machine), address_space(machine)]);
+    findings.extend([resets(machine), self::npu(machine, npu), locked_memory(machine), address_space(machine)]);
     findings.extend([kernel(machine), huge_pages(machine)]);
     findings
 }
@@ -237,7 +241,7 @@ fn resets(machine: &Machine) -> Finding {
     }
 }
 
-fn npu(machine: &Machine) -> Finding {
+fn npu(machine: &Machine, opened: Option<&Result<NpuFacts, NpuError>>) -> Finding {
     let npu = &machine.npu;
     let driver = match &npu.driver_version {
         None => "amdxdna is not loaded".into(),
@@ -245,17 +249,37 @@ fn npu(machine: &Machine) -> Finding {
         Some(Some(version)) => format!("amdxdna {version}"),
     };
     let firmware = npu.firmware.as_deref().map_or(String::new(), |version| format!(", firmware {version}"));
-    if !npu.nodes.is_empty() {
-        let found = format!("/dev/accel/{}, {driver}{firmware}", npu.nodes.join(", "));
-        return Finding::good("NPU", found, "a node in /dev/accel");
-    }
-    if !npu.present {
+    if npu.nodes.is_empty() && !npu.present {
         return Finding::good("NPU", "none", "none is needed");
     }
-    let recent = machine.kernel.as_deref().and_then(kernel_version).is_none_or(|version| version >= NPU_KERNEL);
-    let change = if recent { "sudo modprobe amdxdna" } else { "a kernel from 6.14 on, which has amdxdna" };
-    Finding::good("NPU", format!("there is one, without a node in /dev/accel; {driver}"), "a node in /dev/accel")
-        .but(Verdict::Advice, change)
+    if npu.nodes.is_empty() {
+        let expected = "a node in /dev/accel";
+        return Finding::good("NPU", format!("there is one, without a node in /dev/accel; {driver}"), expected)
+            .but(Verdict::Advice, diagnosis::remedy(machine));
+    }
+    let nodes = npu.nodes.join(", ");
+    match opened {
+        None => Finding::good("NPU", format!("/dev/accel/{nodes}, {driver}{firmware}"), "a node in /dev/accel"),
+        Some(Ok(facts)) => {
+            let NpuFacts { driver, firmware, columns, rows, clock_mhz, .. } = facts;
+            let clock = clock_mhz.map_or(String::new(), |mhz| format!(" at {mhz} MHz"));
+            let array = format!("{columns} columns and {rows} rows{clock}");
+            let finding = Finding::good(
+                "NPU",
+                format!("/dev/accel/{nodes}, {driver}, firmware {firmware}, {array}"),
+                "npu1: 5 columns and 6 rows",
+            );
+            match facts.is_npu1() {
+                true => finding,
+                false => finding.but(
+                    Verdict::Advice,
+                    "nothing: models run on the GPU, NPU programs are for Phoenix and Hawk Point",
+                ),
+            }
+        }
+        Some(Err(error)) => Finding::good("NPU", format!("/dev/accel/{nodes}: {error}"), "an NPU that can be opened")
+            .but(Verdict::Advice, "as it says; until then, models without NPU programs run"),
+    }
 }
 
 fn locked_memory(machine: &Machine) -> Finding {
@@ -367,7 +391,7 @@ mod tests {
     #[test]
     fn a_laptop_is_told_how_to_use_its_memory_and_its_npu() {
         let devices = Ok(vec![facts("AMD Radeon 780M", DeviceKind::Integrated, 0x1002, 0x15bf)]);
-        let findings = examine(&machine(LAPTOP), &devices);
+        let findings = examine(&machine(LAPTOP), &devices, None);
         let memory = of(&findings, "card1 memory");
         assert_eq!(memory.verdict, Verdict::Advice);
         // Three quarters of 30.5 GiB, less the carve-out.
@@ -387,7 +411,7 @@ mod tests {
     #[test]
     fn a_discrete_card_keeps_its_memory_and_bad_parameters_are_reported() {
         let devices = Ok(vec![facts("AMD Radeon RX 7900 XTX", DeviceKind::Discrete, 0x1002, 0x744c)]);
-        let findings = examine(&machine(DISCRETE), &devices);
+        let findings = examine(&machine(DISCRETE), &devices, None);
         assert_eq!(of(&findings, "card0 memory").verdict, Verdict::Good);
         assert_eq!(of(&findings, "amdgpu.lockup_timeout").verdict, Verdict::Advice);
         assert_eq!(
@@ -402,7 +426,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_has_findings_for_what_is_missing() {
         let nothing = Err(LoadError::NoLoader { detail: "libvulkan.so.1 not found".into() });
-        let findings = examine(&machine(&[]), &nothing);
+        let findings = examine(&machine(&[]), &nothing, None);
         assert_eq!(of(&findings, "Vulkan loader").verdict, Verdict::Problem);
         assert!(!can_run(&nothing) && !can_run(&Ok(vec![])));
         // A software device can run models.
@@ -411,14 +435,43 @@ mod tests {
 
     #[test]
     fn a_gpu_without_its_vulkan_driver_is_a_problem() {
-        let findings = examine(&machine(LAPTOP), &Ok(vec![facts("llvmpipe", DeviceKind::Cpu, 0x10005, 0)]));
+        let findings = examine(&machine(LAPTOP), &Ok(vec![facts("llvmpipe", DeviceKind::Cpu, 0x10005, 0)]), None);
         assert_eq!(of(&findings, "card1").verdict, Verdict::Problem);
+    }
+
+    #[test]
+    fn an_npu_is_good_only_if_it_opens() {
+        let tree = [LAPTOP, &[("dev/accel/accel0", ""), ("sys/module/amdxdna/refcnt", "0\n")]].concat();
+        let found = |opened| {
+            let findings = examine(&machine(&tree), &Ok(vec![]), Some(&opened));
+            of(&findings, "NPU").clone()
+        };
+        let facts = NpuFacts {
+            driver: "amdxdna 0.1".into(),
+            firmware: "1.5.2.380".into(),
+            columns: 5,
+            rows: 6,
+            core_rows: 4,
+            clock_mhz: Some(1600),
+        };
+        let good = found(Ok(facts.clone()));
+        assert_eq!(good.verdict, Verdict::Good);
+        assert_eq!(good.found, "/dev/accel/accel0, amdxdna 0.1, firmware 1.5.2.380, 5 columns and 6 rows at 1600 MHz");
+        assert_eq!(found(Ok(NpuFacts { columns: 8, ..facts })).verdict, Verdict::Advice);
+        let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let closed = found(Err(NpuError::Denied { path: "/dev/accel/accel0".into(), source }));
+        assert!(closed.verdict == Verdict::Advice && closed.found.contains("usermod -aG render"), "{closed:?}");
+        // Loaded, without a node: the driver has refused its firmware.
+        let without =
+            [LAPTOP, &[("sys/module/amdxdna/refcnt", "0\n"), ("proc/sys/kernel/osrelease", "6.17.0\n")]].concat();
+        let findings = examine(&machine(&without), &Ok(vec![]), None);
+        assert!(of(&findings, "NPU").change.as_deref().unwrap().contains("linux-firmware"));
     }
 
     #[test]
     fn a_gtt_beyond_what_ttm_allows_is_a_problem() {
         let tree = [LAPTOP, &[("sys/module/ttm/parameters/pages_limit", "1000000\n")]].concat();
-        let findings = examine(&machine(&tree), &Ok(vec![]));
+        let findings = examine(&machine(&tree), &Ok(vec![]), None);
         assert_eq!(of(&findings, "GTT limit").change.as_deref(), Some("kernel parameter ttm.pages_limit=3932160"));
     }
 }

@@ -14,16 +14,19 @@ use crate::commands::devices::{TargetFit, targets_of};
 use crate::error::CliError;
 use crate::terminal::output::{print, print_json};
 use unicorn_runtime::machine::Machine;
+use unicorn_runtime::npu::probe;
 use unicorn_runtime::{DeviceFacts, devices};
 
 pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let targets = args.artifact.as_deref().map(targets_of).transpose()?;
     let devices = devices();
     let machine = Machine::read(args.root.as_deref().unwrap_or(Path::new("/")));
+    // Of another root, only files are read.
+    let npu = (args.root.is_none() && !machine.npu.nodes.is_empty()).then(probe);
     let listed = devices.as_deref().unwrap_or_default();
     let report = Report {
         can_run: can_run(&devices),
-        findings: examine(&machine, &devices).into_iter().chain(kernels::findings(listed)).collect(),
+        findings: examine(&machine, &devices, npu.as_ref()).into_iter().chain(kernels::findings(listed)).collect(),
         targets: targets.map(|targets| listed.iter().map(|facts| DeviceTargets::new(&targets, facts)).collect()),
     };
     match args.json {

@@ -1,0 +1,140 @@
+//! What a driver of the NPU does for this runtime, one function for each of its calls.
+//!
+//! Order of calls, which a driver enforces: a heap before everything else; a context; its units, once; commands, whose buffers are all
+//! named when they are submitted. Memory that the host wrote is synchronised before a command, and what the array wrote after it.
+
+use std::time::Duration;
+
+use unicorn_artifact::NpuProgram;
+
+use super::error::NpuError;
+
+/// What a driver reports about its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpuFacts {
+    /// Name of the driver and its version.
+    pub driver: String,
+    /// Version of the firmware.
+    pub firmware: String,
+    /// Columns of the array.
+    pub columns: u32,
+    /// Rows of the array.
+    pub rows: u32,
+    /// Rows of cores.
+    pub core_rows: u32,
+    /// Current clock of the array; `None`: it has none.
+    pub clock_mhz: Option<u32>,
+}
+
+impl NpuFacts {
+    /// Whether it is the array of Phoenix and Hawk Point (XDNA1), which an artifact calls `npu1`.
+    pub fn is_npu1(&self) -> bool {
+        (self.columns, self.rows) == (5, 6)
+    }
+}
+
+/// Kinds of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    /// The window of the device's own addresses: one a process, [`HEAP_BYTES`] long.
+    Heap,
+    /// A part of the heap: instruction streams and control images.
+    Device,
+    /// Memory of the host that the array reads and writes.
+    Shared,
+    /// A command packet.
+    Command,
+}
+
+/// Length of the heap of an NPU of Phoenix and Hawk Point, and the alignment of its mapping.
+pub const HEAP_BYTES: u64 = 64 << 20;
+/// Tensors of one command: the driver copies 19 words, of which five are the stream's.
+pub const MAX_TENSORS: usize = 7;
+/// Compute units of a context: bits of a command's first mask.
+pub const MAX_UNITS: usize = 32;
+
+/// A buffer of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceBuffer {
+    /// Of the driver.
+    pub handle: u32,
+    /// As it was requested.
+    pub bytes: u64,
+    /// As the array and its firmware address it.
+    pub address: u64,
+}
+
+/// Which caches are synchronised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// What the host wrote becomes visible to the array.
+    ToDevice,
+    /// What the array wrote becomes visible to the host.
+    FromDevice,
+}
+
+/// One configuration of the array.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit<'p> {
+    /// A buffer of the heap with the control image.
+    pub image: DeviceBuffer,
+    /// The program that runs in it.
+    pub program: &'p NpuProgram,
+}
+
+/// A driver and its device.
+pub trait Driver: Send {
+    /// What it reports.
+    fn facts(&self) -> &NpuFacts;
+
+    /// Whether the array is configured by control images, as silicon is.
+    fn needs_control(&self) -> bool;
+
+    /// # Errors
+    /// Without memory, or against the order of calls.
+    fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError>;
+
+    /// # Errors
+    /// Of a handle that is unknown, or a command's that has not ended.
+    fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError>;
+
+    /// The host's view of a buffer.
+    ///
+    /// # Errors
+    /// Of a handle that is unknown.
+    fn bytes(&mut self, buffer: DeviceBuffer) -> Result<&mut [u8], NpuError>;
+
+    /// # Errors
+    /// Of a handle that is unknown.
+    fn sync(&mut self, buffer: DeviceBuffer, direction: Direction) -> Result<(), NpuError>;
+
+    /// A context of so many columns.
+    ///
+    /// # Errors
+    /// [`NpuError::Busy`] while others have them.
+    fn create_context(&mut self, columns: u32) -> Result<u32, NpuError>;
+
+    /// Gives a context its units, at most [`MAX_UNITS`], once.
+    ///
+    /// # Errors
+    /// Against the order of calls.
+    fn configure(&mut self, context: u32, units: &[Unit<'_>]) -> Result<(), NpuError>;
+
+    /// Ends a context and whatever it runs.
+    ///
+    /// # Errors
+    /// Of a handle that is unknown.
+    fn destroy_context(&mut self, context: u32) -> Result<(), NpuError>;
+
+    /// Submits the packet in `command`; gives its number. The driver keeps `arguments` in place until it has ended.
+    ///
+    /// # Errors
+    /// Of a context without units, and of a packet that is malformed.
+    fn submit(&mut self, context: u32, command: DeviceBuffer, arguments: &[DeviceBuffer]) -> Result<u64, NpuError>;
+
+    /// Waits for a command; `false`: it has not ended in time.
+    ///
+    /// # Errors
+    /// Of a handle or number that is unknown.
+    fn wait(&mut self, context: u32, number: u64, timeout: Duration) -> Result<bool, NpuError>;
+}

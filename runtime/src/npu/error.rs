@@ -1,0 +1,129 @@
+//! Why the NPU cannot be used, or did not finish a command.
+
+use std::fmt;
+use std::io;
+
+/// What is wrong with the NPU. Each names the cause, what was found, and what to do about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NpuError {
+    /// There is no NPU, or the kernel does not drive it.
+    Missing {
+        /// Cause and remedy, as a whole message.
+        cause: String,
+    },
+    /// The node may not be opened, or not now.
+    Denied {
+        /// The node.
+        path: String,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// All contexts or columns are taken by other programs.
+    Busy {
+        /// The call that found them taken.
+        call: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// Driver or firmware lack what is needed.
+    TooOld {
+        /// Which of them.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What is needed, and what to install.
+        expected: &'static str,
+    },
+    /// The array is another one than the programs are for.
+    OtherDevice {
+        /// The array.
+        found: String,
+        /// The one of the programs.
+        expected: String,
+    },
+    /// A program without the image that configures the array.
+    NoControl {
+        /// Name of the program.
+        program: String,
+    },
+    /// A call of the driver failed.
+    Call {
+        /// Name of the call.
+        call: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// The driver returned something impossible.
+    Driver {
+        /// What, expected, found.
+        what: String,
+    },
+    /// A command did not finish in time. Its context was destroyed, which resets its columns.
+    Hung {
+        /// Name of the program.
+        program: String,
+        /// Time limit in milliseconds.
+        limit_ms: u128,
+    },
+    /// A command finished with an error.
+    Failed {
+        /// Name of the program.
+        program: String,
+        /// How.
+        state: String,
+    },
+}
+
+impl fmt::Display for NpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NpuError::Missing { cause } => write!(f, "no NPU can be used: {cause}"),
+            NpuError::Denied { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "NPU at {path} may not be opened by this user: sudo usermod -aG render $USER, then log in again"
+                )
+            }
+            NpuError::Denied { path, source } => {
+                write!(f, "NPU at {path} cannot be opened: {source}; the driver needs an IOMMU (not amd_iommu=off)")
+            }
+            NpuError::Busy { call, source } => write!(
+                f,
+                "NPU is busy: {call} failed with {source}; other programs have its contexts, of which there are at most 6: end \
+                 one of them (sudo fuser -v /dev/accel/accel0 lists them)"
+            ),
+            NpuError::TooOld { what, found, expected } => {
+                write!(f, "{what} is too old: found {found}, expected {expected}")
+            }
+            NpuError::OtherDevice { found, expected } => {
+                write!(f, "NPU programs of the artifact are for {expected}, found {found}")
+            }
+            NpuError::NoControl { program } => write!(
+                f,
+                "NPU program {program} has no control image, which configures the array: compile it with AMD's compiler for AIE2 \
+                 cores from unicorn-compile's --emit mlir; this artifact cannot run on an NPU without it"
+            ),
+            NpuError::Call { call, source } => write!(f, "{call} of the NPU's driver failed: {source}"),
+            NpuError::Driver { what } => write!(f, "NPU's driver: {what}"),
+            NpuError::Hung { program, limit_ms } => write!(
+                f,
+                "NPU program {program} did not finish within {limit_ms} ms; its columns were reset (sudo dmesg | grep amdxdna)"
+            ),
+            NpuError::Failed { program, state } => {
+                write!(f, "NPU program {program} ended in state {state} (sudo dmesg | grep amdxdna)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NpuError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            NpuError::Denied { source, .. } | NpuError::Busy { source, .. } | NpuError::Call { source, .. } => {
+                Some(source)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! System calls on a node of /dev/accel, and mappings of its buffers: all unsafe code of this folder.
+
+use std::ffi::c_void;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use crate::npu::uapi::{self, ConfigHead, CuConfig};
+
+/// An open node.
+pub struct Node {
+    file: File,
+}
+
+impl Node {
+    /// # Errors
+    /// As the kernel refuses it.
+    pub fn open(path: &Path) -> io::Result<Node> {
+        Ok(Node { file: OpenOptions::new().read(true).write(true).open(path)? })
+    }
+
+    /// Name of the driver, its major and its minor version.
+    ///
+    /// # Errors
+    /// Of a node that is not of DRM.
+    pub fn version(&self) -> io::Result<(String, i32, i32)> {
+        let mut name = [0u8; 64];
+        let mut version =
+            uapi::Version { name_len: name.len() as u64, name: name.as_mut_ptr() as u64, ..Default::default() };
+        self.call(uapi::VERSION, &mut version)?;
+        let len = name.len().min(version.name_len as usize);
+        Ok((String::from_utf8_lossy(&name[..len]).into_owned(), version.major, version.minor))
+    }
+
+    /// The answer to a query, which is of type `T`.
+    ///
+    /// # Errors
+    /// Of a query that the driver does not know.
+    pub fn info<T: Plain>(&self, param: u32) -> io::Result<T> {
+        let mut answer = T::default();
+        let buffer = ptr::from_mut(&mut answer) as u64;
+        self.call(uapi::GET_INFO, &mut uapi::GetInfo { param, bytes: size_of::<T>() as u32, buffer })?;
+        Ok(answer)
+    }
+
+    /// A new buffer object's handle.
+    ///
+    /// # Errors
+    /// Without memory.
+    pub fn create_buffer(&self, kind: u32, size: u64) -> io::Result<u32> {
+        let mut arguments = uapi::CreateBuffer { size, kind, ..Default::default() };
+        self.call(uapi::CREATE_BO, &mut arguments)?;
+        Ok(arguments.handle)
+    }
+
+    /// # Errors
+    /// Of an unknown handle.
+    pub fn buffer_info(&self, handle: u32) -> io::Result<uapi::BufferInfo> {
+        let mut info = uapi::BufferInfo { handle, ..Default::default() };
+        self.call(uapi::GET_BO_INFO, &mut info)?;
+        Ok(info)
+    }
+
+    /// # Errors
+    /// Of an unknown handle.
+    pub fn close_buffer(&self, handle: u32) -> io::Result<()> {
+        self.call(uapi::GEM_CLOSE, &mut uapi::GemClose { handle, pad: 0 })
+    }
+
+    /// # Errors
+    /// Of an unknown handle.
+    pub fn sync(&self, handle: u32, direction: u32, size: u64) -> io::Result<()> {
+        self.call(uapi::SYNC_BO, &mut uapi::SyncBuffer { handle, direction, offset: 0, size })
+    }
+
+    /// A new context's handle, and that of its timeline.
+    ///
+    /// # Errors
+    /// Without a heap, and while others have the columns.
+    pub fn create_context(&self, num_tiles: u32, max_opc: u32) -> io::Result<(u32, u32)> {
+        let qos = uapi::Qos { priority: uapi::NORMAL_PRIORITY, ..Default::default() };
+        let mut arguments =
+            uapi::CreateContext { qos: ptr::from_ref(&qos) as u64, num_tiles, max_opc, ..Default::default() };
+        self.call(uapi::CREATE_HWCTX, &mut arguments)?;
+        Ok((arguments.handle, arguments.syncobj))
+    }
+
+    /// # Errors
+    /// Of an unknown handle.
+    pub fn destroy_context(&self, handle: u32, syncobj: u32) -> io::Result<()> {
+        self.call(uapi::DESTROY_HWCTX, &mut uapi::DestroyContext { handle, pad: 0 })?;
+        self.call(uapi::SYNCOBJ_DESTROY, &mut uapi::SyncobjDestroy { handle: syncobj, pad: 0 })
+    }
+
+    /// Gives a context its units: control images, by their buffers' handles.
+    ///
+    /// # Errors
+    /// Of a context that has units already.
+    pub fn configure(&self, handle: u32, images: &[u32]) -> io::Result<()> {
+        // The head and behind it one entry a unit, in which only the first fields are not 0.
+        let mut bytes = (images.len() as u16).to_le_bytes().to_vec();
+        bytes.resize(size_of::<ConfigHead>(), 0);
+        for image in images {
+            bytes.extend(image.to_le_bytes());
+            bytes.resize(bytes.len() + size_of::<CuConfig>() - size_of_val(image), 0);
+        }
+        self.call(
+            uapi::CONFIG_HWCTX,
+            &mut uapi::ConfigContext {
+                handle,
+                kind: uapi::CONFIG_CU,
+                value: bytes.as_ptr() as u64,
+                value_bytes: bytes.len() as u32,
+                pad: 0,
+            },
+        )
+    }
+
+    /// Submits one command; gives its number.
+    ///
+    /// # Errors
+    /// Of a packet or handles that the driver refuses.
+    pub fn submit(&self, context: u32, command: u32, arguments: &[u32]) -> io::Result<u64> {
+        let mut exec = uapi::ExecCommand {
+            context,
+            kind: uapi::SUBMIT_EXEC_BUF,
+            // Of one command the handle itself, not its address.
+            commands: u64::from(command),
+            args: arguments.as_ptr() as u64,
+            command_count: 1,
+            arg_count: arguments.len() as u32,
+            ..Default::default()
+        };
+        self.call(uapi::EXEC_CMD, &mut exec)?;
+        Ok(exec.seq)
+    }
+
+    /// Waits for a point of a timeline; `false`: it was not reached in time.
+    ///
+    /// # Errors
+    /// Of an unknown handle.
+    pub fn wait(&self, syncobj: u32, point: u64, timeout: Duration) -> io::Result<bool> {
+        let now = monotonic_ns()?;
+        let timeout_ns = now.saturating_add(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
+        let mut wait = uapi::TimelineWait {
+            handles: ptr::from_ref(&syncobj) as u64,
+            points: ptr::from_ref(&point) as u64,
+            timeout_ns,
+            count: 1,
+            flags: uapi::WAIT_FOR_SUBMIT,
+            ..Default::default()
+        };
+        match self.call(uapi::SYNCOBJ_TIMELINE_WAIT, &mut wait) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// `value` has the type of the ioctl's number, and addresses in it are of memory that lives and is as long as it says.
+    fn call<T>(&self, number: u32, value: &mut T) -> io::Result<()> {
+        assert_eq!(number >> 16 & 0x3fff, size_of::<T>() as u32, "ioctl {number:#x} of another struct");
+        loop {
+            // SAFETY: the descriptor is open; the struct has the size of the number, which the line above checks, and is valid for
+            // reads and writes; every function of this file that puts an address into it keeps that memory until this returns.
+            let result = unsafe { libc::ioctl(self.file.as_raw_fd(), number as _, ptr::from_mut(value)) };
+            if result >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Structs that any bytes of the kernel's are a value of.
+pub trait Plain: Copy + Default {}
+
+impl Plain for uapi::AieMetadata {}
+impl Plain for uapi::Clocks {}
+impl Plain for uapi::Firmware {}
+
+fn monotonic_ns() -> io::Result<i64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is valid for writes.
+    match unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) } {
+        0 => Ok(time.tv_sec as i64 * 1_000_000_000 + time.tv_nsec as i64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A buffer's pages in this process.
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its pages, which no thread has a relation to.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of a node from `offset` on, at an address that is a multiple of `align`.
+    ///
+    /// # Errors
+    /// Without address space, and of an offset that is no buffer's.
+    pub fn of(node: &Node, offset: u64, bytes: usize, align: usize) -> io::Result<Mapping> {
+        let reserved = bytes.checked_add(align).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: a new range, which replaces nothing.
+        let range = unsafe {
+            libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        let range = checked(range)?;
+        let before = range.as_ptr().align_offset(align);
+        // SAFETY: `before` is below `align`, so that `bytes` from there on lie in the reserved range, which is ours to replace.
+        let mapped = unsafe {
+            libc::mmap(
+                range.as_ptr().add(before).cast(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                node.file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        let Ok(start) = checked(mapped) else {
+            let error = io::Error::last_os_error();
+            unmap(range, 0, reserved);
+            return Err(error);
+        };
+        let page = bytes.next_multiple_of(PAGE_BYTES);
+        unmap(range, 0, before);
+        unmap(range, before + page, reserved.saturating_sub(before + page));
+        Ok(Mapping { start, bytes })
+    }
+
+    /// Its address in this process, which the device takes where it shares the process's address space.
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// All of it. The caller's `&mut` is exclusive among this process's views; the device writes only while a command runs, when
+    /// [`super::amdxdna`] gives no view of the command's buffers.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the pages are mapped for reads and writes until this is dropped, and any bytes are valid.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.start, 0, self.bytes);
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+fn checked(mapped: *mut c_void) -> io::Result<NonNull<u8>> {
+    match NonNull::new(mapped.cast::<u8>()) {
+        Some(start) if mapped != libc::MAP_FAILED => Ok(start),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Unmaps a part of a range that this file has mapped and nobody uses any more.
+fn unmap(range: NonNull<u8>, from: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the callers own the range and drop what they unmap; it fails only for an address that is no page's.
+        unsafe { libc::munmap(range.as_ptr().wrapping_add(from).cast(), bytes) };
+    }
+}

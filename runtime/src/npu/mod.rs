@@ -1,0 +1,38 @@
+//! The NPU: programs of an artifact's NPU section, run through the kernel's driver amdxdna.
+//!
+//! ```text
+//! NpuSection ─► device   heap, context, buffers of programs and weights; one command at a time, with a time limit
+//!                 │ command  ERT packets, as words
+//!                 ▼
+//!               driver (trait) ─► amdxdna ─► ioctl ─► uapi     /dev/accel/accel0: all unsafe code of this folder is in `ioctl`
+//!                              └► a simulated one, of another package
+//! diagnosis: why there is no NPU that can be used
+//! ```
+//!
+//! In: instruction streams, control images, weights and activations as bytes. Out: outputs as bytes. Not known here: what a program
+//! computes, Vulkan, models.
+
+// Lowest first.
+mod error;
+mod uapi;
+
+pub mod command;
+pub mod diagnosis;
+pub mod driver;
+mod ioctl;
+
+mod amdxdna;
+mod device;
+
+pub use amdxdna::Amdxdna;
+pub use device::{COMMAND_LIMIT, NpuDevice};
+pub use error::NpuError;
+
+/// Facts of this machine's NPU.
+///
+/// # Errors
+/// Why there is none, or why it cannot be used.
+pub fn probe() -> Result<driver::NpuFacts, NpuError> {
+    use driver::Driver;
+    Ok(Amdxdna::open(std::path::Path::new("/"))?.facts().clone())
+}
