@@ -1,0 +1,42 @@
+//! Failures on request.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// How a run fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It never ends.
+    Hang,
+    /// It ends with an error.
+    Error,
+    /// The driver resets the array under it: it is aborted, and its context accepts nothing more.
+    Reset,
+}
+
+/// Failures by run.
+#[derive(Debug, Default)]
+pub struct Faults(BTreeMap<u64, Fault>);
+
+impl Faults {
+    pub fn inject(&mut self, run: u64, fault: Fault) {
+        self.0.insert(run, fault);
+    }
+
+    pub fn of(&mut self, run: u64) -> Option<Fault> {
+        self.0.remove(&run)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        match text {
+            "hang" => Ok(Fault::Hang),
+            "error" => Ok(Fault::Error),
+            "reset" => Ok(Fault::Reset),
+            other => Err(format!("{other} is no fault, expected hang, error or reset")),
+        }
+    }
+}

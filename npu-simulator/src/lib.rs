@@ -1,0 +1,67 @@
+//! An NPU for tests, as llvmpipe is a GPU for tests: a driver of [`unicorn_runtime::npu`] behind which the array is simulated.
+//!
+//! ```text
+//! Driver's calls ─ driver ─► order, limits, alignment, caches        memory   buffers, each with the host's and the array's bytes
+//!                    └ submit ─► packet ─ array ─► instruction stream as encoded ─► `unicorn_npu::interpret` ─► outputs
+//! ```
+//!
+//! It executes the bytes that it was given: the packet in the command's buffer, the instruction stream in the heap, activations and weights at
+//! their addresses. What configures the array on silicon, the control image, no compiler here can make: the simulated array is configured
+//! by the shape in the program's record. Not simulated: time, the firmware, rounding modes of the silicon.
+//!
+//! Only tests and builds with the feature `npu-simulator` of `unicorn-run` have it.
+
+#![deny(missing_docs)]
+
+mod array;
+mod driver;
+mod faults;
+mod memory;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use unicorn_runtime::npu::driver::Driver;
+
+pub use faults::Fault;
+use faults::Faults;
+
+/// A handle on simulated NPUs: makes them, makes them fail, and reports what they did.
+#[derive(Clone, Debug, Default)]
+pub struct Simulator {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    faults: Faults,
+    /// Runs of a program so far.
+    runs: u64,
+    /// Why runs ended in an error.
+    errors: Vec<String>,
+}
+
+impl Simulator {
+    /// Another process's open node of the same NPU.
+    pub fn open(&self) -> Box<dyn Driver> {
+        Box::new(driver::Simulated::new(self.clone()))
+    }
+
+    /// Makes run `run` of a program, counted from 0, fail so.
+    pub fn inject(&self, run: u64, fault: Fault) {
+        self.state().faults.inject(run, fault);
+    }
+
+    /// Runs of programs so far.
+    pub fn runs(&self) -> u64 {
+        self.state().runs
+    }
+
+    /// Why runs ended in an error, oldest first.
+    pub fn errors(&self) -> Vec<String> {
+        self.state().errors.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
