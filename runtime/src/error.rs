@@ -210,7 +210,7 @@ pub enum RunError {
         /// Its error; all sessions of the model share it.
         source: Arc<LoadError>,
     },
-    /// A sampling parameter is outside its range.
+    /// A parameter of sampling, or of speculation, is outside its range.
     Sampling {
         /// Name of the parameter.
         what: &'static str,

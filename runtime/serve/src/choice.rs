@@ -40,6 +40,9 @@ pub(crate) struct ChoiceEnd {
     pub(crate) rest: Vec<u32>,
     /// Of those, if they were asked for.
     pub(crate) probabilities: Vec<HostSampled>,
+    /// Tokens that speculation proposed, and of those, accepted ones.
+    pub(crate) drafted: u32,
+    pub(crate) accepted: u32,
     /// Until the first token.
     pub(crate) prompt_time: Duration,
     /// From the first token to the last.
@@ -56,6 +59,9 @@ pub(crate) struct Choice {
     prompt_tokens: u32,
     begun: Instant,
     first_token: Option<Instant>,
+    /// Tokens that speculation proposed, and of those, accepted ones.
+    drafted: u32,
+    accepted: u32,
     /// Tokens since the last text.
     tokens: Vec<u32>,
     /// Theirs, if they were asked for.
@@ -86,6 +92,8 @@ impl Choice {
             prompt_tokens,
             begun: Instant::now(),
             first_token: None,
+            drafted: 0,
+            accepted: 0,
             tokens: Vec::new(),
             probabilities: Vec::new(),
             chooser,
@@ -135,6 +143,8 @@ impl Choice {
             tokens: self.output.n_tokens(),
             rest: std::mem::take(&mut self.tokens),
             probabilities: std::mem::take(&mut self.probabilities),
+            drafted: self.drafted,
+            accepted: self.accepted,
             prompt_time: first_token - self.begun,
             decode_time: first_token.elapsed(),
         }
@@ -193,6 +203,12 @@ impl TokenReceiver for Choice {
                 0
             }
         }
+    }
+
+    fn drafted(&mut self, proposed: u32, accepted: u32) {
+        self.drafted += proposed;
+        self.accepted += accepted;
+        self.metrics.count_drafted(proposed, accepted);
     }
 
     fn is_closed(&self) -> bool {

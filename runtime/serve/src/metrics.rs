@@ -19,6 +19,9 @@ pub(crate) struct Metrics {
     decode_micros: AtomicU64,
     /// Tokens that took a step of decode: all but the first of each choice.
     decode_tokens: AtomicU64,
+    drafts: AtomicU64,
+    drafted_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
     steps: AtomicU64,
     step_tokens: AtomicU64,
     longest: AtomicU64,
@@ -41,6 +44,9 @@ impl Default for Metrics {
             predicted_tokens: zero(),
             decode_micros: zero(),
             decode_tokens: zero(),
+            drafts: zero(),
+            drafted_tokens: zero(),
+            accepted_tokens: zero(),
             steps: zero(),
             step_tokens: zero(),
             longest: zero(),
@@ -75,6 +81,13 @@ impl Metrics {
 
     pub(crate) fn count_cached(&self, tokens: u32) {
         self.cached_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+
+    /// A draft of `proposed` tokens, or `accepted` tokens of one that was counted.
+    pub(crate) fn count_drafted(&self, proposed: u32, accepted: u32) {
+        self.drafts.fetch_add(u64::from(proposed > 0), Ordering::Relaxed);
+        self.drafted_tokens.fetch_add(proposed.into(), Ordering::Relaxed);
+        self.accepted_tokens.fetch_add(accepted.into(), Ordering::Relaxed);
     }
 
     /// A step that sampled `n_tokens`.
@@ -134,16 +147,16 @@ impl Metrics {
             (
                 "llamacpp:spec_decode_num_draft_tokens_total",
                 "counter",
-                "Tokens that a draft proposed; there is none",
-                0.0,
+                "Tokens that drafts proposed",
+                read(&self.drafted_tokens),
             ),
             (
                 "llamacpp:spec_decode_num_accepted_tokens_total",
                 "counter",
-                "Proposed tokens that were accepted; there are none",
-                0.0,
+                "Proposed tokens that were accepted",
+                read(&self.accepted_tokens),
             ),
-            ("llamacpp:spec_decode_num_drafts_total", "counter", "Drafts; there are none", 0.0),
+            ("llamacpp:spec_decode_num_drafts_total", "counter", "Drafts that were verified", read(&self.drafts)),
             (
                 "llamacpp:prompt_tokens_seconds",
                 "gauge",
@@ -202,11 +215,15 @@ mod tests {
             tokens: 5,
             rest: Vec::new(),
             probabilities: Vec::new(),
+            drafted: 0,
+            accepted: 0,
             prompt_time: Duration::from_millis(500),
             decode_time: Duration::from_secs(2),
         };
         metrics.count(10, &end);
         metrics.count_cached(3);
+        metrics.count_drafted(7, 0);
+        metrics.count_drafted(0, 1);
         let text = metrics.text();
         for line in [
             "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 10\n",
@@ -214,6 +231,9 @@ mod tests {
             // The first token takes no step of decode.
             "\nllamacpp:predicted_tokens_seconds 2\n",
             "\nllamacpp:prompt_tokens_cached_total 3\n",
+            "\nllamacpp:spec_decode_num_drafts_total 1\n",
+            "\nllamacpp:spec_decode_num_draft_tokens_total 7\n",
+            "\nllamacpp:spec_decode_num_accepted_tokens_total 1\n",
             "\nvllm:num_requests_running 2\n",
             "\nvllm:kv_cache_usage_perc 0.25\n",
         ] {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use unicorn_text::unicorn_runtime::Sampling;
+use unicorn_text::unicorn_runtime::{Sampling, Speculation};
 use unicorn_text::{TemplateArguments, default_sampling};
 
 /// Options of [`Server::new`](crate::Server::new).
@@ -21,6 +21,8 @@ pub struct ServeOptions {
     pub sampling: Sampling,
     /// Seed of requests without one; `None`, the default: each gets a random one.
     pub seed: Option<u64>,
+    /// How requests speculate; `None`, the default: they do not.
+    pub speculation: Option<Speculation>,
     /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
     pub template_arguments: TemplateArguments,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
@@ -51,6 +53,7 @@ impl Default for ServeOptions {
         ServeOptions {
             sampling: default_sampling(),
             seed: None,
+            speculation: None,
             template_arguments: TemplateArguments::new(),
             model_name: None,
             api_keys: Vec::new(),

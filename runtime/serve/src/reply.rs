@@ -111,6 +111,11 @@ impl Reply {
         self.end.as_ref().map_or(self.tokens.len() as u32, |end| end.tokens)
     }
 
+    /// Tokens that speculation proposed, and of those, accepted ones.
+    pub(crate) fn drafted(&self) -> (u32, u32) {
+        self.end.as_ref().map_or((0, 0), |end| (end.drafted, end.accepted))
+    }
+
     /// Until the first token, and from there to the last.
     pub(crate) fn times(&self) -> (Duration, Duration) {
         self.end.as_ref().map_or_else(Default::default, |end| (end.prompt_time, end.decode_time))

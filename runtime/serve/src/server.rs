@@ -58,7 +58,8 @@ impl Server {
             return Err(ServeError::SyntheticWeights { model: meta.name.clone() });
         }
         options.sampling.check()?;
-        let scheduler = model.scheduler()?;
+        let mut scheduler = model.scheduler()?;
+        scheduler.set_speculation(options.speculation.clone())?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
         let (access, shown) = (Access::of(&options), Shown::of(&options));

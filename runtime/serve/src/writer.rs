@@ -75,7 +75,7 @@ pub(crate) fn timings(reply: &Reply) -> Value {
     let steps = predicted_n.saturating_sub(1);
     let each = |ms: f64, n: u32| if n > 0 { ms / f64::from(n) } else { 0.0 };
     let rate = |ms: f64, n: u32| if ms > 0.0 { f64::from(n) * 1e3 / ms } else { 0.0 };
-    json!({
+    let mut timings = json!({
         "cache_n": reply.cached_tokens,
         "prompt_n": prompt_n,
         "prompt_ms": prompt_ms,
@@ -85,5 +85,12 @@ pub(crate) fn timings(reply: &Reply) -> Value {
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": each(predicted_ms, steps),
         "predicted_per_second": rate(predicted_ms, steps),
-    })
+    });
+    // As in llama-server, where there was a draft.
+    let (drafted, accepted) = reply.drafted();
+    if drafted > 0 {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
 }

@@ -27,6 +27,16 @@ impl<'s> BatchTokens<'s> {
     pub(crate) fn new(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>, max_steps: u32) -> BatchTokens<'s> {
         BatchTokens { stream: Stream::new(shared, of_model(shared, rows), max_steps) }
     }
+
+    /// The tokens of a row's sequence, and its newest, which is not appended yet.
+    pub(crate) fn tokens(&self, row: usize) -> (&[u32], u32) {
+        self.stream.tokens(row)
+    }
+
+    /// Ends behind the steps that were submitted already.
+    pub(crate) fn end_soon(&mut self) {
+        self.stream.end_soon();
+    }
 }
 
 impl Iterator for BatchTokens<'_> {

@@ -1,5 +1,5 @@
 //! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `batch` → `session` → `stream` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
+//! → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
 
 pub mod batch;
 pub mod fair_lock;
@@ -10,4 +10,6 @@ pub mod sequence;
 #[expect(clippy::module_inception, reason = "the folder is about sessions, and this is the session")]
 pub mod session;
 pub mod shared;
+pub mod speculation;
 pub mod stream;
+pub mod tokens;

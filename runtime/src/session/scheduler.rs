@@ -11,6 +11,9 @@
 //! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). A prompt that
 //! begins as another session's tokens do, also of one that decodes, holds the same pages of the cache: equal system prompts, and the
 //! choices of one request, are computed once.
+//!
+//! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
+//! computed; the others decode together as before.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -21,6 +24,9 @@ use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::session::Session;
 use crate::session::shared::Shared;
+use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::speculator::{Speculation, Speculator};
+use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::sampling::Sampling;
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
@@ -35,8 +41,11 @@ pub struct Scheduler<R> {
     idle: VecDeque<Session>,
     /// Of the last tick that fed a step's worth.
     prefill_tokens_per_s: Option<f64>,
-    /// Room for the logits of rows whose receivers choose.
+    /// Room for the logits of rows whose receivers choose, and of verifications.
     logits: Vec<f32>,
+    /// `None`: sequences do not speculate.
+    speculation: Option<Speculation>,
+    times: StepTimes,
 }
 
 /// A prompt that is to be continued.
@@ -69,6 +78,10 @@ pub trait TokenReceiver {
         0
     }
 
+    /// Adds to the counts of its drafts: with the tokens of one that is about to be verified, and with each accepted token, just before
+    /// that is received.
+    fn drafted(&mut self, _proposed: u32, _accepted: u32) {}
+
     /// Whether the tokens are not needed any more. Requests without a token yet are dropped then, and no method is called
     /// afterwards.
     fn is_closed(&self) -> bool;
@@ -98,6 +111,8 @@ struct Active<R> {
     rest: Vec<u32>,
     sampling: Sampling,
     receiver: R,
+    /// `None`: it does not speculate.
+    speculator: Option<Speculator>,
 }
 
 /// Most tokens of a prompt that are fed in a tick.
@@ -123,7 +138,20 @@ impl<R: TokenReceiver> Scheduler<R> {
             idle,
             prefill_tokens_per_s: None,
             logits: Vec::new(),
+            speculation: None,
+            times: StepTimes::default(),
         })
+    }
+
+    /// From now on, requests that begin to decode speculate, or do not. It changes how long tokens take, not which they are; but see
+    /// [`Speculation`].
+    ///
+    /// # Errors
+    /// For an option out of its range.
+    pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<(), RunError> {
+        speculation.as_ref().map_or(Ok(()), Speculation::check)?;
+        self.speculation = speculation;
+        Ok(())
     }
 
     /// Puts a request at the end of the queue.
@@ -182,7 +210,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt)) {
             let session = self.idle.remove(index).expect("an index of an idle session");
             let Request { prompt, sampling, receiver } = self.waiting.pop_front().expect("it was at the front");
-            self.prefill.push_back(Active { session, has_begun: false, rest: prompt, sampling, receiver });
+            let speculator = self.speculation.as_ref().map(Speculation::speculator);
+            self.prefill.push_back(Active { session, has_begun: false, rest: prompt, sampling, receiver, speculator });
         }
     }
 
@@ -262,22 +291,38 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Steps of all decoding sequences, at most `max_steps`.
+    /// Steps of all decoding sequences, at most `max_steps`; those that have a draft get one that verifies it.
     fn decode(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
+        let verified = self.verify_drafts(after_step);
+        let max_steps = if verified.is_empty() { max_steps } else { 1 };
+        self.decode_together(max_steps, after_step);
+        for (active, goes_on) in verified {
+            self.move_on(active, goes_on);
+        }
+    }
+
+    fn decode_together(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
         if self.decoding.is_empty() {
             return;
         }
         if self.decoding.iter().any(|active| active.receiver.chooses()) {
             return self.decode_and_choose(after_step);
         }
-        let mut go_on = vec![true; self.decoding.len()];
+        let n_sequences = self.decoding.len();
+        let drafts_are_near = |active: &Active<R>| active.speculator.as_ref().is_some_and(|one| !one.runs_ahead());
+        let max_steps = if self.decoding.iter().any(drafts_are_near) { 1 } else { max_steps };
+        let mut go_on = vec![true; n_sequences];
         let (mut rows, mut receivers) = (Vec::new(), Vec::new());
-        for (Active { session, rest, sampling, receiver, .. }, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
+        for (active, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
+            let Active { session, rest, sampling, receiver, speculator, .. } = active;
             rows.push(BatchRow { session, token: rest[0], sampling });
-            receivers.push((receiver, rest, goes_on));
+            receivers.push((receiver, rest, speculator, goes_on));
         }
         let mut failed = None;
-        for step in BatchTokens::new(&self.shared, rows, max_steps) {
+        let mut steps = BatchTokens::new(&self.shared, rows, max_steps);
+        loop {
+            let begun = Instant::now();
+            let Some(step) = steps.next() else { break };
             let sampled = match step {
                 Ok(sampled) => sampled,
                 Err(error) => {
@@ -285,17 +330,80 @@ impl<R: TokenReceiver> Scheduler<R> {
                     break;
                 }
             };
+            self.times.add_plain(begun.elapsed());
             let mut all_go_on = true;
-            for ((receiver, rest, goes_on), sampled) in receivers.iter_mut().zip(&sampled) {
+            for (row, ((receiver, rest, speculator, goes_on), sampled)) in
+                receivers.iter_mut().zip(&sampled).enumerate()
+            {
                 rest[0] = sampled.token;
                 **goes_on = receiver.token(sampled.token).is_continue();
                 all_go_on &= **goes_on && !receiver.chooses();
+                if let Some(speculator) = speculator {
+                    let (tokens, newest) = steps.tokens(row);
+                    let most = most_draft_tokens(&self.shared, tokens);
+                    if !speculator.draft(tokens, newest, most, n_sequences, &self.times).is_empty() {
+                        steps.end_soon();
+                    }
+                }
             }
             if after_step(sampled.len()).is_break() || !all_go_on {
                 break;
             }
         }
+        drop(steps);
         self.after_decode(&go_on, failed.as_ref());
+    }
+
+    /// Verifies the draft of each decoding sequence that has one, and takes those out of the decoding ones; with each, whether it is to
+    /// have more tokens.
+    fn verify_drafts(&mut self, after_step: &mut AfterStep<'_>) -> Vec<(Active<R>, bool)> {
+        let n_sequences = self.decoding.len();
+        let mut verified = Vec::new();
+        for mut active in std::mem::take(&mut self.decoding) {
+            let Active { session, rest, sampling, receiver, speculator: Some(speculator), .. } = &mut active else {
+                self.decoding.push(active);
+                continue;
+            };
+            let most = most_draft_tokens(&self.shared, session.tokens());
+            let draft = speculator.draft(session.tokens(), rest[0], most, n_sequences, &self.times);
+            if draft.is_empty() {
+                self.decoding.push(active);
+                continue;
+            }
+            rest.extend(draft);
+            receiver.drafted(draft.len() as u32, 0);
+            let sampler = HostSampler::new(sampling.clone(), HostSampling::default());
+            let mut goes_on = true;
+            let mut newest = rest[0];
+            let mut expected = rest[1..].iter();
+            let ran = session.verify(rest, &mut self.logits, &mut |tokens, number, logits| {
+                newest = match receiver.chooses() {
+                    true => receiver.choose(tokens, logits),
+                    false => sampler.sample_as_device(number, tokens, logits).token,
+                };
+                if expected.next() == Some(&newest) {
+                    receiver.drafted(0, 1);
+                }
+                goes_on = receiver.token(newest).is_continue();
+                (newest, goes_on)
+            });
+            *rest = vec![newest];
+            match ran {
+                Ok(ran) => {
+                    self.times.add_verification(ran.proposed + 1, ran.time);
+                    speculator.add(ran.proposed, ran.accepted());
+                    // The tick ends soon anyway.
+                    let _ = after_step(ran.chosen);
+                    verified.push((active, goes_on));
+                }
+                Err(error) => {
+                    receiver.end(End::Failed(&error));
+                    session.clear();
+                    self.idle.push_back(active.session);
+                }
+            }
+        }
+        verified
     }
 
     /// One step of all decoding sequences, some of whose tokens their receivers choose.
@@ -359,6 +467,11 @@ impl<R: TokenReceiver> Scheduler<R> {
             false => self.idle.push_back(active.session),
         }
     }
+}
+
+/// Most tokens of a draft behind `tokens` and the newest one, so that the context has room for the token that follows, too.
+fn most_draft_tokens(shared: &Shared, tokens: &[u32]) -> usize {
+    (shared.context_tokens() as usize).saturating_sub(tokens.len() + 2)
 }
 
 fn tokens_in_pause(tokens_per_s: f64) -> usize {

@@ -192,6 +192,11 @@ impl Sequence {
         self.samples = self.samples.wrapping_add(1);
     }
 
+    /// The last `n_samples` count as not sampled.
+    pub fn take_back_samples(&mut self, n_samples: u32) {
+        self.samples = self.samples.wrapping_sub(n_samples);
+    }
+
     /// Equal seeds sample after equal tokens what they sampled in a new sequence.
     pub fn restart_samples(&mut self) {
         self.samples = 0;

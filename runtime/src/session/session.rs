@@ -7,7 +7,11 @@ use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::shared::Shared;
-use crate::session::stream::{StreamRow, Tokens};
+use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::speculator::{DraftCounts, Speculation};
+use crate::session::speculation::verify::{ChooseToken, Verified, verify};
+use crate::session::stream::StreamRow;
+use crate::session::tokens::{SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::sampling::{Sampled, Sampling};
@@ -27,6 +31,7 @@ pub struct Session {
     chunk_limit: u32,
     cancel: Option<CancelToken>,
     on_feed: Option<FeedProgress>,
+    speculation: Option<SessionSpeculation>,
 }
 
 /// Is called before the first step of a feed and after each, with the number of tokens that are fed and the number that will be.
@@ -38,7 +43,7 @@ pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
         let sequence = shared.new_sequence()?;
-        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None, on_feed: None })
+        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None, on_feed: None, speculation: None })
     }
 
     /// Tokens in the cache.
@@ -66,6 +71,23 @@ impl Session {
     /// From now on, `progress` is called as a feed proceeds, on the thread that feeds; `None` ends that.
     pub fn set_feed_progress(&mut self, progress: Option<FeedProgress>) {
         self.on_feed = progress;
+    }
+
+    /// From now on, [`Session::generate`] speculates, which changes how long its tokens take and not which they are; but see
+    /// [`Speculation`]. `None`, the default: it does not.
+    ///
+    /// # Errors
+    /// For an option out of its range.
+    pub fn set_speculation(&mut self, speculation: Option<&Speculation>) -> Result<(), RunError> {
+        speculation.map_or(Ok(()), Speculation::check)?;
+        let of = |one: &Speculation| SessionSpeculation { speculator: one.speculator(), times: StepTimes::default() };
+        self.speculation = speculation.map(of);
+        Ok(())
+    }
+
+    /// Drafts since the last call.
+    pub fn take_draft_counts(&mut self) -> DraftCounts {
+        self.speculation.as_mut().map(|one| std::mem::take(&mut one.speculator.counts)).unwrap_or_default()
     }
 
     /// Appends tokens to the cache without looking at their logits. Blocks until the last step has ended.
@@ -162,8 +184,9 @@ impl Session {
     /// # Errors
     /// Each item: as [`Session::feed_and_sample`]. What was sampled before stays.
     pub fn generate(&mut self, first: u32, sampling: &Sampling, max_tokens: u32) -> Tokens<'_> {
-        let shared = self.shared.clone();
-        Tokens::new(&shared, self.stream_row(first, sampling), max_tokens)
+        let Session { shared, sequence, cancel, speculation, .. } = self;
+        let row = StreamRow { sequence, cancel: cancel.as_ref(), token: first, sampling: sampling.clone() };
+        Tokens::new(shared, row, max_tokens, speculation.as_mut())
     }
 
     /// Removes tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
@@ -243,6 +266,17 @@ impl Session {
         StreamRow { sequence: &mut self.sequence, cancel: self.cancel.as_ref(), token, sampling }
     }
 
+    /// Appends `rows` in one step and chooses what follows each, as long as that is the next row: see [`verify`].
+    pub(crate) fn verify(
+        &mut self,
+        rows: &[u32],
+        logits: &mut Vec<f32>,
+        choose: &mut ChooseToken<'_>,
+    ) -> Result<Verified, RunError> {
+        let Session { shared, sequence, cancel, .. } = self;
+        verify(shared, sequence, cancel.as_ref(), rows, logits, choose)
+    }
+
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.
     fn forgotten(&self, len_tokens: u32) -> Option<u32> {
         self.sequence.forgotten(len_tokens, self.shared.generation())
@@ -259,7 +293,7 @@ impl Session {
         mut read: impl FnMut(&mut Engine, Chunk, u32) -> Result<R, Failure>,
         mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
-        let Session { shared, sequence, chunk_limit, cancel, on_feed } = self;
+        let Session { shared, sequence, chunk_limit, cancel, on_feed, .. } = self;
         shared.check_tokens(sequence.len_tokens(), tokens)?;
         // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
         // keys that they got, as in every implementation with a cache.

@@ -16,35 +16,13 @@ use crate::program::multistep::steps_of_submission;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::shared::Shared;
+use crate::session::speculation::verify::{Verified, verify};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::flight::{EndedStep, Flight, SharedFlight, SubmittedSteps};
+use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
 use crate::step::stop::Stop;
-
-/// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
-///
-/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is requested
-/// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
-/// model and on other sessions, from this thread and from others. Dropped, it waits for nothing. After an error it ends.
-pub struct Tokens<'s> {
-    stream: Stream<'s>,
-}
-
-impl<'s> Tokens<'s> {
-    pub(crate) fn new(shared: &Arc<Shared>, row: StreamRow<'s>, max_tokens: u32) -> Tokens<'s> {
-        Tokens { stream: Stream::new(shared, vec![row], max_tokens) }
-    }
-}
-
-impl Iterator for Tokens<'_> {
-    type Item = Result<Sampled, RunError>;
-
-    /// Waits for the step that samples the token.
-    fn next(&mut self) -> Option<Result<Sampled, RunError>> {
-        self.stream.next().map(|step| step.map(|sampled| sampled[0]))
-    }
-}
 
 /// A sequence's next token, and how those after it are sampled.
 pub struct StreamRow<'s> {
@@ -67,6 +45,8 @@ pub struct Stream<'s> {
     /// The tokens that were sampled last, or came from the caller, and are not appended yet.
     newest: Vec<u32>,
     steps_left: u32,
+    /// Most steps that are submitted behind the one that is waited for.
+    most_ahead: u32,
     /// Samples are the next step's tokens. Otherwise steps run one by one, and are profiled.
     feeds: bool,
     flight: SharedFlight,
@@ -90,6 +70,7 @@ impl<'s> Stream<'s> {
             cancels: rows.iter().filter_map(|row| row.cancel.cloned()).collect(),
             newest: rows.iter().map(|row| row.token).collect(),
             steps_left,
+            most_ahead: u32::MAX,
             feeds: true,
             flight: SharedFlight::default(),
             refused: checked.err(),
@@ -125,13 +106,74 @@ impl<'s> Stream<'s> {
         })
     }
 
+    /// From now on, at most so many steps are submitted ahead. Those that are submitted already still give their samples.
+    pub fn set_most_ahead(&mut self, most_ahead: u32) {
+        self.most_ahead = most_ahead;
+    }
+
+    /// Steps that were submitted whose samples were not given out yet.
+    pub fn steps_ahead(&self) -> u32 {
+        self.flight.lock().n_steps()
+    }
+
+    /// The stream ends behind the steps that were submitted already.
+    pub fn end_soon(&mut self) {
+        self.steps_left = self.steps_left.min(self.steps_ahead());
+        self.most_ahead = 0;
+    }
+
+    /// Steps until the stream ends.
+    pub fn steps_left(&self) -> u32 {
+        self.steps_left
+    }
+
+    /// The tokens of a row's sequence, and its newest, which is not appended yet.
+    pub fn tokens(&self, row: usize) -> (&[u32], u32) {
+        (self.sequences[row].tokens(), self.newest[row])
+    }
+
+    /// Verifies `draft` behind the newest token of the only row: appends the newest token and the accepted ones, and returns the samples
+    /// behind each. No steps are ahead, and there is a step left for each of them.
+    pub fn verify(&mut self, draft: &[u32], logits: &mut Vec<f32>) -> Result<(Verified, Vec<Sampled>), RunError> {
+        if let Some(error) = self.refused.take() {
+            self.steps_left = 0;
+            return Err(error);
+        }
+        let Stream { shared, sequences, samplings, cancels, newest, .. } = self;
+        let sampler = HostSampler::new(samplings[0].clone(), HostSampling::default());
+        let rows: Vec<u32> = newest.iter().chain(draft).copied().collect();
+        let mut samples = Vec::new();
+        let verified = verify(shared, sequences[0], cancels.first(), &rows, logits, &mut |tokens, number, logits| {
+            let sampled = sampler.sample_as_device(number, tokens, logits);
+            samples.push(sampled);
+            (sampled.token, true)
+        });
+        match &verified {
+            Ok(_) => {
+                self.steps_left -= samples.len() as u32;
+                self.newest.clear();
+                self.newest.extend(samples.last().map(|sampled| sampled.token));
+            }
+            Err(_) => self.steps_left = 0,
+        }
+        verified.map(|verified| (verified, samples))
+    }
+
+    /// Takes the last `n_samples` back, which nobody has seen, and the tokens that were appended because of them. They came from a
+    /// verification behind which no step ran.
+    pub fn take_back(&mut self, n_samples: u32) {
+        let sequence = &mut *self.sequences[0];
+        sequence.truncate(sequence.len_tokens() - n_samples);
+        sequence.take_back_samples(n_samples);
+    }
+
     /// Appends the newest tokens and returns those that follow them.
     fn step(&mut self) -> Result<Vec<Sampled>, RunError> {
         let Stream { shared, sequences, samplings, cancels, newest, flight, .. } = self;
         if cancels.iter().any(CancelToken::is_cancelled) {
             return Err(RunError::Cancelled);
         }
-        let (steps_behind, feeds) = (self.steps_left, self.feeds);
+        let (steps_behind, feeds) = (self.steps_left.min(self.most_ahead), self.feeds);
         let mut rows = RowsOfStream { shared, samplings, newest };
         if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
             return Ok(sampled);

@@ -94,6 +94,11 @@ impl Flight {
         self.submitted.front().copied()
     }
 
+    /// Steps in flight, and those that ended and were not taken.
+    pub fn n_steps(&self) -> u32 {
+        self.submitted.iter().map(|steps| steps.n_steps).sum::<u32>() + self.ended.len() as u32
+    }
+
     pub fn push(&mut self, steps: SubmittedSteps) {
         self.submitted.push_back(steps);
     }

@@ -2,7 +2,7 @@
 //! has, the same seed gives the same token, unless rounding decides otherwise (`kernels/src/sample`).
 
 use crate::error::RunError;
-use crate::step::sampling::Sampling;
+use crate::step::sampling::{Sampled, Sampling};
 
 /// What a [`HostSampler`] has beyond [`Sampling`]. The default changes nothing.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,6 +130,10 @@ impl HostSampler {
         let reports_raw = self.further.n_top.is_some() && !self.further.reports_filtered;
         let raw = reports_raw.then(|| logits.to_vec());
         self.adjust(tokens, logits);
+        if self.sampling.temperature == 0.0 && self.further.n_top.is_none() && allowed.is_none() {
+            let token = first_of_largest(logits)?;
+            return Some(HostSampled { token, logprob: None, top: Vec::new(), candidates: 1 });
+        }
         let mut candidates: Vec<Candidate> = (0..)
             .zip(logits.iter().copied())
             .filter(|&(token, logit)| logit.is_finite() && is_allowed(allowed, token))
@@ -152,6 +156,13 @@ impl HostSampler {
         let logprob = |token: u32| distribution.logprob(values[token as usize]);
         let top = distribution.top.iter().map(|&token| TokenLogprob { token, logprob: logprob(token) }).collect();
         Some(HostSampled { logprob: Some(logprob(sampled)), top, ..nothing })
+    }
+
+    /// As the device samples, in its words; token 0 where no logit is a number.
+    pub(crate) fn sample_as_device(&self, number: u32, tokens: &[u32], logits: &mut [f32]) -> Sampled {
+        let sampled = self.sample(number, tokens, logits, None);
+        let (token, candidates) = sampled.map_or((0, 1), |sampled| (sampled.token, sampled.candidates));
+        Sampled { token, logit: logits[token as usize], candidates }
     }
 
     /// Applies bias and penalties.
@@ -275,6 +286,13 @@ impl Distribution {
     fn logprob(&self, logit: f32) -> f32 {
         (f64::from(logit) - self.largest - self.log_total) as f32
     }
+}
+
+/// The first of the largest finite logits.
+fn first_of_largest(logits: &[f32]) -> Option<u32> {
+    let finite = |logit: f32| if logit.is_finite() { logit } else { f32::NEG_INFINITY };
+    let largest = logits.iter().copied().map(finite).fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|&logit| logit.is_finite() && logit == largest).map(|at| at as u32)
 }
 
 fn largest(candidates: &[Candidate]) -> f32 {

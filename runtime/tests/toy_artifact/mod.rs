@@ -53,13 +53,21 @@ pub fn prompt(n_tokens: u32) -> Vec<u32> {
 
 /// What the kernels below compute, one row a token.
 pub fn twin(tokens: &[u32]) -> Vec<Vec<f32>> {
+    (1..=tokens.len()).map(|end| last_row(&tokens[..end])).collect()
+}
+
+/// The last row of [`twin`]. No two of its logits are equal.
+pub fn last_row(tokens: &[u32]) -> Vec<f32> {
     let cached: Vec<u32> = tokens.iter().zip(1..).map(|(token, position)| (token + 1) * position).collect();
-    let row = |end: usize| {
-        let all: u32 = cached[..end].iter().sum();
-        let window: u32 = cached[end.saturating_sub(WINDOW as usize)..end].iter().map(|value| value + 1).sum();
-        (0..VOCAB).map(|v| ((all + 2 * window + weight(v) * 7) % VOCAB) as f32).collect()
-    };
-    (1..=tokens.len()).map(row).collect()
+    let all: u32 = cached.iter().sum();
+    let window: u32 = cached[tokens.len().saturating_sub(WINDOW as usize)..].iter().map(|value| value + 1).sum();
+    (0..VOCAB).map(|v| ((all + 2 * window + weight(v) * 7) % VOCAB) as f32).collect()
+}
+
+/// The token that the toy samples behind `tokens`.
+pub fn next_token(tokens: &[u32]) -> u32 {
+    let row = last_row(tokens);
+    (0..VOCAB).max_by(|&a, &b| row[a as usize].total_cmp(&row[b as usize])).expect("a vocabulary")
 }
 
 fn weight(index: u32) -> u32 {

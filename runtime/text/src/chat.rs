@@ -1,6 +1,6 @@
 //! A conversation with a model.
 
-use unicorn_runtime::{CancelToken, FeedProgress, Model, Sampling, Session};
+use unicorn_runtime::{CancelToken, DraftCounts, FeedProgress, Model, Sampling, Session, Speculation};
 
 use crate::chat_template::{ChatTemplate, Message, TemplateArguments};
 use crate::context_window::{Window, first_kept};
@@ -227,6 +227,19 @@ impl Chat {
     /// Answers end with [`EndReason::Cancelled`] once `token` is cancelled, from any thread; reset it before the next question.
     pub fn set_cancel(&mut self, token: CancelToken) {
         self.session.set_cancel(token);
+    }
+
+    /// Answers from now on are generated with speculation, or without: see [`Session::set_speculation`].
+    ///
+    /// # Errors
+    /// For an option out of its range.
+    pub fn set_speculation(&mut self, speculation: Option<&Speculation>) -> Result<(), TextError> {
+        Ok(self.session.set_speculation(speculation)?)
+    }
+
+    /// Drafts since the last call.
+    pub fn take_draft_counts(&mut self) -> DraftCounts {
+        self.session.take_draft_counts()
     }
 
     /// From now on, `progress` is called while [`Chat::ask`] feeds what is new of the conversation, on the thread that calls it.

@@ -7,6 +7,7 @@ mod serve;
 
 mod load;
 mod sampling;
+mod speculation;
 
 mod bench;
 mod profile;
@@ -34,6 +35,7 @@ pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
 pub use selftest::{CONSERVATIVE, SelftestArgs};
 pub use serve::{LogFormat, ServeArgs};
+pub use speculation::SpeculationArgs;
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};
 pub use tune::TuneArgs;
@@ -42,6 +44,8 @@ pub use tune::TuneArgs;
 const COMMON: &str = "Common";
 /// How the next token is sampled.
 const SAMPLING: &str = "Sampling";
+/// Which tokens are proposed, and how many.
+const SPECULATION: &str = "Speculation";
 /// Where weights and KV cache live, and how they get there.
 const MEMORY: &str = "Memory";
 /// Which device, and which target of the artifact.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::sampling::template_arguments;
-use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs};
+use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
@@ -96,6 +96,8 @@ pub struct ServeArgs {
     pub sandbox: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub load: LoadArgs,
 }

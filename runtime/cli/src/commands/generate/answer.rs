@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use unicorn_runtime::{FeedProgress, Model, RunError};
+use unicorn_runtime::{DraftCounts, FeedProgress, Model, RunError};
 use unicorn_text::{Answer, Continuation, EndReason, TextError};
 
 use crate::error::CliError;
@@ -34,10 +34,12 @@ pub struct Generated {
     pub decode: Throughput,
     /// Time from the start of the load to the first token.
     pub first_token: Option<Duration>,
+    /// Drafts of speculation.
+    pub drafts: DraftCounts,
 }
 
 impl Generated {
-    /// Two lines: prefill, with the time to the first token if there was one, and decode.
+    /// Two lines: prefill, with the time to the first token if there was one, and decode, with the drafts if there were some.
     pub fn summary(&self, first_token: Option<Duration>) -> String {
         let rate = |work: Throughput| match work.tokens_per_s() {
             Some(rate) => format!("{} tokens, {rate:.2} tokens/s", work.tokens),
@@ -47,8 +49,13 @@ impl Generated {
             0 => String::new(),
             cached => format!(", {cached} more were cached"),
         };
+        let drafted = match self.drafts {
+            DraftCounts { drafts: 0, .. } => String::new(),
+            DraftCounts { proposed, accepted, .. } => format!(", {accepted} of {proposed} drafted tokens accepted"),
+        };
         let first = first_token.map(|time| format!(", first token after {:.2} s", time.as_secs_f64()));
-        format!("prefill  {}{cached}{}\ndecode   {}", rate(self.prefill), first.unwrap_or_default(), rate(self.decode))
+        let (prefill, decode) = (rate(self.prefill), rate(self.decode));
+        format!("prefill  {prefill}{cached}{}\ndecode   {decode}{drafted}", first.unwrap_or_default())
     }
 }
 
@@ -160,7 +167,8 @@ impl<'m> Runner<'m> {
         let tokens = continuation.tokens().to_vec();
         let end_reason = continuation.end_reason().expect("a text that did not fail has ended");
         let cached_tokens = continuation.cached_tokens();
-        Ok(Generated { cached_tokens, text, tokens, end_reason, prefill, decode, first_token })
+        let drafts = DraftCounts::default();
+        Ok(Generated { cached_tokens, text, tokens, end_reason, prefill, decode, first_token, drafts })
     }
 }
 
@@ -177,6 +185,7 @@ pub mod tests {
             prefill: Throughput { tokens: 7, elapsed: Duration::from_millis(500) },
             decode: Throughput { tokens: 10, elapsed: Duration::from_secs(1) },
             first_token: Some(Duration::from_millis(750)),
+            drafts: DraftCounts::default(),
         }
     }
 
@@ -187,6 +196,9 @@ pub mod tests {
             generated.summary(generated.first_token),
             "prefill  7 tokens, 14.00 tokens/s, first token after 0.75 s\ndecode   10 tokens, 10.00 tokens/s"
         );
+        let drafts = DraftCounts { drafts: 2, proposed: 9, accepted: 5 };
+        let drafted = Generated { drafts, ..tests::generated() }.summary(None);
+        assert!(drafted.ends_with("10 tokens, 10.00 tokens/s, 5 of 9 drafted tokens accepted"), "{drafted}");
         let idle = Generated { prefill: Throughput::default(), decode: Throughput::default(), ..generated };
         let cached = Generated { cached_tokens: 5, ..idle };
         assert_eq!(cached.summary(None), "prefill  0 tokens, 5 more were cached\ndecode   0 tokens");

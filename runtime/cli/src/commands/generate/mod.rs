@@ -31,6 +31,8 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         return Err(CliError::new("--json needs a prompt, as in: unicorn-run MODEL --json why is the sky blue"));
     }
 
+    args.speculation.resolve()?;
+
     let artifact = models::artifact(model, &args.load)?;
     let tokenizer = EarlyTokenizer::begin(&artifact);
     let model = load_to_generate(&artifact, &args.load, args.ctx, args.lazy)?;
@@ -86,13 +88,17 @@ fn generate(
     (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, section.stop_ids.clone());
     let mut session = model.session().map_err(TextError::from)?;
     session.set_cancel(interrupt::token());
+    let speculation = args.speculation.resolve()?;
+    session.set_speculation(speculation.as_ref())?;
     session.set_feed_progress(Some(runner.prefill_progress()));
     let start = || Continuation::new(&mut session, tokenizer, &prompt, sampling, conditions);
-    if args.json {
-        return runner.run(start, &mut |_| Ok(()));
-    }
-    let mut output = TextOutput::new(true);
-    let generated = runner.run(start, &mut |piece| output.write(piece))?;
-    output.end()?;
-    Ok(generated)
+    let generated = if args.json {
+        runner.run(start, &mut |_| Ok(()))?
+    } else {
+        let mut output = TextOutput::new(true);
+        let generated = runner.run(start, &mut |piece| output.write(piece))?;
+        output.end()?;
+        generated
+    };
+    Ok(Generated { drafts: session.take_draft_counts(), ..generated })
 }

@@ -17,6 +17,10 @@ pub struct RunReport {
     pub first_token_s: Option<f64>,
     pub seed: u64,
     pub stop_reason: &'static str,
+    /// Tokens that speculation proposed; 0 without it.
+    pub draft_n: u64,
+    /// Of those, tokens that were accepted.
+    pub draft_n_accepted: u64,
     /// Generated ids, without the stop token.
     pub tokens: Vec<u32>,
     pub text: String,
@@ -29,6 +33,8 @@ impl RunReport {
             first_token_s: generated.first_token.map(|age| age.as_secs_f64()),
             seed,
             stop_reason: generated.end_reason.name(),
+            draft_n: generated.drafts.proposed,
+            draft_n_accepted: generated.drafts.accepted,
             tokens: generated.tokens,
             text: generated.text,
         }
@@ -41,6 +47,10 @@ impl fmt::Display for RunReport {
         writeln!(f, "{}", self.statistics)?;
         if let Some(seconds) = self.first_token_s {
             writeln!(f, "latency  {}", latency(seconds, self.statistics.load.load_resident_s))?;
+        }
+        if self.draft_n > 0 {
+            let percent = 100 * self.draft_n_accepted / self.draft_n;
+            writeln!(f, "drafts   {} of {} tokens accepted ({percent} %)", self.draft_n_accepted, self.draft_n)?;
         }
         write!(f, "seed     {}\nstopped  {}", self.seed, self.stop_reason)
     }

@@ -83,6 +83,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     let mut options = ServeOptions::default();
     options.sampling = args.sampling.resolve();
     options.seed = args.sampling.seed;
+    options.speculation = args.speculation.resolve()?;
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
     // One that stands for all addresses of the machine stands for the others.

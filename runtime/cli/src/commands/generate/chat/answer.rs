@@ -44,7 +44,7 @@ fn print_whole(
     while generated.end_reason == EndReason::ContextFull && chat.can_resume() {
         generated = print(runner, output, || chat.resume().map(|answer| answer.expect("it can be resumed")))?;
     }
-    Ok(generated)
+    Ok(Generated { drafts: chat.take_draft_counts(), ..generated })
 }
 
 fn print<P: Pieces>(

@@ -89,6 +89,8 @@ impl<'m> Conversation<'m> {
         let template = ChatTemplate::new(runner.model.tokenizer_section(), runner.model.context_tokens())?;
         let mut chat = Chat::with_parsed(runner.model, tokenizer, template, options)?;
         chat.set_cancel(interrupt::token());
+        let speculation = args.speculation.resolve()?;
+        chat.set_speculation(speculation.as_ref())?;
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings::new(args.sampling.clone(), verbosity() == Verbosity::Verbose);
         Ok(Conversation { runner, chat, settings, edits_question: false })

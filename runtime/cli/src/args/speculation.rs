@@ -1,0 +1,89 @@
+//! Speculation options, with llama-server's names.
+
+use clap::{ValueEnum, value_parser};
+
+use unicorn_runtime::{RunError, Speculation};
+
+use super::SPECULATION;
+
+/// How tokens are proposed before the model samples them.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = SPECULATION)]
+pub struct SpeculationArgs {
+    /// Propose tokens that the model then verifies, several in one step: ngram-simple proposes what followed the last tokens where they
+    /// stood before
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = SpeculationType::None, hide_short_help = true)]
+    pub spec_type: SpeculationType,
+    /// Most tokens of a draft; how many of them are verified follows how many were accepted
+    #[arg(
+        long,
+        alias = "spec-draft-n-max",
+        value_name = "N",
+        default_value_t = 7,
+        value_parser = value_parser!(u32).range(1..=Speculation::MAX_DRAFT_TOKENS as i64),
+        hide_short_help = true
+    )]
+    pub draft_max: u32,
+    /// Fewest tokens of a draft; shorter ones are not verified
+    #[arg(long, alias = "spec-draft-n-min", value_name = "N", default_value_t = 1, hide_short_help = true)]
+    pub draft_min: u32,
+    /// Fewest last tokens that must have stood before, for ngram-simple
+    #[arg(
+        long,
+        alias = "spec-ngram-simple-size-n",
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = value_parser!(u32).range(1..=16),
+        hide_short_help = true
+    )]
+    pub spec_ngram_size_n: u32,
+}
+
+/// Who proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SpeculationType {
+    /// Nobody.
+    None,
+    /// The text itself.
+    NgramSimple,
+}
+
+impl SpeculationArgs {
+    /// `None`: no speculation.
+    ///
+    /// # Errors
+    /// If a draft's fewest tokens are more than its most.
+    pub fn resolve(&self) -> Result<Option<Speculation>, RunError> {
+        let speculation = match self.spec_type {
+            SpeculationType::None => return Ok(None),
+            SpeculationType::NgramSimple => Speculation::ngram(self.spec_ngram_size_n),
+        };
+        let speculation =
+            speculation.with(|one| (one.max_tokens, one.min_tokens) = (self.draft_max, self.draft_min.max(1)));
+        speculation.check().map(|()| Some(speculation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Args;
+
+    fn speculation(options: &[&str]) -> Option<String> {
+        let args = Args::try_parse_from(["unicorn-run", "m"].iter().chain(options)).unwrap();
+        args.run.speculation.resolve().unwrap().map(|one| format!("{} to {}", one.min_tokens, one.max_tokens))
+    }
+
+    #[test]
+    fn options_of_llama_server_are_known() {
+        assert_eq!(speculation(&[]), None);
+        assert_eq!(speculation(&["--spec-type", "ngram-simple"]).as_deref(), Some("1 to 7"));
+        let all = ["--spec-type", "ngram-simple", "--draft-max", "16", "--spec-draft-n-min", "2"];
+        assert_eq!(speculation(&all).as_deref(), Some("2 to 16"));
+        assert!(Args::try_parse_from(["unicorn-run", "m", "--draft-max", "64"]).is_err());
+        let wrong = ["unicorn-run", "m", "--spec-type", "ngram-simple", "--draft-min", "8"];
+        let error = Args::try_parse_from(wrong).unwrap().run.speculation.resolve().unwrap_err();
+        assert_eq!(error.to_string(), "fewest tokens of a draft must be no more than its most, found 8");
+    }
+}

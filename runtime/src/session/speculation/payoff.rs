@@ -1,0 +1,183 @@
+//! How deep to speculate, and whether at all: by how often drafts were accepted, and by how long steps took. Pure.
+
+use std::time::Duration;
+
+use crate::session::speculation::drafter::DRAFT_CLASSES;
+
+/// Measured times of steps, in seconds, each an average that forgets.
+#[derive(Clone, Debug, Default)]
+pub struct StepTimes {
+    /// Of a step without a draft, for all sequences that decode.
+    plain: Option<f64>,
+    /// Of verification, by the binary logarithm of its rows, rounded up.
+    verification: [Option<f64>; ROW_CLASSES],
+}
+
+/// How often drafts of a sequence were accepted.
+#[derive(Clone, Debug)]
+pub struct Acceptance {
+    classes: [ClassAcceptance; DRAFT_CLASSES],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ClassAcceptance {
+    /// Proposed tokens that were accepted, and those that were compared; the older, the less they count.
+    accepted: f64,
+    compared: f64,
+    /// Drafts in a row that did not seem to pay.
+    skipped: u32,
+    /// So many, and the next one is tried nevertheless.
+    patience: u32,
+}
+
+/// Up to 64 rows.
+const ROW_CLASSES: usize = 7;
+/// Weight of the newest time in an average.
+const NEWEST_TIME: f64 = 0.25;
+/// How much of the acceptance so far a draft leaves.
+const MEMORY: f64 = 0.9;
+/// Before anything is measured: three of four tokens are accepted.
+const ASSUMED: (f64, f64) = (1.5, 2.0);
+const PATIENCE: u32 = 8;
+const MAX_PATIENCE: u32 = 256;
+
+impl StepTimes {
+    /// A step without a draft took so long.
+    pub fn add_plain(&mut self, time: Duration) {
+        add(&mut self.plain, time);
+    }
+
+    /// Verification of `n_rows` rows took so long, the choice of their tokens included.
+    pub fn add_verification(&mut self, n_rows: usize, time: Duration) {
+        add(&mut self.verification[row_class(n_rows)], time);
+    }
+
+    /// As measured, or of the next program that was.
+    fn verification(&self, n_rows: usize) -> Option<f64> {
+        let (fewer, more) = self.verification.split_at(row_class(n_rows));
+        more.iter().chain(fewer.iter().rev()).find_map(|&seconds| seconds)
+    }
+}
+
+fn add(average: &mut Option<f64>, time: Duration) {
+    let seconds = time.as_secs_f64();
+    *average = Some(average.map_or(seconds, |average| average + NEWEST_TIME * (seconds - average)));
+}
+
+fn row_class(n_rows: usize) -> usize {
+    (n_rows.next_power_of_two().trailing_zeros() as usize).min(ROW_CLASSES - 1)
+}
+
+impl Default for Acceptance {
+    fn default() -> Acceptance {
+        let (accepted, compared) = ASSUMED;
+        Acceptance { classes: [ClassAcceptance { accepted, compared, skipped: 0, patience: PATIENCE }; DRAFT_CLASSES] }
+    }
+}
+
+impl Acceptance {
+    /// Of a draft of `proposed` tokens, the first `accepted` were accepted.
+    pub fn add(&mut self, class: usize, proposed: usize, accepted: usize) {
+        let one = &mut self.classes[class];
+        let compared = if accepted < proposed { accepted + 1 } else { accepted };
+        one.accepted = MEMORY * one.accepted + accepted as f64;
+        one.compared = MEMORY * one.compared + compared as f64;
+        if accepted > 0 {
+            one.patience = PATIENCE;
+        }
+    }
+
+    /// How many tokens of a draft of that class to verify, at least `least` and at most `most`, while `n_sequences` decode: as
+    /// many as give most tokens a second. 0: a step without them gives more. Now and then one is tried that does not seem to pay.
+    pub fn depth(&mut self, class: usize, least: usize, most: usize, n_sequences: usize, times: &StepTimes) -> usize {
+        let one = &mut self.classes[class];
+        let expected = |depth: usize| expected_tokens(one.accepted / one.compared, depth);
+        // Equally good ones are told apart by their depth: less is computed in vain.
+        let rate = |depth: usize| expected(depth) / times.verification(depth + 1).unwrap_or(1.0);
+        let best = (least.max(1)..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b)).then(b.cmp(&a)));
+        let Some(depth) = best else { return 0 };
+        let (Some(plain), Some(verification)) = (times.plain, times.verification(depth + 1)) else { return depth };
+        if pays(expected(depth), verification, plain, n_sequences) {
+            one.skipped = 0;
+            return depth;
+        }
+        one.skipped += 1;
+        if one.skipped < one.patience {
+            return 0;
+        }
+        (one.skipped, one.patience) = (0, MAX_PATIENCE.min(2 * one.patience));
+        depth
+    }
+}
+
+/// Tokens that a step gives when each token of a draft is accepted with this probability if those before it were (Leviathan et al.
+/// 2023, equation 1).
+fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
+    (0..=depth as i32).map(|accepted| acceptance.powi(accepted)).sum()
+}
+
+/// Whether all sequences together get more tokens a second. One sequence needs no other step than that of verification. Of several,
+/// the others decode in a step of about the same time as with it.
+fn pays(tokens: f64, verification: f64, plain: f64, n_sequences: usize) -> bool {
+    match n_sequences {
+        0 | 1 => tokens * plain > verification,
+        _ => (tokens - 1.0) * plain > n_sequences as f64 * verification,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(plain: f64, verification: f64) -> StepTimes {
+        let mut times = StepTimes::default();
+        times.add_plain(Duration::from_secs_f64(plain));
+        times.add_verification(8, Duration::from_secs_f64(verification));
+        times
+    }
+
+    #[test]
+    fn a_draft_is_verified_where_it_gives_more_tokens_a_second() {
+        let depth = |plain, verification, n_sequences| {
+            Acceptance::default().depth(3, 1, 7, n_sequences, &times(plain, verification))
+        };
+        // Three of four tokens accepted: 3.6 tokens of a step of 8 rows.
+        assert_eq!((depth(1.0, 3.5, 1), depth(1.0, 3.7, 1)), (7, 0));
+        // Two sequences: 2.6 tokens more than without, for what gives two.
+        assert_eq!((depth(1.0, 1.2, 2), depth(1.0, 1.4, 2), depth(1.0, 1.0, 3)), (7, 0, 0));
+        assert_eq!(Acceptance::default().depth(3, 1, 7, 1, &StepTimes::default()), 7);
+        assert_eq!(Acceptance::default().depth(3, 4, 3, 1, &StepTimes::default()), 0);
+    }
+
+    #[test]
+    fn the_depth_follows_acceptance() {
+        let mut times = times(1.0, 1.5);
+        times.add_verification(2, Duration::from_secs(1));
+        let mut acceptance = Acceptance::default();
+        (0..50).for_each(|_| acceptance.add(0, 7, 0));
+        // Nothing is accepted, and two rows cost no more than one: not worth it either.
+        assert_eq!(acceptance.depth(0, 1, 7, 1, &times), 0);
+        (0..3).for_each(|_| acceptance.add(0, 7, 1));
+        assert_eq!(acceptance.depth(0, 1, 7, 1, &times), 1);
+        (0..50).for_each(|_| acceptance.add(0, 7, 7));
+        assert_eq!(acceptance.depth(0, 1, 7, 1, &times), 7);
+        // Other classes have their own.
+        assert_eq!(Acceptance::default().depth(1, 1, 7, 1, &times), 7);
+    }
+
+    #[test]
+    fn what_does_not_pay_is_tried_again_less_and_less() {
+        let mut acceptance = Acceptance::default();
+        (0..50).for_each(|_| acceptance.add(0, 7, 0));
+        let tried: Vec<usize> = (1..200).filter(|_| acceptance.depth(0, 1, 7, 1, &times(1.0, 1.5)) > 0).collect();
+        assert_eq!(tried, [8, 24, 56, 120]);
+    }
+
+    #[test]
+    fn times_are_averages_that_forget() {
+        let mut times = times(1.0, 2.0);
+        (0..40).for_each(|_| times.add_plain(Duration::from_secs(3)));
+        assert!((times.plain.unwrap() - 3.0).abs() < 1e-3);
+        assert_eq!((times.verification(3), times.verification(64)), (Some(2.0), Some(2.0)));
+    }
+}

@@ -1,0 +1,153 @@
+//! The speculation of one sequence: its drafter, how often its drafts are accepted, and what came of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::RunError;
+use crate::session::speculation::drafter::{Draft, Drafter};
+use crate::session::speculation::ngram::NGram;
+use crate::session::speculation::payoff::{Acceptance, StepTimes};
+
+/// How sequences speculate: see [`crate::Session::set_speculation`] and [`crate::scheduler::Scheduler::set_speculation`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Speculation {
+    /// Most tokens of a draft, 1 to [`Speculation::MAX_DRAFT_TOKENS`]. Default: 7, which one step of eight rows verifies.
+    pub max_tokens: u32,
+    /// Fewest tokens of a draft; shorter ones are not verified. Default: 1.
+    pub min_tokens: u32,
+    /// Verify only drafts that are expected to save time, by measured acceptance and times. Default: yes. Otherwise all are verified.
+    pub adaptive: bool,
+    new_drafter: Arc<dyn Fn() -> Box<dyn Drafter> + Send + Sync>,
+}
+
+/// Drafts that were verified, and their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Drafts.
+    pub drafts: u64,
+    /// Their tokens.
+    pub proposed: u64,
+    /// Of those, tokens that the model sampled as well.
+    pub accepted: u64,
+}
+
+/// The speculation of one sequence.
+pub struct Speculator {
+    options: Speculation,
+    drafter: Box<dyn Drafter>,
+    acceptance: Acceptance,
+    /// The last proposal, and the length of the sequence that it was for.
+    draft: Draft,
+    draft_at: Option<usize>,
+    /// Tokens since there was a draft to verify.
+    since_draft: u32,
+    /// Since they were last taken.
+    pub counts: DraftCounts,
+    /// Room for the logits of a verification.
+    pub logits: Vec<f32>,
+}
+
+/// After so many tokens without a draft, steps run ahead of the host, which delays the next draft by some tokens.
+const TOKENS_WITHOUT_DRAFT: u32 = 8;
+
+impl Speculation {
+    /// Most tokens of a draft: with the token before it, a step of 64 rows.
+    pub const MAX_DRAFT_TOKENS: u32 = 63;
+
+    /// Drafts are what followed the last tokens where they, at least `least_tokens` of them, stood in the sequence before (prompt
+    /// lookup). No second model is needed.
+    pub fn ngram(least_tokens: u32) -> Speculation {
+        Speculation::by(move || Box::new(NGram { least_tokens: least_tokens as usize }))
+    }
+
+    /// Drafts are those of a drafter that `new_drafter` makes for each sequence.
+    pub fn by(new_drafter: impl Fn() -> Box<dyn Drafter> + Send + Sync + 'static) -> Speculation {
+        Speculation { max_tokens: 7, min_tokens: 1, adaptive: true, new_drafter: Arc::new(new_drafter) }
+    }
+
+    /// The options after `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Speculation)) -> Speculation {
+        change(&mut self);
+        self
+    }
+
+    /// Whether the options are in their ranges. What takes a `Speculation` checks it.
+    ///
+    /// # Errors
+    /// [`RunError::Sampling`] for the first that is not.
+    pub fn check(&self) -> Result<(), RunError> {
+        let wrong = |what, expected, found: u32| Err(RunError::Sampling { what, expected, found: found.to_string() });
+        if !(1..=Speculation::MAX_DRAFT_TOKENS).contains(&self.max_tokens) {
+            return wrong("most tokens of a draft", "1 to 63", self.max_tokens);
+        }
+        if self.min_tokens > self.max_tokens {
+            return wrong("fewest tokens of a draft", "no more than its most", self.min_tokens);
+        }
+        Ok(())
+    }
+
+    /// For one sequence.
+    pub(crate) fn speculator(&self) -> Speculator {
+        Speculator {
+            options: self.clone(),
+            drafter: (self.new_drafter)(),
+            acceptance: Acceptance::default(),
+            draft: Draft::default(),
+            draft_at: None,
+            since_draft: 0,
+            counts: DraftCounts::default(),
+            logits: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Speculation { max_tokens, min_tokens, adaptive, .. } = self;
+        write!(f, "Speculation {{ max_tokens: {max_tokens}, min_tokens: {min_tokens}, adaptive: {adaptive} }}")
+    }
+}
+
+impl DraftCounts {
+    /// Counts a draft.
+    pub fn add(&mut self, proposed: u32, accepted: u32) {
+        self.drafts += 1;
+        self.proposed += u64::from(proposed);
+        self.accepted += u64::from(accepted);
+    }
+}
+
+impl Speculator {
+    /// The draft to verify behind `tokens` and `newest`, at most `most` tokens, while `n_sequences` decode; none: decode without. Asked
+    /// again for the same sequence, it answers the same.
+    pub fn draft(&mut self, tokens: &[u32], newest: u32, most: usize, n_sequences: usize, times: &StepTimes) -> &[u32] {
+        if self.draft_at != Some(tokens.len()) {
+            self.draft_at = Some(tokens.len());
+            let Speculation { max_tokens, min_tokens, adaptive, .. } = self.options;
+            let (least, most) = (min_tokens.max(1) as usize, most.min(max_tokens as usize));
+            self.draft = if least > most { Draft::default() } else { self.drafter.draft(tokens, newest, most) };
+            let Draft { tokens: proposed, class } = &mut self.draft;
+            let depth = match adaptive {
+                _ if proposed.len() < least => 0,
+                true => self.acceptance.depth(*class, least, proposed.len().min(most), n_sequences, times),
+                false => most,
+            };
+            proposed.truncate(depth);
+            self.since_draft = if proposed.is_empty() { self.since_draft.saturating_add(1) } else { 0 };
+        }
+        &self.draft.tokens
+    }
+
+    /// Whether the next draft is so unlikely that steps should run ahead.
+    pub fn runs_ahead(&self) -> bool {
+        self.since_draft >= TOKENS_WITHOUT_DRAFT
+    }
+
+    /// The last draft was verified, up to so many of its tokens, and the first `accepted` were accepted.
+    pub fn add(&mut self, compared: usize, accepted: usize) {
+        self.acceptance.add(self.draft.class, compared, accepted);
+        self.counts.add(compared as u32, accepted as u32);
+        self.draft_at = None;
+    }
+}

@@ -1,0 +1,86 @@
+//! The tokens of one sequence as they are sampled, with and without speculation.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::RunError;
+use crate::session::shared::Shared;
+use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::speculator::Speculator;
+use crate::session::stream::{Stream, StreamRow};
+use crate::step::sampling::Sampled;
+
+/// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
+///
+/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is requested
+/// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
+/// model and on other sessions, from this thread and from others. Dropped, it waits for nothing. After an error it ends.
+pub struct Tokens<'s> {
+    stream: Stream<'s>,
+    speculation: Option<&'s mut SessionSpeculation>,
+    /// Samples of the last verification that were not given out yet.
+    ready: VecDeque<Sampled>,
+}
+
+/// The speculation of a session.
+pub struct SessionSpeculation {
+    /// Its drafts.
+    pub speculator: Speculator,
+    /// Of its steps.
+    pub times: StepTimes,
+}
+
+impl<'s> Tokens<'s> {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        row: StreamRow<'s>,
+        max_tokens: u32,
+        speculation: Option<&'s mut SessionSpeculation>,
+    ) -> Tokens<'s> {
+        Tokens { stream: Stream::new(shared, vec![row], max_tokens), speculation, ready: VecDeque::new() }
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Result<Sampled, RunError>;
+
+    /// Waits for the step that samples the token.
+    fn next(&mut self) -> Option<Result<Sampled, RunError>> {
+        let Tokens { stream, speculation, ready } = self;
+        if let Some(sampled) = ready.pop_front() {
+            return Some(Ok(sampled));
+        }
+        let Some(SessionSpeculation { speculator, times }) = speculation else {
+            return stream.next().map(|step| step.map(|sampled| sampled[0]));
+        };
+        // A verification of n tokens gives up to n + 1.
+        let (n_ahead, most) = (stream.steps_ahead(), stream.steps_left().saturating_sub(1));
+        let (tokens, newest) = stream.tokens(0);
+        let draft = speculator.draft(tokens, newest, most as usize, 1, times).to_vec();
+        // Steps in flight are awaited first: their tokens count as well.
+        if n_ahead == 0 && !draft.is_empty() {
+            return Some(stream.verify(&draft, &mut speculator.logits).map(|(verified, samples)| {
+                speculator.add(verified.proposed, verified.accepted());
+                times.add_verification(verified.proposed + 1, verified.time);
+                ready.extend(samples);
+                ready.pop_front().expect("a verification samples one token at least")
+            }));
+        }
+        stream.set_most_ahead(if speculator.runs_ahead() { u32::MAX } else { 0 });
+        let begun = Instant::now();
+        let step = stream.next()?;
+        times.add_plain(begun.elapsed());
+        Some(step.map(|sampled| sampled[0]))
+    }
+}
+
+impl Drop for Tokens<'_> {
+    /// The session continues behind the last token that was given out.
+    fn drop(&mut self) {
+        match self.ready.len() {
+            0 => {}
+            n_ready => self.stream.take_back(n_ready as u32),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Speculation on whole models: the text is that without, greedy and sampled, whatever is proposed. llvmpipe unless `UNICORN_DEVICE`
+//! names another device.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+use tests::compiled::{Compiled, options};
+use tests::http::get;
+use tests::models::models;
+use tests::programs::program;
+use tests::server::Server;
+use unicorn_runtime::{DeviceChoice, Draft, Drafter, LoadOptions, Model, Sampling, Speculation};
+use unicorn_spirv::target;
+use unicorn_text::Tokenizer;
+
+/// Proposes a text that is known, with every fifth token wrong.
+struct Known {
+    text: Vec<u32>,
+}
+
+impl Drafter for Known {
+    fn draft(&mut self, tokens: &[u32], _newest: u32, max_tokens: usize) -> Draft {
+        let begin = tokens.len() + 1;
+        let known = self.text.iter().enumerate().skip(begin).take(max_tokens);
+        Draft { tokens: known.map(|(at, &token)| if at % 5 == 0 { token ^ 1 } else { token }).collect(), class: 0 }
+    }
+}
+
+/// A trained model, which repeats a text that its prompt repeats.
+static TRAINED: LazyLock<Compiled> = LazyLock::new(|| compile(&models().join("gemma3-2m-draft")));
+
+const LINE: &str = "The captain went on board the ship, and the men went to the boats. ";
+
+fn compile(folder: &Path) -> Compiled {
+    Compiled::of_folder(folder, &options(vec![target::by_name("llvmpipe").unwrap()], Vec::new()))
+}
+
+fn device() -> String {
+    std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
+}
+
+fn load(compiled: &Compiled) -> Model {
+    let options = LoadOptions::default().with(|options| options.device = DeviceChoice::Name(device()));
+    Model::load(&compiled.artifact_path(), &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Tokens behind `prompt`, and of the proposed tokens, those that were accepted.
+fn generate(
+    model: &Model,
+    prompt: &[u32],
+    sampling: &Sampling,
+    speculation: Option<&Speculation>,
+    n_tokens: u32,
+) -> (Vec<u32>, u64, u64) {
+    let mut session = model.session().unwrap();
+    session.set_speculation(speculation).unwrap();
+    let first = session.feed_and_sample(prompt, sampling).unwrap().token;
+    let rest = session.generate(first, sampling, n_tokens - 1).map(|sampled| sampled.unwrap().token);
+    let tokens = std::iter::once(first).chain(rest).collect();
+    let counts = session.take_draft_counts();
+    (tokens, counts.accepted, counts.proposed)
+}
+
+#[test]
+fn the_text_is_that_of_the_model_whatever_is_proposed() {
+    let sampled = Sampling::default().with(|sampling| {
+        (sampling.temperature, sampling.top_k, sampling.top_p) = (0.9, 50, 0.95);
+        (sampling.repeat_penalty, sampling.seed) = (1.1, 11);
+    });
+    for name in ["gemma3-text", "mistral-window", "phi3-longrope-short", "qwen3-moe"] {
+        let compiled = compile(&models().join("tiny").join(name));
+        let model = load(&compiled);
+        let prompt: Vec<u32> = (0..40_u32).map(|index| index * 37 % 250).collect();
+        for sampling in [&Sampling::default(), &sampled] {
+            let (expected, ..) = generate(&model, &prompt, sampling, None, 40);
+            let text = [&prompt[..], &expected].concat();
+            let known =
+                Speculation::by(move || Box::new(Known { text: text.clone() })).with(|one| one.adaptive = false);
+            let (found, accepted, proposed) = generate(&model, &prompt, sampling, Some(&known), 40);
+            assert_eq!(found, expected, "{name}, temperature {}", sampling.temperature);
+            assert!(accepted >= 20 && accepted < proposed, "{name}: {accepted} of {proposed}");
+        }
+    }
+}
+
+#[test]
+fn a_repeated_text_is_drafted_from_the_prompt() {
+    let model = load(&TRAINED);
+    let tokenizer = Tokenizer::new(model.tokenizer_section()).unwrap();
+    let prompt = tokenizer.encode_prompt(&LINE.repeat(4)).unwrap();
+    let sampling = Sampling::default();
+    let (expected, ..) = generate(&model, &prompt, &sampling, None, 48);
+    for adaptive in [false, true] {
+        let ngram = Speculation::ngram(2).with(|one| one.adaptive = adaptive);
+        let (found, accepted, proposed) = generate(&model, &prompt, &sampling, Some(&ngram), 48);
+        assert_eq!(found, expected);
+        assert!(accepted > 0 && proposed >= accepted, "{accepted} of {proposed}");
+    }
+}
+
+#[test]
+fn programs_report_what_was_drafted() {
+    let text = LINE.repeat(4);
+    let ngram = ["--spec-type", "ngram-simple", "--draft-max", "6"];
+    let run = |options: &[&str]| -> Value {
+        let mut command = program("unicorn-run");
+        command
+            .args(["-d", &device()])
+            .arg(TRAINED.artifact_path())
+            .args(["--raw", "--json", "--temp", "0", "-n", "40"]);
+        let output = command.args(["-p", &text]).args(options).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (plain, speculative) = (run(&[]), run(&ngram));
+    assert_eq!((&plain["text"], &plain["draft_n"]), (&speculative["text"], &json!(0)));
+    let accepted = speculative["draft_n_accepted"].as_u64().unwrap();
+    assert!(accepted > 0 && speculative["draft_n"].as_u64().unwrap() >= accepted, "{speculative}");
+
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", device());
+    let arguments = ["--parallel", "2", "--ctx", "512", "--metrics"];
+    let server = Server::start(command, &TRAINED.artifact_path(), &[&arguments[..], &ngram].concat());
+    let request = json!({"prompt": text, "n_predict": 40, "temperature": 0});
+    let answer = server.whole("/completion", &request);
+    assert_eq!(answer["content"], plain["text"]);
+    let timings = &answer["timings"];
+    let (drafted, accepted) = (timings["draft_n"].as_u64().unwrap(), timings["draft_n_accepted"].as_u64().unwrap());
+    assert!(accepted > 0 && drafted >= accepted, "{timings}");
+    // Probabilities come from the same rows.
+    let request = json!({"prompt": text, "n_predict": 40, "temperature": 0, "n_probs": 1});
+    let with_probabilities = server.whole("/completion", &request);
+    assert_eq!(with_probabilities["content"], plain["text"]);
+    assert_eq!(with_probabilities["completion_probabilities"].as_array().unwrap().len(), 40);
+    let metrics = get(&server.address, "/metrics").1;
+    let figure = |name: &str| -> u64 {
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix(&format!("llamacpp:spec_decode_num_{name}_total ")));
+        line.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap()
+    };
+    assert!(figure("drafts") > 1 && figure("draft_tokens") > drafted && figure("accepted_tokens") > accepted);
+}
