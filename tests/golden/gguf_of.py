@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tiny models with experts as GGUF files, with llama.cpp's own package `gguf` and its names.
+"""Writes tiny models as GGUF files, with llama.cpp's own package `gguf` and its names.
 
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
-What llama.cpp's converter does to each architecture is written out below: experts are stacked, and q and k of what shares Llama's
-graph have the two halves of each head interleaved. Version that made the committed files: gguf 0.19.0.
+What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
+graph have the two halves of each head interleaved, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -23,6 +23,18 @@ ARCHITECTURES = {
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
+    "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "granite": gguf.MODEL_ARCH.GRANITE,
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
+}
+LIKE_LLAMA = {gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.MISTRAL3}
+# Norms whose names the map has for other architectures, too.
+GLM4_NORMS = {
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
 }
 # How transformers names an expert's matrices, and what a stack of them is called in the name map.
 EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
@@ -45,18 +57,33 @@ def write(name):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
-    writer.add_rope_freq_base(theta)
-    writer.add_expert_count(config.get("num_local_experts") or config["num_experts"])
-    writer.add_expert_used_count(config["num_experts_per_tok"])
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    writer.add_rope_freq_base(config.get("rope_theta") or rope["rope_theta"])
+    add_scaling(writer, rope)
+    if config["model_type"] == "glm4":
+        writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+    if config["model_type"] == "olmo3":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if config["model_type"] == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_local_experts") or config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     for source, tensor in sorted(canonical(load_file(folder / "model.safetensors")).items()):
-        if architecture == gguf.MODEL_ARCH.LLAMA and re.search(r"\.(q|k)_proj\.", source):
+        if architecture in LIKE_LLAMA and re.search(r"\.(q|k)_proj\.", source):
             tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
         target = names.get_name(source, try_suffixes=(".weight", ".bias"))
+        norm = source.split(".")[-2]
+        if config["model_type"] == "glm4" and norm in GLM4_NORMS:
+            target = f"blk.{source.split('.')[2]}.{GLM4_NORMS[norm]}.weight"
         assert target, f"{source} has no name in GGUF"
         values = tensor.float().numpy()
         if values.ndim == 2 and values.shape[0] == 1:
@@ -67,6 +94,20 @@ def write(name):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_scaling(writer, rope):
+    if rope.get("rope_type") != "yarn":
+        return
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "attention_factor" in rope:
+        writer.add_rope_scaling_attn_factors(rope["attention_factor"])
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
 def canonical(tensors):

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import logging
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -268,6 +268,119 @@ CASES = {
             num_experts_per_tok=3, norm_topk_prob=False, rope_theta=10000.0, torch_dtype="bfloat16",
         ),
     ),
+    # Norms behind attention and MLP alone, and over all heads of a query or key together.
+    "olmo2": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "Olmo2ForCausalLM", "olmo2", 72, 112, 2, 4, 2,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, rope_theta=10000.0,
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Three of four layers see a window of a third of the tokens; the scaling holds for the fourth only.
+    "olmo3": dict(
+        tokens=48,
+        greedy=12,
+        config=family(
+            "Olmo3ForCausalLM", "olmo3", 64, 96, 4, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, sliding_window=16,
+            layer_types=["sliding_attention"] * 3 + ["full_attention"], rope_theta=500000.0,
+            rope_scaling={
+                "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32,
+                "beta_slow": 1, "attention_factor": 1.2079441541679836,
+            },
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Multipliers of embedding, residual sums, scores and logits, all other than 1.
+    "granite": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "GraniteForCausalLM", "granite", 80, 136, 2, 5, 1,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, mlp_bias=False, rope_theta=10000.0,
+            embedding_multiplier=6.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=2.0,
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Granite 4 without experts and without Mamba; gate and up are one matrix of another name.
+    "granite4-dense": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "GraniteMoeHybridForCausalLM", "granitemoehybrid", 64, 96, 2, 4, 2,
+            hidden_act="silu", tie_word_embeddings=True, attention_bias=False, num_local_experts=0,
+            num_experts_per_tok=0, shared_intermediate_size=72, layer_types=["attention"] * 2,
+            position_embedding_type="rope", embedding_multiplier=6.0, residual_multiplier=0.22,
+            attention_multiplier=0.3, logits_scaling=2.0, rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
+    # Four norms a layer; half of each head is rotated, in pairs of neighbours; biases of q, k and v.
+    "glm4": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "Glm4ForCausalLM", "glm4", 72, 104, 2, 4, 2,
+            head_dim=24, hidden_act="silu", tie_word_embeddings=False, attention_bias=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            dtype="bfloat16",
+        ),
+    ),
+    # Each other layer sees a window.
+    "ministral": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "MinistralForCausalLM", "ministral", 64, 96, 2, 4, 2,
+            head_dim=24, hidden_act="silu", tie_word_embeddings=False, sliding_window=12,
+            layer_types=["full_attention", "sliding_attention"],
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
+        ),
+    ),
+    # Queries grow twice within the tokens.
+    "ministral3": dict(
+        tokens=48,
+        greedy=12,
+        config=family(
+            "Ministral3ForCausalLM", "ministral3", 64, 96, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=True, sliding_window=None,
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_max_position_embeddings": 20,
+                "max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+                "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            },
+            dtype="bfloat16",
+        ),
+    ),
+    # The text model of a multimodal one, beside a vision tower that nobody reads here.
+    "mistral3-multimodal": dict(
+        tokens=40,
+        greedy=12,
+        config={
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "model_type": "mistral3",
+            "bos_token_id": 1,
+            "vocab_size": 320,
+            "image_token_index": 10,
+            "spatial_merge_size": 2,
+            "multimodal_projector_bias": False,
+            "vision_feature_layer": -1,
+            "projector_hidden_act": "gelu",
+            "tie_word_embeddings": False,
+            "dtype": "bfloat16",
+            "text_config": {
+                "model_type": "mistral", "vocab_size": 320, "hidden_size": 72, "intermediate_size": 112,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24,
+                "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "sliding_window": None,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            "vision_config": {
+                "model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                "num_attention_heads": 1, "image_size": 28, "patch_size": 14, "head_dim": 16,
+            },
+        },
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -316,7 +429,7 @@ def keep_apart(folder, ids, margin, generator):
 
 def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    model = model_class(folder).from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
     norms_add_one = model.config.model_type.startswith("gemma")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -341,7 +454,12 @@ def write_weights(folder, seed, dtype, stacked=False):
 
 
 def load_float32(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return model_class(folder).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def model_class(folder):
+    is_multimodal = hasattr(AutoConfig.from_pretrained(folder), "vision_config")
+    return AutoModelForImageTextToText if is_multimodal else AutoModelForCausalLM
 
 
 def write_golden(folder, ids, greedy_tokens):

@@ -173,7 +173,7 @@ impl TinyModel {
                 config["attn_logit_softcapping"] = json!(50.0);
                 config["final_logit_softcapping"] = json!(30.0);
             }
-            Family::Gemma3 => {
+            Family::Gemma3 | Family::Olmo3 => {
                 config["rope_parameters"] = json!({
                     "full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
                     "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},

@@ -102,16 +102,11 @@ impl Config {
             norm_weight_offset: if gemma { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
             embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
-            attention_scale: if granite {
-                multiplier("attention_multiplier")
-            } else {
-                score_divisor.powf(-0.5) as f32
-            },
+            attention_scale: if granite { multiplier("attention_multiplier") } else { score_divisor.powf(-0.5) as f32 },
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
             norms: norm_names(family),
-            query_and_key_are_normed: gemma3
-                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3"),
+            query_and_key_are_normed: gemma3 || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3"),
             residual_multiplier: multiplier("residual_multiplier"),
             logits_divisor: multiplier("logits_scaling"),
             query_growth: query_growth(&full_rope),
@@ -245,6 +240,17 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
 /// The rope of the layers of this `kind`, in the newer form: one object with `rope_type` and `rope_theta`.
 fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     let gemma3 = matches!(family, "gemma3" | "gemma3_text");
+    if family == "olmo3" && json["rope_parameters"].get(kind).is_none() {
+        // What is written beside is of the layers that see everything.
+        let mut parameters = serde_json::Map::new();
+        let is_full = kind == "full_attention";
+        if let (true, Value::Object(scaling)) = (is_full, &json["rope_scaling"]) {
+            parameters.extend(scaling.clone());
+        }
+        let theta = number(json, "rope_theta").filter(|_| is_full).unwrap_or(5e5);
+        parameters.insert("rope_theta".into(), theta.into());
+        return Value::Object(parameters);
+    }
     if let Value::Object(parameters) = &json["rope_parameters"] {
         let mut parameters = parameters.get(kind).unwrap_or(&json["rope_parameters"]).clone();
         if family == "glm4" && number(&parameters, "partial_rotary_factor").is_none() {
@@ -259,9 +265,6 @@ fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     }
     if let Value::Object(scaling) = &json["rope_scaling"] {
         parameters.extend(scaling.clone());
-    }
-    if family == "olmo3" && kind == "sliding_attention" {
-        parameters.clear();
     }
     let default_theta = if gemma3 { 1e6 } else { 1e4 };
     parameters.insert("rope_theta".into(), number(json, "rope_theta").unwrap_or(default_theta).into());
