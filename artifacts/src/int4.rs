@@ -13,13 +13,19 @@
 //!        A scale is never negative, so f16's sign bit is free; three bits of mantissa pay for the zero point. What is
 //!        left (5 exponent bits, 7 of mantissa) is within 0.4 % of any scale, far below a 4-bit step.
 //!
+//!        wide params, one u32 a group       31                  16 15                    0
+//!                                          ┌──────────────────────┬───────────────────────┐
+//!                                          │         zero         │     scale as f16      │
+//!                                          └──────────────────────┴───────────────────────┘
+//!        For weights that a model's own files have as INT4, with scales of more bits than the other has.
+//!
 //!        eight nibbles a u32                byte b of word w holds weights 8w+b (low nibble) and 8w+b+4 (high nibble), so that
 //!                                           `word & 0x0f0f0f0f` and `word >> 4 & 0x0f0f0f0f` are four consecutive codes each
 //!
 //! INT8   weight = q * scale                 q in -127..=127, scale an f16; four bytes a u32, first weight lowest
 //! ```
 //!
-//! INT4 costs 4 + 16/group bits a weight (4.5 at 32); INT8 costs 8 + 16/32.
+//! INT4 costs 4 + 16/group bits a weight (4.5 at 32), with wide parameters 4 + 32/group; INT8 costs 8 + 16/32.
 
 use half::f16;
 
@@ -59,6 +65,33 @@ impl Int4Params {
     /// The zero point, 0..=15.
     pub fn zero(self) -> u8 {
         (self.0 >> ZERO_SHIFT) as u8
+    }
+
+    /// The weight that code `q` stands for.
+    pub fn decode(self, q: u8) -> f32 {
+        (f32::from(q) - f32::from(self.zero())) * self.scale()
+    }
+}
+
+/// Scale and zero point of one INT4 group whose scale is a whole f16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WideInt4Params(pub u32);
+
+impl WideInt4Params {
+    /// These parameters; `zero` is at most 15.
+    pub fn new(scale: f16, zero: u8) -> WideInt4Params {
+        assert!(zero <= INT4_MAX, "INT4 zero point must be at most 15, found {zero}");
+        WideInt4Params(u32::from(scale.to_bits()) | (u32::from(zero) << 16))
+    }
+
+    /// The scale.
+    pub fn scale(self) -> f32 {
+        f16::from_bits(self.0 as u16).to_f32()
+    }
+
+    /// The zero point, 0..=15.
+    pub fn zero(self) -> u8 {
+        (self.0 >> 16) as u8
     }
 
     /// The weight that code `q` stands for.

@@ -259,6 +259,9 @@ fn text_config(checkpoint: &Checkpoint) -> Value {
     for key in ["dtype", "torch_dtype"] {
         config[key] = json!("float32");
     }
+    if let Some(fields) = config.as_object_mut() {
+        fields.remove("quantization_config");
+    }
     config
 }
 

@@ -6,8 +6,9 @@
 //!
 //! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
 
+mod text;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display};
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::Number;
@@ -364,7 +365,8 @@ impl<'a> Fuser<'a> {
                 (layer, Some(self.vector(vec![weight], layer)), out)
             }
             None => {
-                let copy = self.value(format!("{}.read", self.graph.values[sum.0].name), self.graph.values[sum.0].width);
+                let copy =
+                    self.value(format!("{}.read", self.graph.values[sum.0].name), self.graph.values[sum.0].width);
                 self.copies.insert(sum, copy);
                 (layer, None, copy)
             }
@@ -637,68 +639,4 @@ impl FusedOp {
     pub fn writes_cache(&self) -> bool {
         matches!(self, FusedOp::Heads(step) if step.parts.iter().any(|part| part.to != Destination::Output))
     }
-}
-
-/// One line an operation, as the plain graph's.
-impl Display for FusedGraph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for node in &self.nodes {
-            for out in node.op.outputs() {
-                let value = &self.values[out.0];
-                write!(f, "%{} {}[{}] ", out.0, value.name, value.width)?;
-            }
-            write!(f, "= {}", self.describe(&node.op))?;
-            for input in node.op.inputs() {
-                write!(f, " %{}", input.0)?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(f, "logits %{}", self.logits.0)
-    }
-}
-
-impl FusedGraph {
-    /// One line: what the operation does, with which weights.
-    pub(crate) fn describe(&self, op: &FusedOp) -> String {
-        let vector = |id: &VectorId| {
-            let parts: Vec<String> = self.vectors[id.0].parts.iter().map(VectorRef::to_string).collect();
-            parts.join("+")
-        };
-        let optional = |name: &str, id: &Option<VectorId>| {
-            id.as_ref().map_or(String::new(), |id| format!(" {name}={}", vector(id)))
-        };
-        match op {
-            FusedOp::Embed { table, scale, .. } => format!("embed {} scale={scale}", self.matrices[table.0].name),
-            FusedOp::Norm(step) => {
-                let sum = if step.residual.is_some() { " add" } else { "" };
-                let weight = step.weight.as_ref().map_or(String::new(), |weight| format!(" {}", vector(weight)));
-                format!("norm{sum}{weight}{}", optional("post", &step.post_weight))
-            }
-            FusedOp::MatMul { matrix, bias, act_mul, softcap, .. } => {
-                let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
-                let softcap = softcap.map_or(String::new(), |cap| format!(" cap={cap}"));
-                format!("matmul {}{}{act_mul}{softcap}", self.matrices[matrix.0].name, optional("bias", bias))
-            }
-            FusedOp::Heads(step) => {
-                let parts: Vec<String> = step.parts.iter().map(describe_part).collect();
-                let norms = optional("q_norm", &step.query_norm) + &optional("k_norm", &step.key_norm);
-                format!("heads {}{norms}", parts.join(" "))
-            }
-            FusedOp::Route { chosen, normalized, .. } => format!("route chosen={chosen} normalized={normalized}"),
-            FusedOp::ExpertMatMul { matrix, act_mul, .. } => {
-                let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
-                format!("expert_matmul {}{act_mul}", self.matrices[matrix.0].name)
-            }
-            FusedOp::ExpertSum { .. } => "expert_sum".into(),
-            FusedOp::Attention { .. } => "attention".into(),
-            FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
-        }
-    }
-}
-
-fn describe_part(part: &HeadsPart) -> String {
-    let norm = if part.norm.is_some() { "norm+" } else { "" };
-    let rope = if part.rope { "rope+" } else { "" };
-    let growth = if part.growth.is_some() { "growth+" } else { "" };
-    format!("{}×{norm}{rope}{growth}scale({})→{:?}", part.n_heads, part.scale.get(), part.to)
 }

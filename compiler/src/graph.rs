@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use unicorn_kernels::heads::{Growth, NormOf};
-use unicorn_kernels::{Activation, Number};
 use unicorn_kernels::route::routes_width;
+use unicorn_kernels::{Activation, Number};
 
 use crate::import::{self, ExpertsConfig, ModelConfig, QkNorm};
 
@@ -476,9 +476,8 @@ impl Op {
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
             Op::Attention { scale, growth, .. } => {
-                let growth = growth.map_or(String::new(), |growth| {
-                    format!(" growth={} each {}", growth.beta.get(), growth.interval)
-                });
+                let growth = growth
+                    .map_or(String::new(), |growth| format!(" growth={} each {}", growth.beta.get(), growth.interval));
                 format!(" scale={scale}{growth}")
             }
             Op::ActMul { activation, .. } => format!(" {activation:?}"),

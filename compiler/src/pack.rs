@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use half::f16;
 use rayon::prelude::*;
-use unicorn_artifact::int4::{INT4_PER_WORD, Int4Params, pack_int4};
+use unicorn_artifact::int4::{INT4_PER_WORD, Int4Params, WideInt4Params, pack_int4};
 use unicorn_kernels::heads::rope_table;
 use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, Vector};
-use crate::import::{Checkpoint, RopeConfig};
+use crate::import::{Checkpoint, RopeConfig, Tensor};
 use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight, SourceRow, product_factor};
@@ -125,9 +125,13 @@ fn pack_matrix(
                     let source = matrix.source_row(first_row + tile_row + row_in_tile);
                     let Some(SourceRow { part, row, .. }) = source else { break };
                     let name = part.tensor_of(expert);
-                    checkpoint.tensors[&*name].read_rows(row..row + 1, &mut packer.row[..layout.cols]);
-                    let error =
-                        packer.put(row_in_tile).map_err(|column| not_finite(packer.row[column], &name, row, column))?;
+                    let tensor = &checkpoint.tensors[&*name];
+                    tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
+                    let error = if layout.format.is_int4() && checkpoint.config.kept_int4.contains_key(&*name) {
+                        packer.keep(tensor, row, row_in_tile)
+                    } else {
+                        packer.put(row_in_tile).map_err(|column| not_finite(packer.row[column], &name, row, column))?
+                    };
                     sums.push((part.tensor.clone(), error));
                 }
                 Ok(sums)
@@ -161,6 +165,7 @@ struct TilePacker<'a> {
     row: Vec<f32>,
     codes: Vec<u8>,
     params: Vec<Int4Params>,
+    wide: Vec<WideInt4Params>,
     signed: Vec<i8>,
     scales: Vec<f16>,
 }
@@ -175,26 +180,49 @@ impl<'a> TilePacker<'a> {
             row: vec![0.0; cols],
             codes: vec![0; cols],
             params: vec![Int4Params::default(); blocks],
+            wide: vec![WideInt4Params::default(); blocks],
             signed: vec![0; cols],
             scales: vec![f16::ZERO; blocks],
+        }
+    }
+
+    /// Writes the row of `tensor` that `self.row` holds, with the codes and scales that the source has.
+    fn keep(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> ErrorSum {
+        tensor.read_int4_row(row, self.layout.format.block_cols(), &mut self.codes, &mut self.wide);
+        self.write_int4(row_in_tile);
+        let mut error = ErrorSum::default();
+        self.row.iter().for_each(|weight| error.add(*weight, *weight));
+        error
+    }
+
+    /// Writes `self.codes` and, in the width of the format, `self.wide`.
+    fn write_int4(&mut self, row_in_tile: usize) {
+        for (chunk, codes) in self.codes.chunks_exact(32).enumerate() {
+            let mut words = [0u32; 32 / INT4_PER_WORD];
+            pack_int4(codes, &mut words);
+            write_chunk(self.layout, self.tile, chunk, row_in_tile, words.map(u32::to_le_bytes).as_flattened());
+        }
+        for (block, params) in self.wide.iter().enumerate() {
+            let at = self.layout.param_offset(block, row_in_tile);
+            if self.layout.format.is_wide() {
+                self.tile[at..at + 4].copy_from_slice(&params.0.to_le_bytes());
+            } else {
+                let narrow = Int4Params::new(params.scale(), params.zero());
+                self.tile[at..at + 2].copy_from_slice(&narrow.0.to_le_bytes());
+            }
         }
     }
 
     /// Quantises `self.row` and writes it; an error is the column of a weight that the format cannot hold.
     fn put(&mut self, row_in_tile: usize) -> std::result::Result<ErrorSum, usize> {
         match self.layout.format {
-            WeightFormat::Int4 { group } => {
+            WeightFormat::Int4 { group } | WeightFormat::WideInt4 { group } => {
                 let group = group as usize;
                 let error = quantize_int4_row(&self.row, self.importance, group, &mut self.codes, &mut self.params)?;
-                for (chunk, codes) in self.codes.chunks_exact(32).enumerate() {
-                    let mut words = [0u32; 32 / INT4_PER_WORD];
-                    pack_int4(codes, &mut words);
-                    write_chunk(self.layout, self.tile, chunk, row_in_tile, words.map(u32::to_le_bytes).as_flattened());
+                for (wide, params) in self.wide.iter_mut().zip(&self.params) {
+                    *wide = WideInt4Params::new(f16::from_f32(params.scale()), params.zero());
                 }
-                for (block, params) in self.params.iter().enumerate() {
-                    let at = self.layout.param_offset(block, row_in_tile);
-                    self.tile[at..at + 2].copy_from_slice(&params.0.to_le_bytes());
-                }
+                self.write_int4(row_in_tile);
                 Ok(error)
             }
             WeightFormat::Int8 => {

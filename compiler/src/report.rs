@@ -307,7 +307,7 @@ pub fn tensor_reports(
                 Some((part, _)) => (part.rows * part.experts.unwrap_or(1), part.cols),
                 None => (checkpoint.tensors[name].rows, checkpoint.tensors[name].cols),
             };
-            let (format, bits) = match found.map(|(_, matrix)| policy.format(matrix)) {
+            let (format, bits) = match found.map(|(_, matrix)| policy.format(matrix, &checkpoint.config)) {
                 Some(format) => {
                     let block_bits = (format.block_words() * 16 * 8) as f32;
                     (format.name(), block_bits / (format.block_cols() * unicorn_kernels::layout::TILE_ROWS) as f32)

@@ -3,7 +3,7 @@
 
 use half::f16;
 use rayon::prelude::*;
-use unicorn_artifact::int4::{INT4_MAX, INT8_MAX, Int4Params};
+use unicorn_artifact::int4::{INT4_MAX, INT8_MAX, Int4Params, WideInt4Params};
 use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
@@ -75,22 +75,25 @@ fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
             }
             return;
         }
-        WeightFormat::Int4 { .. } | WeightFormat::Int8 => {
+        WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Int8 => {
             for (index, eight) in tile.chunks_exact_mut(8).enumerate() {
                 eight.copy_from_slice(&mixed(seed + index as u64).to_le_bytes());
             }
         }
     }
+    let int4_scale = deviation / UNIFORM_DEVIATION / (f32::from(INT4_MAX) / 2.0);
+    let int4_zero = INT4_MAX / 2 + 1;
     let param = match layout.format {
-        WeightFormat::Int4 { .. } => {
-            let half = f32::from(INT4_MAX) / 2.0;
-            Int4Params::new(deviation / UNIFORM_DEVIATION / half, INT4_MAX / 2 + 1).0
-        }
-        _ => f16::from_f32(deviation / UNIFORM_DEVIATION / f32::from(INT8_MAX)).to_bits(),
+        WeightFormat::Int4 { .. } => u32::from(Int4Params::new(int4_scale, int4_zero).0),
+        WeightFormat::WideInt4 { .. } => WideInt4Params::new(f16::from_f32(int4_scale), int4_zero).0,
+        _ => u32::from(f16::from_f32(deviation / UNIFORM_DEVIATION / f32::from(INT8_MAX)).to_bits()),
     };
+    let param_bytes = layout.format.param_bytes();
     for block in tile.chunks_exact_mut(layout.format.block_words() * WORD_BYTES) {
-        let at = block.len() - 2 * TILE_ROWS;
-        block[at..].chunks_exact_mut(2).for_each(|bytes| bytes.copy_from_slice(&param.to_le_bytes()));
+        let at = block.len() - param_bytes * TILE_ROWS;
+        block[at..]
+            .chunks_exact_mut(param_bytes)
+            .for_each(|bytes| bytes.copy_from_slice(&param.to_le_bytes()[..param_bytes]));
     }
 }
 

@@ -10,7 +10,7 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
-use crate::import::{ModelConfig, RopeConfig};
+use crate::import::{KeptInt4, ModelConfig, RopeConfig};
 
 /// Format of most weight matrices, see [`FormatPolicy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +49,29 @@ pub struct FormatPolicy {
 }
 
 impl FormatPolicy {
-    /// The format of one matrix.
-    pub fn format(&self, matrix: &Matrix) -> WeightFormat {
-        match self.weights {
+    /// The format of one matrix of a model.
+    pub fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
+        let kept = if self.weights == WeightsOption::Int4 { kept_format(matrix, config) } else { None };
+        match (self.weights, kept) {
             // Small, and a wrong choice is not evened out by anything.
             _ if matrix.is_router => WeightFormat::F16,
-            WeightsOption::Int4 if matrix.is_table || matrix.is_head => WeightFormat::Int8,
-            WeightsOption::Int4 => WeightFormat::Int4 { group: self.group },
-            WeightsOption::Int8 if matrix.is_table || matrix.is_head => WeightFormat::F16,
-            WeightsOption::Int8 => WeightFormat::Int8,
-            WeightsOption::F16 => WeightFormat::F16,
+            (_, Some(kept)) => kept,
+            (WeightsOption::Int4, None) if matrix.is_table || matrix.is_head => WeightFormat::Int8,
+            (WeightsOption::Int4, None) => WeightFormat::Int4 { group: self.group },
+            (WeightsOption::Int8, None) if matrix.is_table || matrix.is_head => WeightFormat::F16,
+            (WeightsOption::Int8, None) => WeightFormat::Int8,
+            (WeightsOption::F16, None) => WeightFormat::F16,
         }
     }
+}
+
+/// The format that holds the parts that the source has as INT4 without quantising them again; `None`: it has none so.
+fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
+    let tensors = matrix.parts.iter().flat_map(MatrixRef::tensors);
+    let kept: Vec<&KeptInt4> = tensors.filter_map(|tensor| config.kept_int4.get(&*tensor)).collect();
+    let group = kept.iter().map(|kept| kept.group).min()?;
+    let wide = kept.iter().any(|kept| kept.wide);
+    Some(if wide { WeightFormat::WideInt4 { group } } else { WeightFormat::Int4 { group } })
 }
 
 /// Index into [`PackedWeights::list`].
@@ -177,7 +188,7 @@ impl PackedWeights {
             weights.product_factors.insert(id.0, packed);
         }
         for (index, matrix) in graph.matrices.iter().enumerate() {
-            let format = policy.format(matrix);
+            let format = policy.format(matrix, config);
             let cuts = cut_rows(matrix, format);
             let n_cuts = cuts.len();
             let ids = cuts.into_iter().enumerate().map(|(cut, (first_row, rows))| {

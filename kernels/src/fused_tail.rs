@@ -26,7 +26,8 @@ pub struct FusedTailSpec {
 impl FusedTailSpec {
     /// Whether a matrix can be the next one.
     pub fn takes(layout: &WeightLayout) -> bool {
-        layout.format != WeightFormat::F16
+        // Kernels unpack parameters of one width.
+        layout.format != WeightFormat::F16 && !layout.format.is_wide()
     }
 
     pub(crate) fn roles() -> [Role; 2] {

@@ -6,11 +6,12 @@
 //! tile 0: [block 0][block 1] … [block n-1]   tile 1: [block 0] …
 //!
 //! block = 8 rows × block_cols weights, in words of 16 bytes (one vec4<u32>):
-//!         chunk 0 of rows 0..8, chunk 1 of rows 0..8, …, then 16 bytes of parameters: one u16 a row
+//!         chunk 0 of rows 0..8, chunk 1 of rows 0..8, …, then parameters, one a row
 //!
-//! INT4  block_cols = group; a chunk is 32 weights; parameters are Int4Params
-//! INT8  block_cols = 32;    a chunk is 16 weights; parameters are f16 scales
-//! F16   block_cols = 32;    a chunk is 8 weights;  no parameters
+//! INT4       block_cols = group; a chunk is 32 weights; parameters are Int4Params, 2 bytes each
+//! INT4 wide  block_cols = group; a chunk is 32 weights; parameters are WideInt4Params, 4 bytes each
+//! INT8       block_cols = 32;    a chunk is 16 weights; parameters are f16 scales, 2 bytes each
+//! F16        block_cols = 32;    a chunk is 8 weights;  no parameters
 //! ```
 //!
 //! Eight lanes that take one row each read 128 consecutive bytes; a subgroup of 32 reads four blocks of one tile. Rows
@@ -18,7 +19,7 @@
 
 use half::f16;
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, ZERO_SHIFT, unpack_int4};
+use unicorn_artifact::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, WideInt4Params, ZERO_SHIFT, unpack_int4};
 
 use crate::template::Values;
 
@@ -35,6 +36,11 @@ pub enum WeightFormat {
         /// Consecutive weights of a row that share a scale and a zero point.
         group: u32,
     },
+    /// The same with scales of full f16, for weights that were INT4 in the model's own files.
+    WideInt4 {
+        /// Consecutive weights of a row that share a scale and a zero point.
+        group: u32,
+    },
     /// INT8 codes; 32 consecutive weights of a row share an f16 scale.
     Int8,
     /// f16 weights without parameters.
@@ -42,10 +48,11 @@ pub enum WeightFormat {
 }
 
 impl WeightFormat {
-    /// Name of the format: `int4/<group>`, `int8` or `f16`.
+    /// Name of the format: `int4/<group>`, `int4w/<group>`, `int8` or `f16`.
     pub fn name(self) -> String {
         match self {
             WeightFormat::Int4 { group } => format!("int4/{group}"),
+            WeightFormat::WideInt4 { group } => format!("int4w/{group}"),
             WeightFormat::Int8 => "int8".into(),
             WeightFormat::F16 => "f16".into(),
         }
@@ -54,7 +61,7 @@ impl WeightFormat {
     /// Columns of one block.
     pub fn block_cols(self) -> usize {
         match self {
-            WeightFormat::Int4 { group } => group as usize,
+            WeightFormat::Int4 { group } | WeightFormat::WideInt4 { group } => group as usize,
             WeightFormat::Int8 => INT8_GROUP,
             WeightFormat::F16 => 32,
         }
@@ -63,7 +70,7 @@ impl WeightFormat {
     /// Weights of one row in one 16-byte word.
     pub fn chunk_cols(self) -> usize {
         match self {
-            WeightFormat::Int4 { .. } => 32,
+            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => 32,
             WeightFormat::Int8 => 16,
             WeightFormat::F16 => 8,
         }
@@ -74,14 +81,28 @@ impl WeightFormat {
         self.block_cols() / self.chunk_cols()
     }
 
-    /// Whether a block ends with a word of parameters.
-    pub fn has_params(self) -> bool {
-        self != WeightFormat::F16
+    /// Bytes of a row's parameter, with which a block ends; 0: there is none.
+    pub fn param_bytes(self) -> usize {
+        match self {
+            WeightFormat::Int4 { .. } | WeightFormat::Int8 => 2,
+            WeightFormat::WideInt4 { .. } => 4,
+            WeightFormat::F16 => 0,
+        }
     }
 
     /// 16-byte words of one block, parameters included.
     pub fn block_words(self) -> usize {
-        TILE_ROWS * self.chunks_per_block() + usize::from(self.has_params())
+        TILE_ROWS * self.chunks_per_block() + TILE_ROWS * self.param_bytes() / WORD_BYTES
+    }
+
+    /// Whether weights are INT4 codes.
+    pub fn is_int4(self) -> bool {
+        matches!(self, WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. })
+    }
+
+    /// Whether parameters have 4 bytes.
+    pub fn is_wide(self) -> bool {
+        matches!(self, WeightFormat::WideInt4 { .. })
     }
 }
 
@@ -95,15 +116,20 @@ impl WeightFormat {
     }
 }
 
-/// Values for pieces that unpack weights of these formats.
+/// Values for pieces that unpack weights of these formats: of one width of parameters, if there are several.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
+    let is_wide = formats.iter().any(|format| format.is_wide());
+    assert!(!is_wide || formats.iter().all(|format| format.is_wide()), "{formats:?} have parameters of one width");
+    // A wide parameter has the whole scale in its low half, and the zero point in its high one.
+    let (zero_shift, scale_shift) = if is_wide { (16, 0) } else { (ZERO_SHIFT, SCALE_SHIFT) };
     values
-        .flag("INT4", formats.iter().any(|format| matches!(format, WeightFormat::Int4 { .. })))
+        .flag("INT4", formats.iter().any(|format| format.is_int4()))
         .flag("INT8", formats.contains(&WeightFormat::Int8))
         .flag("F16", formats.contains(&WeightFormat::F16))
-        .text("INT4_SCALE_MASK", (1u32 << ZERO_SHIFT) - 1)
-        .text("INT4_SCALE_SHIFT", SCALE_SHIFT)
-        .text("INT4_ZERO_SHIFT", ZERO_SHIFT)
+        .flag("WIDE", is_wide)
+        .text("INT4_SCALE_MASK", (1u32 << zero_shift) - 1)
+        .text("INT4_SCALE_SHIFT", scale_shift)
+        .text("INT4_ZERO_SHIFT", zero_shift)
 }
 
 /// A packed matrix of `rows` outputs and `cols` inputs.
@@ -148,9 +174,10 @@ impl WeightLayout {
         (block * self.format.block_words() + chunk * TILE_ROWS + row_in_tile) * WORD_BYTES
     }
 
-    /// Byte offset, within a tile, of the u16 parameter of `block` for row `row_in_tile`.
+    /// Byte offset, within a tile, of the parameter of `block` for row `row_in_tile`.
     pub fn param_offset(&self, block: usize, row_in_tile: usize) -> usize {
-        (block * self.format.block_words() + TILE_ROWS * self.format.chunks_per_block()) * WORD_BYTES + 2 * row_in_tile
+        let params_at = (block * self.format.block_words() + TILE_ROWS * self.format.chunks_per_block()) * WORD_BYTES;
+        params_at + self.format.param_bytes() * row_in_tile
     }
 
     /// Row `row` as f32, `cols` long: the plain reading of the layout that tests and exports use.
@@ -163,28 +190,31 @@ impl WeightLayout {
         for (index, chunk_out) in out.chunks_mut(chunk_cols).enumerate() {
             let (block, chunk) = (index / self.format.chunks_per_block(), index % self.format.chunks_per_block());
             let bytes = &tile[self.chunk_offset(block, chunk, row_in_tile)..][..WORD_BYTES];
-            let param = self.format.has_params().then(|| {
-                let at = self.param_offset(block, row_in_tile);
-                u16::from_le_bytes([tile[at], tile[at + 1]])
-            });
-            self.decode_chunk(bytes, param.unwrap_or_default(), &mut weights);
+            let mut param = [0u8; 4];
+            let param_bytes = self.format.param_bytes();
+            param[..param_bytes].copy_from_slice(&tile[self.param_offset(block, row_in_tile)..][..param_bytes]);
+            self.decode_chunk(bytes, u32::from_le_bytes(param), &mut weights);
             chunk_out.copy_from_slice(&weights[..chunk_out.len()]);
         }
     }
 
-    fn decode_chunk(&self, bytes: &[u8], param: u16, out: &mut [f32; 32]) {
+    fn decode_chunk(&self, bytes: &[u8], param: u32, out: &mut [f32; 32]) {
         match self.format {
-            WeightFormat::Int4 { .. } => {
+            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => {
                 let words: [u32; 4] =
                     std::array::from_fn(|w| u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes")));
                 let mut codes = [0u8; 32];
                 unpack_int4(&words, &mut codes);
                 for (weight, code) in out.iter_mut().zip(codes) {
-                    *weight = Int4Params(param).decode(code);
+                    *weight = if self.format.is_wide() {
+                        WideInt4Params(param).decode(code)
+                    } else {
+                        Int4Params(param as u16).decode(code)
+                    };
                 }
             }
             WeightFormat::Int8 => {
-                let scale = f16::from_bits(param).to_f32();
+                let scale = f16::from_bits(param as u16).to_f32();
                 for (weight, &byte) in out.iter_mut().zip(bytes) {
                     *weight = f32::from(byte as i8) * scale;
                 }

@@ -7,6 +7,7 @@ pub mod reference;
 
 pub mod devices;
 pub mod models;
+pub mod packed_int4;
 pub mod random_gguf;
 pub mod tiny_model;
 

@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use unicorn_artifact::int4::WideInt4Params;
 use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
 use super::gguf;
+use super::packed_int4::PackedInt4;
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
 pub struct Checkpoint {
@@ -125,6 +127,8 @@ pub enum SourceDType {
     Iq4Nl,
     Iq4Xs,
     MxFp4,
+    /// Of [`PackedInt4`].
+    Int4,
 }
 
 impl SourceDType {
@@ -146,6 +150,7 @@ impl SourceDType {
             SourceDType::Iq4Nl => (32, 18),
             SourceDType::Iq4Xs => (256, 136),
             SourceDType::MxFp4 => (32, 17),
+            SourceDType::Int4 => (8, 4),
         }
     }
 
@@ -176,6 +181,7 @@ impl Display for SourceDType {
             SourceDType::Iq4Nl => "IQ4_NL",
             SourceDType::Iq4Xs => "IQ4_XS",
             SourceDType::MxFp4 => "MXFP4",
+            SourceDType::Int4 => "INT4",
         })
     }
 }
@@ -221,6 +227,8 @@ pub struct Tensor {
     /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
     /// checkpoint's.
     pub add: f32,
+    /// Codes and scales, where the source has it as INT4; in the place of what lies at `offset_bytes`.
+    pub(super) packed: Option<Arc<PackedInt4>>,
     /// What adapters add to it.
     pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
@@ -265,6 +273,12 @@ impl Tensor {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of a tensor of {} rows", self.rows);
         assert_eq!(out.len(), rows.len() * self.cols, "output length for rows {rows:?} of {} columns", self.cols);
         match self.row_order {
+            order if self.packed.is_some() => {
+                let packed = self.packed.as_ref().expect("just looked");
+                for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
+                    packed.read_row(self.first_row + order.source_row(row), out_row);
+                }
+            }
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
             RowOrder::InterleavedHeads { .. } if self.source_shape.len() == 1 => {
                 let mut interleaved = vec![0.0; self.cols];
@@ -287,8 +301,30 @@ impl Tensor {
         }
     }
 
+    /// Reads our row `row` as the INT4 that the source has, in groups of `group`: codes, as many as whole groups, and a parameter for
+    /// each group.
+    ///
+    /// # Panics
+    /// When the source has no INT4, or an adapter adds to it.
+    pub(crate) fn read_int4_row(&self, row: usize, group: usize, codes: &mut [u8], params: &mut [WideInt4Params]) {
+        assert!(self.added.is_empty(), "{} is INT4 and nothing else", self.source_name);
+        let packed = self.packed.as_ref().expect("the source has INT4");
+        packed.read_int4_row(self.first_row + self.row_order.source_row(row), group, codes, params);
+    }
+
+    /// Bytes of it in the source.
+    pub(super) fn source_bytes(&self) -> u64 {
+        match &self.packed {
+            Some(packed) => packed.bytes() * self.rows as u64 / packed.rows() as u64,
+            None => self.dtype.row_bytes(self.cols).expect("rows of floats are whole") as u64 * self.rows as u64,
+        }
+    }
+
     /// Releases the memory that reading this tensor has mapped.
     pub fn release(&self) {
+        if let Some(packed) = &self.packed {
+            return packed.release();
+        }
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
         let start = self.offset_bytes + self.first_row * row_bytes;
         self.map.release(start..start + self.rows * row_bytes);
@@ -332,6 +368,7 @@ mod tests {
             dtype,
             row_order: RowOrder::Plain,
             add: 0.0,
+            packed: None,
             added: Vec::new(),
             map: Arc::new(MappedFile::open(file.path()).unwrap()),
             offset_bytes: 0,

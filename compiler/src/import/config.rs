@@ -129,6 +129,17 @@ pub struct ModelConfig {
     pub folder: FolderLayout,
     /// Of the layers that have them.
     pub experts: Option<ExpertsConfig>,
+    /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
+    pub kept_int4: BTreeMap<String, KeptInt4>,
+}
+
+/// How our INT4 holds a matrix without quantising it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptInt4 {
+    /// Weights that share a scale and a zero point: the largest of 32, 64 and 128 that is inside the source's.
+    pub group: u32,
+    /// Scales have more bits than our INT4 keeps otherwise.
+    pub wide: bool,
 }
 
 /// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
@@ -176,6 +187,9 @@ impl ModelConfig {
                 "llama_4_scaling_beta is {} for each {} tokens, expected numbers from 0 and 1 on",
                 growth.beta, growth.interval
             ));
+        }
+        if let Some((name, kept)) = self.kept_int4.iter().find(|(_, kept)| ![32, 64, 128].contains(&kept.group)) {
+            return Err(format!("{name} has INT4 in groups of {}, expected 32, 64 or 128", kept.group));
         }
         match &self.experts {
             Some(experts) => experts.check(),

@@ -1,6 +1,8 @@
 //! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, and with
 //! them.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use unicorn_artifact::codec;
@@ -97,6 +99,7 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             mlp_bias: self.mlp_bias,
             folder: if self.fused_projections { FolderLayout::Joined } else { FolderLayout::Separate },
             experts: experts(self.experts),
+            kept_int4: BTreeMap::new(),
         }
     }
 }

@@ -26,8 +26,9 @@ pub(super) struct FamilyDefaults {
     pub rope_theta: f64,
     /// Of sliding layers, where the family gives them another rotary embedding.
     pub local_rope_theta: Option<f64>,
-    /// Of sliding layers, the rotary embedding is that of the others before its scaling.
-    pub unscaled_windows: bool,
+    /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that see everything, and what is not
+    /// written has `rope_theta` above.
+    pub rope_by_layer_type: bool,
     /// The share of a head that has a rotary embedding, where that may be less than the whole.
     pub partial_rotary: Option<f64>,
     /// Queries grow with their position, as the rotary embedding's `llama_4_scaling_beta` has it.
@@ -204,7 +205,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     tied_embeddings: false,
     rope_theta: 10_000.0,
     local_rope_theta: None,
-    unscaled_windows: false,
+    rope_by_layer_type: false,
     partial_rotary: None,
     query_growth: false,
     original_positions: None,
@@ -384,7 +385,8 @@ const OLMO3: FamilyDefaults = FamilyDefaults {
     architecture: "Olmo3ForCausalLM",
     model_type: "olmo3",
     windows: Windows::Alternating { window: 4096, pattern: 4 },
-    unscaled_windows: true,
+    rope_theta: 500_000.0,
+    rope_by_layer_type: true,
     ..OLMO2
 };
 
@@ -405,12 +407,8 @@ const GLM4: FamilyDefaults = FamilyDefaults {
     ..LLAMA
 };
 
-const GRANITE: FamilyDefaults = FamilyDefaults {
-    architecture: "GraniteForCausalLM",
-    model_type: "granite",
-    multipliers: true,
-    ..LLAMA
-};
+const GRANITE: FamilyDefaults =
+    FamilyDefaults { architecture: "GraniteForCausalLM", model_type: "granite", multipliers: true, ..LLAMA };
 
 const GRANITE4: FamilyDefaults = FamilyDefaults {
     architecture: "GraniteMoeHybridForCausalLM",

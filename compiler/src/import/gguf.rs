@@ -68,6 +68,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         dtype: place.source.dtype,
         row_order: place.row_order,
         add: place.add,
+        packed: None,
         added: Vec::new(),
         map: Arc::clone(&maps[place.source.part]),
         offset_bytes: place.source.offset_bytes,

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
-use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourcePart, Tensor};
-use super::config::ModelConfig;
+use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor};
+use super::config::{KeptInt4, ModelConfig};
 use super::config_json;
 use super::json::{Fields, parse_json};
+use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
 use super::tokenizer;
 use crate::error::{CompileError, Result};
@@ -21,11 +22,14 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let mut files = SourceFiles::new(folder);
     let config_path = folder.join("config.json");
     let config_json = parse_json(&config_path, &files.required("config.json")?)?;
-    let config = config_json::model_config(&config_path, &config_json)?;
+    let mut config = config_json::model_config(&config_path, &config_json)?;
+    let scheme = config_json::packing(&config_path, &config_json)?;
     let weights = Weights::open(&mut files)?;
-    let FoundTensors { tensors, skipped } = find_tensors(&config, &weights)?;
+    config.tied_embeddings |= config_json::head_may_be_missing(&config_path, &config_json)? && !weights.have_head();
+    let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref())?;
+    config.kept_int4 = kept;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
-    let source_bytes = tensors.values().map(bytes_of).sum();
+    let source_bytes = tensors.values().map(Tensor::source_bytes).sum();
     let config_json = config_json::text_config(&config_path, &config_json, &config)?;
     let source = files.into_source(&weights);
     Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, adapters: Vec::new(), source_bytes })
@@ -39,11 +43,6 @@ pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     let config_json = config_json::text_config(path, &config_json, &config)?;
     let source = SourceBytes::Whole(SourcePart::Read(bytes));
     Ok(Checkpoint { config_json, source, ..Checkpoint::without_weights(config, TokenizerSection::default()) })
-}
-
-fn bytes_of(tensor: &Tensor) -> u64 {
-    let row_bytes = tensor.dtype.row_bytes(tensor.cols).expect("rows of floats are whole");
-    tensor.rows as u64 * row_bytes as u64
 }
 
 /// The small files of a folder; keeps each that was read, for the hash of the source.
@@ -148,6 +147,16 @@ impl Weights {
         Ok(Weights { files, file_of_tensor })
     }
 
+    fn have_head(&self) -> bool {
+        self.file_of_tensor.keys().any(|name| name.starts_with("lm_head.") || name.contains(".lm_head."))
+    }
+
+    /// The tensor of this name, and the file that has it.
+    fn find(&self, name: &str) -> Option<(&SafetensorsFile, &StoredTensor)> {
+        let file = &self.files[self.file_of_tensor.get(name)?];
+        Some((file, &file.tensors[name]))
+    }
+
     fn searched(&self) -> String {
         match self.files.keys().collect::<Vec<_>>()[..] {
             [] => format!("{INDEX_FILE}, which names no file"),
@@ -160,16 +169,28 @@ impl Weights {
 struct FoundTensors {
     tensors: BTreeMap<String, Tensor>,
     skipped: Skipped,
+    /// Of matrices that are packed as INT4.
+    kept: BTreeMap<String, KeptInt4>,
 }
 
 /// Finds every tensor that the config calls for, splits fused projections, and refuses what belongs to nothing.
-fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors> {
+fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>) -> Result<FoundTensors> {
     let expected = config.tensor_shapes();
-    let mut found = FoundTensors { tensors: BTreeMap::new(), skipped: Skipped::default() };
+    let mut found = FoundTensors { tensors: BTreeMap::new(), skipped: Skipped::default(), kept: BTreeMap::new() };
+    let find = |name: &str| weights.find(name);
     for (source_name, file_name) in &weights.file_of_tensor {
         let file = &weights.files[file_name];
         let stored = &file.tensors[source_name];
-        let canonical = match role_of(source_name) {
+        let module = scheme.and_then(|scheme| scheme.tool.module_of_codes(source_name));
+        let is_beside_codes = |scheme: &Scheme| {
+            let module = scheme.tool.module_of_others(source_name)?;
+            weights.find(&format!("{module}.{}", scheme.tool.names().0[0]))
+        };
+        if scheme.and_then(is_beside_codes).is_some() {
+            continue;
+        }
+        let weight_name = module.map_or(source_name.clone(), |module| format!("{module}.weight"));
+        let canonical = match role_of(&weight_name) {
             Role::Text(canonical) => config.folder.canonical(&canonical),
             Role::Vision => {
                 found.skipped.tensors += 1;
@@ -183,6 +204,11 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
         }
         let parts = parts_of(config, &canonical);
         if !parts.iter().all(|part| expected.contains_key(part)) {
+            // Tools add biases of nothing.
+            let bytes = || &file.map.bytes()[stored.offset_bytes..stored.offset_bytes + stored.bytes];
+            if scheme.is_some() && canonical.ends_with(".bias") && bytes().iter().all(|byte| *byte == 0) {
+                continue;
+            }
             return Err(CompileError::Unsupported {
                 what: format!("tensor {source_name} of {file_name}"),
                 detail: format!("{} as config.json describes it has no such weight", config.architecture),
@@ -191,6 +217,12 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
         let source = SourceTensor { name: source_name, stored, file };
         let stack = stacked_experts(config, &canonical);
         let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
+        let packed = match (scheme, module, &expected[&parts[0]][..]) {
+            (Some(scheme), Some(module), [_, cols]) => {
+                Some(Arc::new(PackedInt4::open(scheme, module, [whole_rows, *cols], &find)?))
+            }
+            _ => None,
+        };
         let mut first_row = 0;
         for part in parts {
             let shape = &expected[&part];
@@ -200,7 +232,11 @@ fn find_tensors(config: &ModelConfig, weights: &Weights) -> Result<FoundTensors>
                 whole_shape[0] /= experts;
                 whole_shape.insert(0, experts);
             }
-            let mut tensor = source.rows(&part, &whole_shape, first_row, shape[0])?;
+            let mut tensor = match &packed {
+                Some(packed) => source.packed_rows(packed, [whole_rows, shape[1]], first_row, shape[0]),
+                None => source.rows(&part, &whole_shape, first_row, shape[0])?,
+            };
+            found.kept.extend(packed.as_ref().map(|packed| (part.clone(), packed.kept)));
             tensor.row_order = config.folder.row_order(config, &part);
             first_row += shape[0];
             if found.tensors.insert(part.clone(), tensor).is_some() {
@@ -225,6 +261,24 @@ struct SourceTensor<'a> {
 }
 
 impl SourceTensor<'_> {
+    /// Rows `first_row..first_row + rows` of a packed matrix of shape `whole`, whose codes this tensor is.
+    fn packed_rows(&self, packed: &Arc<PackedInt4>, whole: [usize; 2], first_row: usize, rows: usize) -> Tensor {
+        Tensor {
+            source_name: self.name.to_owned(),
+            source_shape: whole.to_vec(),
+            first_row,
+            rows,
+            cols: whole[1],
+            dtype: SourceDType::Int4,
+            row_order: RowOrder::Plain,
+            add: 0.0,
+            packed: Some(Arc::clone(packed)),
+            added: Vec::new(),
+            map: Arc::clone(&self.file.map),
+            offset_bytes: self.stored.offset_bytes,
+        }
+    }
+
     /// Rows `first_row..first_row + rows` as tensor `canonical`; of a vector, the whole.
     fn rows(&self, canonical: &str, expected_shape: &[usize], first_row: usize, rows: usize) -> Result<Tensor> {
         let file_name = self.file.file_name();
@@ -250,6 +304,7 @@ impl SourceTensor<'_> {
             dtype,
             row_order: RowOrder::Plain,
             add: 0.0,
+            packed: None,
             added: Vec::new(),
             map: Arc::clone(&self.file.map),
             offset_bytes: self.stored.offset_bytes,
@@ -542,6 +597,29 @@ mod tests {
     }
 
     #[test]
+    fn mistral_3_has_a_head_of_its_own_where_the_folder_has_one() {
+        let config = json!({
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "text_config": { "model_type": "mistral", "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10,
+                "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4 },
+        });
+        for (text, head) in
+            [("model.language_model.", "lm_head."), ("language_model.model.", "language_model.lm_head.")]
+        {
+            let rename = |name: &str| match name.strip_prefix("lm_head.") {
+                Some(rest) => format!("{head}{rest}"),
+                None => format!("{text}{name}"),
+            };
+            let mut folder = Folder::new(config.clone(), rename);
+            assert!(!folder.open().unwrap().config.tied_embeddings);
+            folder.tensors.remove(&format!("{head}weight"));
+            assert!(folder.open().unwrap().config.tied_embeddings);
+            folder.config["tie_word_embeddings"] = json!(false);
+            assert!(folder.refusal().starts_with("tensor lm_head.weight is missing"));
+        }
+    }
+
+    #[test]
     fn the_hash_follows_every_file_that_was_read() {
         let folder = Folder::llama();
         let hash = || folder.open().unwrap().source_hash();
@@ -563,9 +641,12 @@ mod tests {
                 tensor.read_rows(tensor.rows - 1..tensor.rows, &mut last_row);
                 assert!(last_row.iter().all(|value| value.is_finite()), "{}", tensor.source_name);
             }
-            let vision = Skipped { tensors: 50, bytes: 97_536 };
-            let is_multimodal = path.ends_with("gemma3-multimodal");
-            assert_eq!(checkpoint.skipped, if is_multimodal { vision } else { Skipped::default() });
+            let vision = match path.file_name().and_then(|name| name.to_str()) {
+                Some("gemma3-multimodal") => Skipped { tensors: 50, bytes: 97_536 },
+                Some("mistral3-multimodal") => Skipped { tensors: 15, bytes: 37_248 },
+                _ => Skipped::default(),
+            };
+            assert_eq!(checkpoint.skipped, vision, "{}", path.display());
             assert_eq!(checkpoint.tokenizer.bos_token.as_deref(), Some("<bos>"), "{}", path.display());
         }
     }

@@ -244,6 +244,8 @@ fn add(
         let rows = (0..tensor.rows).map(|row| first_row + order.source_row(row));
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
+        // What an adapter adds to is quantised anew.
+        checkpoint.config.kept_int4.remove(&part);
         tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
     }
     Ok(())

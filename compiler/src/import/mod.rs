@@ -17,6 +17,7 @@ mod rope;
 mod rope_json;
 
 mod lora;
+mod packed_int4;
 mod safetensors;
 mod tokenizer;
 mod tokenizer_trial;
@@ -27,7 +28,8 @@ pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{
-    Activation, ExpertNames, ExpertsConfig, LayerConfig, LongRope, ModelConfig, QkNorm, QueryGrowth, RopeConfig,
+    Activation, ExpertNames, ExpertsConfig, KeptInt4, LayerConfig, LongRope, ModelConfig, QkNorm, QueryGrowth,
+    RopeConfig,
 };
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};

@@ -21,27 +21,28 @@ pub(super) fn layer_rope(
     head_dim: usize,
     max_positions: usize,
 ) -> Result<LayerRope> {
-    let own_local_rope = defaults.local_rope_theta.filter(|_| layer_type == SLIDING_ATTENTION);
-    let sections = Sections::of(text, layer_type, own_local_rope.is_some())?;
+    let is_sliding = layer_type == SLIDING_ATTENTION;
+    let own_local_rope = defaults.local_rope_theta.filter(|_| is_sliding);
+    let is_apart = own_local_rope.is_some() || (defaults.rope_by_layer_type && is_sliding);
+    if defaults.rope_by_layer_type {
+        refuse_one_for_all_types(text, defaults)?;
+    }
+    let sections = Sections::of(text, layer_type, is_apart)?;
     let (theta_field, theta_default) = match own_local_rope {
-        Some(theta) => ("rope_local_base_freq", theta),
-        None => ("rope_theta", defaults.rope_theta),
+        Some(theta) => (Some("rope_local_base_freq"), theta),
+        None => (Some("rope_theta").filter(|_| !is_apart), defaults.rope_theta),
     };
-    let theta = match sections.number("rope_theta")? {
-        Some(theta) => theta,
-        None => text.number(theta_field)?.unwrap_or(theta_default),
-    };
+    let written = theta_field.map_or(Ok(None), |field| text.number(field))?;
+    let is_flat = defaults.rope_by_layer_type && !sections.are_nested;
+    // transformers reads nothing else of one object for all types.
+    let theta = sections.number("rope_theta")?.filter(|_| !is_flat).or(written).unwrap_or(theta_default);
 
     let rotary_dim = rotary_dim(text, &sections, defaults, head_dim)?;
     let original_positions = match text.size(ORIGINAL_POSITIONS, limits::POSITIONS)? {
         Some(positions) => positions,
         None => sections.size(ORIGINAL_POSITIONS)?.or(defaults.original_positions).unwrap_or(max_positions),
     };
-    let scaling = if defaults.unscaled_windows && layer_type == SLIDING_ATTENTION && !sections.are_nested {
-        RopeScaling::Default
-    } else {
-        sections.scaling(defaults, rotary_dim, original_positions, max_positions)?
-    };
+    let scaling = sections.scaling(defaults, rotary_dim, original_positions, max_positions)?;
     // A config stretched by hand with YaRN often keeps the old max_position_embeddings.
     let stretched = match scaling {
         RopeScaling::Yarn { factor, original_positions, .. } => (factor * original_positions as f64) as usize,
@@ -78,6 +79,19 @@ fn rotary_dim(text: &Fields, sections: &Sections, defaults: &FamilyDefaults, hea
 }
 
 const PARTIAL_FACTOR: &str = "partial_rotary_factor";
+
+/// Of a family with a rotary embedding for each layer type, transformers 5 does not read `rope_parameters` that are one for all.
+fn refuse_one_for_all_types(text: &Fields, defaults: &FamilyDefaults) -> Result<()> {
+    let Some(section) = text.object("rope_parameters")? else { return Ok(()) };
+    let is_nested = section.is_written(SLIDING_ATTENTION) || section.is_written(FULL_ATTENTION);
+    match section.text("rope_type")? {
+        Some(scaling) if !is_nested && scaling != "default" => Err(CompileError::Unsupported {
+            what: format!("rope_parameters of {} for all layer types, with rope_type {scaling}", defaults.architecture),
+            detail: format!("expected an object for each of {FULL_ATTENTION} and {SLIDING_ATTENTION}"),
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// By which queries grow with their position: all layers alike.
 pub(super) fn query_growth(text: &Fields) -> Result<Option<QueryGrowth>> {

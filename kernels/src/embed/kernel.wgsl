@@ -19,7 +19,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     put(at, column, f16_weights(word.x, word.y));
     put(at, column + 4u, f16_weights(word.z, word.w));
 //#else
+//#if WIDE
+    let param = weights[base + BLOCK_WORDS - 2u + (table_row % 8u) / 4u][table_row % 4u];
+//#else
     let param = row_param(weights[base + BLOCK_WORDS - 1u][(table_row % 8u) / 2u], table_row % 8u);
+//#endif
     for (var i = 0u; i < 4u; i++) {
 //#if INT8
         put(at, column + 4u * i, int8_codes(word[i]) * int8_scale(param));

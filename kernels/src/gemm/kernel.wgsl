@@ -29,7 +29,11 @@ fn group_scale(group_word: u32) -> f32 {
     let block_${i} = base_${i} + column_${i} / ${BLOCK_CHUNKS}u * ${BLOCK_WORDS}u;
     word_${i} = weights[block_${i} + column_${i} % ${BLOCK_CHUNKS}u * 8u + lane % 8u];
 //#if !F16
+//#if WIDE
+    param_${i} = weights[block_${i} + ${BLOCK_WORDS - 2}u + lane % 8u / 4u][lane % 4u];
+//#else
     param_${i} = row_param(weights[block_${i} + ${BLOCK_WORDS - 1}u][lane % 8u / 2u], lane % 8u);
+//#endif
 //#endif
 //#end
 //#for i in 0..ACTIVATION_LOADS

@@ -292,7 +292,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro unpack_params()
 //#if !MATRIX_F16
 //#for tile in 0..TILES_PER_LANE
+//#if WIDE
+        let param_${tile} = weights[at_${tile} + ${BLOCK_WORDS - 2}u + row / 4u][row % 4u];
+//#else
         let param_${tile} = row_param(weights[at_${tile} + ${BLOCK_WORDS - 1}u][row / 2u], row);
+//#endif
 //#if MATRIX_INT4
         let scale_${tile} = int4_scale(param_${tile});
         let shift_${tile} = -int4_zero(param_${tile}) * scale_${tile};

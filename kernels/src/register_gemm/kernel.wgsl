@@ -37,7 +37,16 @@ fn doubled(param: u32) -> u32 {
     return param | (param << 16u);
 }
 
-//#if INT4
+//#if INT4 && WIDE
+fn scale_of(param: u32) -> vec2<f16> {
+    return bitcast_half2(doubled(param & 0xffffu));
+}
+
+// 1024 + zero, the argument of `weights_of`.
+fn zero_of(param: u32) -> vec2<f16> {
+    return bitcast_half2(doubled(param >> 16u) | 0x64006400u);
+}
+//#else if INT4
 fn scale_of(params: u32) -> vec2<f16> {
     return bitcast_half2((params << ${INT4_SCALE_SHIFT}u) & (${INT4_SCALE_MASK}u << ${INT4_SCALE_SHIFT}u) * 0x10001u);
 }
@@ -72,7 +81,11 @@ fn zero_of(params: u32) -> vec2<f16> {
         next_${row}_${chunk} = weights[tile_${row} + chunk_${chunk} + row_${row} % 8u];
 //#end
 //#if !F16
+//#if WIDE
+        next_params_${row} = weights[tile_${row} + block_0 + ${BLOCK_WORDS - 2}u + row_${row} % 8u / 4u][row_${row} % 4u];
+//#else
         next_params_${row} = weights[tile_${row} + block_0 + ${BLOCK_WORDS - 1}u][row_${row} % 8u / 2u];
+//#endif
 //#endif
 //#end
     }
@@ -227,7 +240,11 @@ fn main(
         let word_${row}_${chunk} = next_${row}_${chunk};
 //#end
 //#if !F16
+//#if WIDE
+        let params_${row} = next_params_${row};
+//#else
         let params_${row} = doubled(row_param(next_params_${row}, lane_row + ${row / FRAGMENT_ROWS * FRAGMENT + row % FRAGMENT_ROWS * ROWS_APART}u));
+//#endif
         let scale_${row} = scale_of(params_${row});
         let zero_${row} = zero_of(params_${row});
 //#endif

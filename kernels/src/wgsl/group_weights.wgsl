@@ -14,9 +14,13 @@ let at_${name} = ${base} + (${group} / ${groups_per_block}u) * ${block_words}u;
 
 // Loads weights and parameters of row `row` of a tile. `declare` is `let `, `var `, or nothing where they have been declared.
 //#macro load_group(matrix, name, declare, buffer, row, group)
-//#let params_at = ${matrix}_BLOCK_WORDS - 1
+//#let block_words = ${matrix}_BLOCK_WORDS
 //#let groups_per_block = ${matrix}_GROUPS_PER_BLOCK
-${declare}pair_${name} = ${buffer}[at_${name} + ${params_at}u][${row} / 2u];
+//#if WIDE
+${declare}pair_${name} = ${buffer}[at_${name} + ${block_words - 2}u + ${row} / 4u][${row} % 4u];
+//#else
+${declare}pair_${name} = ${buffer}[at_${name} + ${block_words - 1}u][${row} / 2u];
+//#endif
 //#if ${matrix}_INT8
 ${declare}first_${name} = ${buffer}[at_${name} + ${row}];
 ${declare}second_${name} = ${buffer}[at_${name} + 8u + ${row}];

@@ -1,4 +1,8 @@
-// The u16 parameter of row `row` of a tile from `pair`, word row / 2 of a block's parameters.
-fn row_param(pair: u32, row: u32) -> u32 {
-    return (pair >> (16u * (row & 1u))) & 0xffffu;
+// The parameter of row `row` of a tile, from the word of its block's parameters that has it.
+fn row_param(word: u32, row: u32) -> u32 {
+//#if WIDE
+    return word;
+//#else
+    return (word >> (16u * (row & 1u))) & 0xffffu;
+//#endif
 }

@@ -18,10 +18,11 @@ use unicorn_spirv::{Target, target};
 
 use crate::{TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed};
 
-const FORMATS: [WeightFormat; 5] = [
+const FORMATS: [WeightFormat; 6] = [
     WeightFormat::Int4 { group: 32 },
     WeightFormat::Int4 { group: 64 },
     WeightFormat::Int4 { group: 128 },
+    WeightFormat::WideInt4 { group: 128 },
     WeightFormat::Int8,
     WeightFormat::F16,
 ];

@@ -21,6 +21,7 @@ use tests::launch::{
     Launch, Operand, POISON, device, device_matrices, skip_matrix_units, without_what_the_device_lacks,
 };
 use tests::reference::relative_error;
+use unicorn_artifact::int4::{Int4Params, WideInt4Params};
 use unicorn_artifact::step::Sampler;
 use unicorn_kernels::Number;
 use unicorn_kernels::activations::{decode_row, encode_row};
@@ -96,15 +97,20 @@ fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
             for row in 0..8 {
                 let param = match layout.format {
                     WeightFormat::F16 => None,
-                    WeightFormat::Int8 => Some(scale(rng).to_bits()),
+                    WeightFormat::Int8 => Some(scale(rng).to_bits().into()),
                     WeightFormat::Int4 { .. } => {
                         let zero = rng.random_range(0..16u8);
-                        Some(unicorn_artifact::int4::Int4Params::new(scale(rng).to_f32(), zero).0)
+                        Some(Int4Params::new(scale(rng).to_f32(), zero).0.into())
+                    }
+                    WeightFormat::WideInt4 { .. } => {
+                        let zero = rng.random_range(0..16u8);
+                        Some(WideInt4Params::new(scale(rng), zero).0)
                     }
                 };
+                let param: Option<u32> = param;
                 if let Some(param) = param {
-                    let at = layout.param_offset(block, row);
-                    tile[at..at + 2].copy_from_slice(&param.to_le_bytes());
+                    let (at, bytes) = (layout.param_offset(block, row), layout.format.param_bytes());
+                    tile[at..at + bytes].copy_from_slice(&param.to_le_bytes()[..bytes]);
                 }
             }
         }
@@ -128,8 +134,12 @@ fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
                 let at = layout.chunk_offset(block, within / chunk_cols, row);
                 let inside = within % chunk_cols;
                 match layout.format {
-                    WeightFormat::Int4 { .. } => {
-                        let zero = tile[layout.param_offset(block, row) + 1] >> 4;
+                    WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => {
+                        let params_at = layout.param_offset(block, row);
+                        let zero = match layout.format.is_wide() {
+                            true => tile[params_at + 2],
+                            false => tile[params_at + 1] >> 4,
+                        };
                         let byte = &mut tile[at + inside / 8 * 4 + inside % 4];
                         *byte = if inside % 8 < 4 { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
                     }
@@ -232,7 +242,8 @@ fn reads_of_every_block() {
 #[test]
 fn embed_of_every_format() {
     let targets = targets();
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+    let formats =
+        [WeightFormat::Int4 { group: 64 }, WeightFormat::WideInt4 { group: 32 }, WeightFormat::Int8, WeightFormat::F16];
     for format in formats {
         let cases = (0..targets.len(), 20..300usize, 3..200usize);
         check_cases(&format!("embed of {format:?}"), 3, &cases, |&(target, rows, cols), rng| {

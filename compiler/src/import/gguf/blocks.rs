@@ -28,7 +28,9 @@ pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
         SourceDType::Iq4Nl => iq4_nl,
         SourceDType::Iq4Xs => iq4_xs,
         SourceDType::MxFp4 => mxfp4,
-        SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 => unreachable!("{dtype:?} has no blocks"),
+        SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 | SourceDType::Int4 => {
+            unreachable!("{dtype:?} has no blocks")
+        }
     };
     for (block, out_block) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_elements)) {
         decode_block(block, out_block);

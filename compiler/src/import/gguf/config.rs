@@ -81,10 +81,7 @@ impl Architecture {
 
     /// q and k have the order of their rows that llama.cpp's converter gives Llamas.
     pub fn interleaves_heads(self) -> bool {
-        matches!(
-            self,
-            Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3
-        )
+        matches!(self, Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3)
     }
 
     fn has_experts(self) -> bool {

@@ -88,7 +88,8 @@ impl<'a> Scaling<'a> {
                 yarn.insert(name.to_string(), json!(beta));
             }
         }
-        if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0) {
+        if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0)
+        {
             yarn.extend(object(json!({ "mscale": 1.0, "mscale_all_dim": mscale_all_dim })));
         } else if keys.architecture == Architecture::Olmo2 {
             // Its converter writes transformers' factor, whole.

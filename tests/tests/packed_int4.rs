@@ -1,0 +1,198 @@
+//! Checkpoints that are INT4 already (AWQ, GPTQ, compressed-tensors): every code, scale and zero point of theirs is in the artifact, and
+//! nothing is quantised a second time; what cannot be kept so is refused by name.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
+use serde_json::json;
+use tests::compiled::{Compiled, Silent, options};
+use tests::packed_int4::{PackedModel, Packing, PackingTool, Stored};
+use tests::reference::{Reference, relative_error};
+use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::{CompileOptions, Source, compile, export, target_by_name};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
+
+/// The same weights in f32 by the reference: what is left is the f16 KV cache, and INT8 of embedding and head.
+const EXPORTED_TOLERANCE: f64 = 5e-3;
+
+fn llvmpipe() -> CompileOptions {
+    options(["llvmpipe", "generic"].map(|name| target_by_name(name).expect("a preset")).to_vec(), Vec::new())
+}
+
+fn logits(artifact: &Path, tokens: &[i32]) -> Vec<f32> {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let loading = LoadOptions::default().with(|options| options.device = DeviceChoice::Name(device));
+    let model = Model::load(artifact, &loading).expect("it loads");
+    let tokens: Vec<u32> = tokens.iter().map(|&token| token as u32).collect();
+    let mut all = Vec::new();
+    let mut session = model.session().expect("a free slot");
+    session.feed_with_logits(&tokens, &mut |_, row| all.extend_from_slice(row)).expect("the steps run");
+    all
+}
+
+/// The matrices of a folder's layers, by name.
+fn layer_matrices(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let layers = tensors.iter().filter(|(name, _)| name.ends_with("_proj.weight"));
+    layers.map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect()
+}
+
+/// Packs a model, compiles it, and compares what comes out with the same weights by the tool's formula. `format` is how the artifact
+/// holds it.
+fn check(model: &TinyModel, packing: &Packing, format: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let [packed, plain, exported] = ["packed", "plain", "exported"].map(|name| folder.path().join(name));
+    PackedModel::of(model, packing).write(&packed, &plain);
+    let compiled = Compiled::of_folder(&packed, &llvmpipe());
+    let bytes = compiled.artifact();
+    let view = ArtifactView::parse(&bytes).unwrap();
+    let is_packed = |name: &str| name.ends_with("_proj.weight") && !name.contains(".experts.");
+    let projections = view.meta.tensors.iter().filter(|tensor| is_packed(&tensor.name));
+    for tensor in projections {
+        assert_eq!((tensor.format.as_str(), tensor.relative_error), (format, 0.0), "{packing:?}: {}", tensor.name);
+    }
+    export(&packed, &compiled.artifact_path(), &llvmpipe(), &exported, &mut Silent).expect("it exports");
+    // To the last bit.
+    assert!(layer_matrices(&exported) == layer_matrices(&plain), "{packing:?}: exported weights");
+
+    let tokens: Vec<i32> = (0..40).map(|index| (index * 7919 + 13) % model.vocab_size as i32).collect();
+    let found = logits(&compiled.artifact_path(), &tokens);
+    let error = relative_error(&Reference::open(&exported).logits(&tokens), &found);
+    assert!(error <= EXPORTED_TOLERANCE, "{packing:?}: relative error {error}");
+}
+
+const AWQ: Packing = Packing { tool: PackingTool::Awq, group: Some(32), zero_points: true, bf16_scales: false };
+
+fn small(family: Family) -> TinyModel {
+    TinyModel { family, hidden: 128, intermediate: 192, layers: 1, heads: 4, head_dim: 32, ..TinyModel::default() }
+}
+
+#[test]
+fn awq_is_kept_as_it_is() {
+    check(&small(Family::Llama), &AWQ, "int4w/32");
+    check(&small(Family::Phi3), &Packing { group: Some(64), ..AWQ }, "int4w/64");
+}
+
+#[test]
+fn gptq_is_kept_as_it_is() {
+    let gptq = Packing { tool: PackingTool::Gptq, group: Some(64), ..AWQ };
+    check(&small(Family::Qwen2), &gptq, "int4w/64");
+    check(&small(Family::Llama), &Packing { zero_points: false, group: None, ..gptq.clone() }, "int4w/128");
+    check(&small(Family::Glm4), &Packing { tool: PackingTool::GptqV2, group: Some(128), ..gptq }, "int4w/128");
+}
+
+#[test]
+fn compressed_tensors_are_kept_as_they_are() {
+    let symmetric =
+        Packing { tool: PackingTool::CompressedTensors, group: Some(128), zero_points: false, bf16_scales: true };
+    // bf16's scales have no more bits than ours.
+    check(&small(Family::Llama), &symmetric, "int4/128");
+    check(&small(Family::Mixtral), &Packing { zero_points: true, group: Some(32), ..symmetric.clone() }, "int4/32");
+    // A row's one scale, and rows that end within a word.
+    let odd = TinyModel { hidden: 76, intermediate: 52, heads: 3, kv_heads: 1, head_dim: 20, ..small(Family::Qwen3) };
+    check(&odd, &Packing { group: None, bf16_scales: false, ..symmetric }, "int4w/128");
+}
+
+/// What `compile` says of `model` after `change`.
+fn refusal(packing: &Packing, change: impl FnOnce(&mut PackedModel)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = PackedModel::of(&small(Family::Llama), packing);
+    change(&mut model);
+    let packed = folder.path().join("packed");
+    model.write(&packed, &folder.path().join("plain"));
+    let artifact = folder.path().join("model.unicorn");
+    let result = compile(Source::Model(&packed), &artifact, &llvmpipe(), &mut Silent);
+    result.err().expect("this folder is refused").to_string()
+}
+
+const QUERY: &str = "model.layers.0.self_attn.q_proj";
+
+fn tensor<'m>(model: &'m mut PackedModel, name: &str) -> &'m mut Stored {
+    model.tensors.get_mut(&format!("{QUERY}.{name}")).expect("the module has it")
+}
+
+#[test]
+fn broken_packings_are_refused_by_name() {
+    let gptq = Packing { tool: PackingTool::Gptq, ..AWQ };
+    let compressed = Packing { tool: PackingTool::CompressedTensors, ..AWQ };
+    let set_group = |model: &mut PackedModel, column: usize, group: i32| {
+        tensor(model, "g_idx").bytes[4 * column..][..4].copy_from_slice(&group.to_le_bytes());
+    };
+    let message = refusal(&gptq, |model| set_group(model, 5, 4));
+    assert!(message.contains("q_proj.g_idx: group of column 5 is 4, expected one below 4"), "{message}");
+    let message = refusal(&gptq, |model| set_group(model, 5, -1));
+    assert!(message.contains("group of column 5 is -1, expected one below 4"), "{message}");
+    let message = refusal(&gptq, |model| set_group(model, 5, 3));
+    assert!(message.contains("columns 0 and 5 have groups 0 and 3"), "{message}");
+    assert!(message.contains("quantise with desc_act false or static groups"), "{message}");
+
+    let message = refusal(&AWQ, |model| _ = model.tensors.remove(&format!("{QUERY}.scales")));
+    assert!(message.contains("tensor model.layers.0.self_attn.q_proj.scales is missing"), "{message}");
+    let message = refusal(&AWQ, |model| _ = model.tensors.remove(&format!("{QUERY}.qzeros")));
+    assert!(message.contains("q_proj.qzeros is missing"), "{message}");
+    let message = refusal(&AWQ, |model| _ = model.tensors.remove(&format!("{QUERY}.qweight")));
+    assert!(message.contains("q_proj.qzeros of model.safetensors is not supported"), "{message}");
+    let message = refusal(&compressed, |model| tensor(model, "weight_shape").bytes[0] = 7);
+    assert!(message.contains("q_proj.weight_shape: holds [7, 128], expected [128, 128]"), "{message}");
+    let message = refusal(&AWQ, |model| tensor(model, "scales").dtype = Dtype::I16);
+    assert!(message.contains("q_proj.scales: elements are I16, expected F16 or BF16 or F32"), "{message}");
+    let message = refusal(&AWQ, |model| tensor(model, "scales").shape = vec![128, 4]);
+    assert!(message.contains("q_proj.scales has shape [128, 4], expected [4, 128]"), "{message}");
+    let message = refusal(&AWQ, |model| tensor(model, "scales").bytes[..2].copy_from_slice(&0x7c00u16.to_le_bytes()));
+    assert!(message.contains("scale of row 0, group 0 is inf, expected one that f16 holds exactly"), "{message}");
+    // A tenth of an ulp of f16.
+    let message = refusal(&AWQ, |model| {
+        let scales = tensor(model, "scales");
+        (scales.dtype, scales.bytes) = (Dtype::F32, [0.1f32.to_le_bytes(); 4 * 128].concat());
+    });
+    assert!(message.contains("is 0.1, expected one that f16 holds exactly; compile the weights that"), "{message}");
+    let message = refusal(&Packing { group: Some(16), ..AWQ }, |_| ());
+    assert!(message.contains("group_size 16 of model.layers.0"), "{message}");
+    assert!(message.contains("our INT4 has groups of 32, 64 or 128"), "{message}");
+}
+
+#[test]
+fn other_packings_are_refused_by_name() {
+    let gptq = Packing { tool: PackingTool::Gptq, ..AWQ };
+    let compressed = Packing { tool: PackingTool::CompressedTensors, ..AWQ };
+    for (packing, field, value, expected) in [
+        (&AWQ, "bits", json!(3), "quantization_config.bits 3 is not supported: INT4 alone"),
+        (&AWQ, "version", json!("gemv"), "quantization_config.version gemv is not supported: supported is gemm"),
+        (&AWQ, "group_size", json!(0), "quantization_config.group_size is 0, expected an integer from 1"),
+        (&AWQ, "group_size", json!(null), "quantization_config.group_size is missing"),
+        (&AWQ, "zero_point", json!(false), "zero_point false of awq is not supported"),
+        (&gptq, "bits", json!(8), "quantization_config.bits 8 is not supported"),
+        (&gptq, "bits", json!(null), "quantization_config.bits is missing, expected a number"),
+        (&gptq, "checkpoint_format", json!("marlin"), "checkpoint_format marlin is not supported"),
+        (&gptq, "quant_method", json!("fp8"), "quantization_config (method fp8) is not supported"),
+        (
+            &compressed,
+            "format",
+            json!("float-quantized"),
+            "quantization_config.format float-quantized is not supported",
+        ),
+        (&compressed, "config_groups", json!({}), "quantization_config.config_groups is empty"),
+        (&compressed, "kv_cache_scheme", json!({ "num_bits": 8 }), "kv_cache_scheme is not supported"),
+    ] {
+        let message = refusal(packing, |model| model.config["quantization_config"][field] = value.clone());
+        assert!(message.contains(expected), "{field} {value}: {message}");
+    }
+    let weights = |field: &str, value: serde_json::Value| {
+        refusal(&compressed, |model| {
+            model.config["quantization_config"]["config_groups"]["group_0"]["weights"][field] = value;
+        })
+    };
+    assert!(weights("num_bits", json!(8)).contains("quantization_config.num_bits 8 is not supported"));
+    assert!(weights("type", json!("float")).contains("quantization_config.type float is not supported"));
+    assert!(weights("strategy", json!("tensor")).contains("quantization_config.strategy tensor is not supported"));
+    let symmetric = weights("symmetric", json!(true));
+    assert!(symmetric.contains("weight_zero_point: expected none of a symmetric quantisation"), "{symmetric}");
+    let message = refusal(&compressed, |model| {
+        model.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = json!({ "num_bits": 8 });
+    });
+    assert!(message.contains("input_activations of quantization_config is not supported"), "{message}");
+}
