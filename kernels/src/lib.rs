@@ -43,6 +43,8 @@ pub mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod npu;
+pub mod npu_input;
+pub mod npu_output;
 pub mod quantize;
 pub mod register_gemm;
 pub mod route;

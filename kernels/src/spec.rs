@@ -73,6 +73,10 @@ kernels! {
     ExpertRows(crate::expert_rows::ExpertRowsSpec) "expert rows"
     /// The results of a row's experts as one.
     ExpertSum(crate::expert_sum::ExpertSumSpec) "expert sum"
+    /// Rows as an NPU program reads them.
+    NpuInput(crate::npu_input::NpuInputSpec) "npu input"
+    /// An NPU program's outputs as rows.
+    NpuOutput(crate::npu_output::NpuOutputSpec) "npu output"
     /// The next token of each sequence.
     Sample(crate::sample::SampleSpec) "sample"
     /// BLAKE3 of weights in device memory.

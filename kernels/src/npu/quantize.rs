@@ -71,6 +71,39 @@ impl Weights {
         bytes
     }
 
+    /// The weights that [`Weights::pack`] has packed.
+    ///
+    /// # Panics
+    /// If `bytes` are not as many as the shape has.
+    pub fn unpack(shape: &GemmShape, bytes: &[u8]) -> Weights {
+        assert_eq!(bytes.len(), shape.weight_bytes(), "bytes of packed weights");
+        let CoreTile { cols, depth, .. } = shape.core;
+        let mut weights = Weights {
+            codes: vec![0; shape.cols * shape.depth],
+            multipliers: vec![0; shape.cols * shape.chunks()],
+            column_scales: vec![0.0; shape.cols],
+        };
+        let places = (0..shape.columns)
+            .flat_map(|column| (0..shape.col_tiles()).map(move |tile| shape.first_col(tile, column)))
+            .flat_map(|first_col| (0..shape.chunks()).map(move |chunk| (first_col, chunk)));
+        for (object, (first_col, chunk)) in bytes.chunks_exact(shape.core.weight_bytes()).zip(places) {
+            for within in 0..cols {
+                let (col, block, lane) = (first_col + within, within / BLOCK_COLS, within % BLOCK_COLS);
+                for k in 0..depth {
+                    let index = k % BLOCK_DEPTH * BLOCK_COLS + lane;
+                    let byte = object[(block * (depth / BLOCK_DEPTH) + k / BLOCK_DEPTH) * BLOCK_BYTES + index / 2];
+                    let code = if index % 2 == 0 { (byte << 4) as i8 >> 4 } else { byte as i8 >> 4 };
+                    weights.codes[col * shape.depth + chunk * depth + k] = code;
+                }
+                weights.multipliers[col * shape.chunks() + chunk] =
+                    object[shape.core.multipliers_at() + block * BLOCK_SUMS + lane] as i8;
+                let scale = &object[shape.core.column_scales_at() + 4 * within..][..4];
+                weights.column_scales[col] = f32::from_le_bytes(scale.try_into().expect("four bytes"));
+            }
+        }
+        weights
+    }
+
     fn pack_object(&self, shape: &GemmShape, first_col: usize, chunk: usize, bytes: &mut Vec<u8>) {
         let CoreTile { cols, depth, .. } = shape.core;
         for block in 0..cols / BLOCK_COLS {
@@ -246,7 +279,9 @@ mod tests {
                     tiles.extend(pack_tile(&shape, &of_tile, depth));
                 }
             }
-            assert!(tiles == Weights::quantize(&shape, &values, cols, depth).pack(&shape), "{epilogue:?}");
+            let weights = Weights::quantize(&shape, &values, cols, depth);
+            assert!(tiles == weights.pack(&shape), "{epilogue:?}");
+            assert!(Weights::unpack(&shape, &tiles) == weights, "{epilogue:?}");
         }
     }
 

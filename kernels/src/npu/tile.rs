@@ -9,6 +9,8 @@
 //! An object holds one group of k, `depth`. The multipliers of 8 columns stand four times, once for each row of a block, so that one vector
 //! load gives the 32 lanes that they multiply. Scales travel with every object: a third stream would not fit into a core's two channels.
 
+use unicorn_artifact::{NpuProgram, NpuShape};
+
 use crate::Activation;
 
 /// Rows of activations that the matrix unit takes.
@@ -161,6 +163,22 @@ impl GemmShape {
         // An even number of objects: both buffers of a stream are where they were when the next tile begins.
         shape.depth = depth.next_multiple_of(2 * core.depth);
         shape
+    }
+
+    /// The shape of an artifact's program, by its record; `None`: its activation is unknown.
+    pub fn of_program(program: &NpuProgram) -> Option<GemmShape> {
+        let epilogue = match program.activation.as_deref() {
+            None => Epilogue::Scale,
+            Some(name) => {
+                let all = [Activation::Silu, Activation::GeluTanh];
+                Epilogue::ActMul(all.into_iter().find(|one| format!("{one:?}").to_lowercase() == name)?)
+            }
+        };
+        let NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth } = program.shape;
+        let [rows, cols, depth, columns] = [rows, cols, depth, columns].map(|size| size as usize);
+        let core =
+            CoreTile { rows: core_rows as usize, cols: core_cols as usize, depth: core_depth as usize, epilogue };
+        Some(GemmShape { rows, cols, depth, columns, core })
     }
 
     /// Rows that the whole array computes at a time.

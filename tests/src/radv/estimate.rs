@@ -135,6 +135,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         KernelSpec::Embed(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
+        | KernelSpec::NpuInput(_)
+        | KernelSpec::NpuOutput(_)
         | KernelSpec::Heads(_)
         | KernelSpec::Combine(_)
         | KernelSpec::Elementwise(_)

@@ -9,6 +9,7 @@ mod experts;
 mod gemm;
 mod matmul;
 mod norm;
+mod npu;
 
 use cases::check_cases;
 use matmul::{check_matmul, clearer, plain_matmul};

@@ -1,0 +1,7 @@
+//! f32 rows as the objects of activations that an NPU program reads: INT8 codes with an f32 scale for each row.
+//!
+//! Layout: `npu::tile`; numbers: `npu::quantize::Activations`, which is the twin. One workgroup a row, because a row has one scale.
+
+mod spec;
+
+pub use spec::NpuInputSpec;
