@@ -66,7 +66,10 @@ pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 #[cfg(feature = "write")]
 pub use modules::Module;
 pub use modules::{MatrixElement, MatrixShape, ModuleNeeds, ModuleRecord, ModuleSet};
-pub use npu::{NpuArgument, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuTileUse};
+pub use npu::{
+    NpuArgument, NpuCommand, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuSteps,
+    NpuTileUse,
+};
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,
 };

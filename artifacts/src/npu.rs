@@ -16,12 +16,14 @@ pub mod tile;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernels::TargetKernels;
+
 pub use instruction::{Instruction, decode, encode_instructions};
 pub use shims::{ShimChannel, ShimCommand, StreamError, shim_commands};
 pub use task::ShimTask;
 pub use tile::{Direction, FIRST_CORE_ROW, Tile, TileKind};
 
-pub(crate) use check::check;
+pub(crate) use check::{check, check_steps};
 
 /// What an NPU computes for the model, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +38,31 @@ pub struct NpuSection {
     pub products: Vec<NpuProduct>,
     /// Bytes of each section of NPU weights.
     pub slices: Vec<u64>,
+    /// The steps in which the NPU takes part, for targets of the kernels section.
+    pub steps: Vec<NpuSteps>,
+}
+
+/// Programs of a target that take the place of its own where an NPU is used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NpuSteps {
+    /// Their dispatches, and the kernels of these alone. Name and requirements are those of the target.
+    pub kernels: TargetKernels,
+    /// One list a program, in order.
+    pub commands: Vec<Vec<NpuCommand>>,
+}
+
+/// A product that the NPU computes between two dispatches. A dispatch before it leaves the activations in the arena, as the NPU program reads
+/// them, and one behind it reads the outputs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NpuCommand {
+    /// Index of the dispatch before which it runs: not the first, and each later than the one before.
+    pub before_dispatch: u32,
+    /// Index into [`NpuSection::products`].
+    pub product: u32,
+    /// Of its activations, in the arena.
+    pub activations_offset_bytes: u64,
+    /// Of its outputs, in the arena.
+    pub outputs_offset_bytes: u64,
 }
 
 /// Whether the NPU does a kind of work.

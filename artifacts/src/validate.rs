@@ -54,30 +54,32 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     in_range("logits stride", u64::from(plan.logits_stride), u64::from(view.meta.model.vocab_size), 1 << 24)?;
     in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
     in_range("context", u64::from(view.meta.model.max_positions), 1, 1 << 30)?;
-    for target in &view.kernels.targets {
-        target.modules.validate()?;
-        let of_runtime =
-            [("checksum", target.checksum, 3), ("reads", target.reads, 2), ("fragments", target.fragments, 1)];
-        for (what, pipeline, bindings) in of_runtime {
-            let Some(pipeline) = pipeline else { continue };
-            below(&format!("pipeline of the {what}"), pipeline, target.pipelines.len())?;
-            equal(&format!("bindings of the {what}"), target.pipelines[pipeline as usize].bindings, bindings)?;
-        }
-        for pipeline in &target.pipelines {
-            in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
-            for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {
-                below("module of a pipeline", module, target.modules.records.len())?;
-            }
-            // Alternatives may need more: where a device lacks it, they are left out.
-            spirv::check_needs(&target.modules.records[pipeline.module as usize].needs, &target.matches)?;
-            in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
-        }
-        for program in &target.programs {
-            validate_program(plan, target, program)?;
-        }
-        validate_depths(&target.programs)?;
+    view.kernels.targets.iter().try_for_each(|target| validate_target(plan, target))?;
+    let steps = view.npu.iter().flat_map(|section| &section.steps);
+    steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target))
+}
+
+fn validate_target(plan: &Plan, target: &TargetKernels) -> Result<(), ParseError> {
+    target.modules.validate()?;
+    let of_runtime = [("checksum", target.checksum, 3), ("reads", target.reads, 2), ("fragments", target.fragments, 1)];
+    for (what, pipeline, bindings) in of_runtime {
+        let Some(pipeline) = pipeline else { continue };
+        below(&format!("pipeline of the {what}"), pipeline, target.pipelines.len())?;
+        equal(&format!("bindings of the {what}"), target.pipelines[pipeline as usize].bindings, bindings)?;
     }
-    Ok(())
+    for pipeline in &target.pipelines {
+        in_range("bindings of a pipeline", u64::from(pipeline.bindings), 1, 16)?;
+        for module in [pipeline.module].into_iter().chain(pipeline.alternatives.iter().map(|other| other.module)) {
+            below("module of a pipeline", module, target.modules.records.len())?;
+        }
+        // Alternatives may need more: where a device lacks it, they are left out.
+        spirv::check_needs(&target.modules.records[pipeline.module as usize].needs, &target.matches)?;
+        in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
+    }
+    for program in &target.programs {
+        validate_program(plan, target, program)?;
+    }
+    validate_depths(&target.programs)
 }
 
 fn validate_machine(plan: &Plan) -> Result<(), ParseError> {

@@ -138,7 +138,10 @@ impl<'a> ArtifactView<'a> {
     fn check_npu(&self) -> Result<(), ParseError> {
         let slices: Vec<u64> = self.npu_weights.iter().map(|section| section.len_bytes).collect();
         match &self.npu {
-            Some(section) => npu::check(section, &slices),
+            Some(section) => {
+                npu::check(section, &slices)?;
+                npu::check_steps(section, self.plan.arena_bytes)
+            }
             None if slices.is_empty() => Ok(()),
             None => Err(ParseError::invalid("number of npu sections beside npu weights", 1, 0)),
         }

@@ -1,5 +1,6 @@
 //! [`export`]: a Hugging Face folder with exactly the weights that the GPU will see, so that anyone can check
-//! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again.
+//! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again; those of a product that an NPU computes in
+//! prefill are the NPU's.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +11,9 @@ use safetensors::tensor::{Dtype, View};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use unicorn_artifact::write::new_file_permissions;
-use unicorn_artifact::{ArtifactView, MappedFile, WeightPlan};
+use unicorn_artifact::{ArtifactView, MappedFile, NpuProduct, WeightPlan};
+use unicorn_kernels::npu::quantize::{Weights, source_column};
+use unicorn_kernels::npu::tile::GemmShape;
 
 use crate::CompileOptions;
 use crate::error::{CompileError, Result};
@@ -138,6 +141,9 @@ impl View for &Exported<'_> {
 impl Packed<'_> {
     /// A tensor as f32, in the order of our rows and without norm offsets.
     fn decode(&self, tensor: &str) -> Vec<f32> {
+        if let Some(values) = self.npu_matrix(tensor) {
+            return values;
+        }
         for (weight, plan) in self.weights.list.iter().filter_map(|weight| Some((weight, self.plan(&weight.name)?))) {
             let bytes = self.bytes(plan);
             match &weight.source {
@@ -165,6 +171,32 @@ impl Packed<'_> {
             }
         }
         panic!("{tensor} is packed")
+    }
+
+    /// A tensor whose product an NPU computes in prefill, as its program has the weights.
+    fn npu_matrix(&self, tensor: &str) -> Option<Vec<f32>> {
+        let section = self.view.npu.as_ref()?;
+        let find = |product: &'_ NpuProduct| {
+            let matrix = self.graph.matrices.iter().find(|matrix| matrix.name == product.name)?;
+            let index = matrix.parts.iter().position(|part| part.tensor == tensor)?;
+            Some((product.clone(), matrix, index))
+        };
+        let (product, matrix, index) = section.products.iter().find_map(find)?;
+        let shape = GemmShape::of_program(&section.programs[product.program as usize])?;
+        let bytes = &self.view.npu_weights()[product.slice as usize].bytes[product.offset_bytes as usize..];
+        let weights = Weights::unpack(&shape, &bytes[..product.len_bytes as usize]);
+        let part = &matrix.parts[index];
+        let first: usize = matrix.parts[..index].iter().map(|part| part.rows).sum();
+        let mut values = vec![0.0; part.rows * part.cols];
+        for col in 0..shape.cols {
+            let source = source_column(shape.core.epilogue, col, product.cols as usize);
+            let Some(row) = source.and_then(|row| row.checked_sub(first)).filter(|row| *row < part.rows) else {
+                continue;
+            };
+            let row = &mut values[row * part.cols..][..part.cols];
+            row.iter_mut().enumerate().for_each(|(k, value)| *value = weights.value(&shape, col, k));
+        }
+        Some(values)
     }
 
     /// A part of a vector that was joined from several, by its length in the checkpoint.

@@ -75,8 +75,8 @@ fn store(
         modules,
         pipelines,
         programs: programs.to_vec(),
-        checksum: Some(selected.checksum as u32),
-        reads: Some(selected.bandwidth_probe as u32),
+        checksum: selected.checksum.map(|index| index as u32),
+        reads: selected.bandwidth_probe.map(|index| index as u32),
         fragments: selected.fragments.map(|index| index as u32),
     })
 }

@@ -79,7 +79,7 @@ mod synthesize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, Provenance};
+use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, NpuSection, NpuSteps, Program, Provenance};
 
 use graph::ModelGraph;
 use import::{Checkpoint, ModelConfig};
@@ -136,6 +136,8 @@ pub struct Planned {
     pub placement: Placement,
     /// What an NPU does, if one was requested.
     pub npu: Option<NpuPlan>,
+    /// Kernels and programs of the steps in which it takes part.
+    pub npu_selection: Option<Selection>,
 }
 
 /// Compiles the model at `source` into the artifact `output`.
@@ -153,10 +155,11 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     prediction.check(output)?;
     progress::check(stages.progress.planned(&prediction))?;
     let kernels = stages.kernels(&planned.selection, &planned.placement)?;
+    let npu = stages.npu_section(&planned)?;
     let importance = stages.importance(source, &planned, options)?;
     let mut artifact = stages.weights(source, output, &planned, &importance)?;
     let meta = meta(source, &planned, options, &artifact.errors);
-    stages.write(&mut artifact, &meta, &planned, &kernels)?;
+    stages.write(&mut artifact, &meta, &planned, &kernels, npu.as_ref())?;
     for form in &options.emit {
         form.write(output, &planned)?;
     }
@@ -178,12 +181,9 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     import::merge(&mut checkpoint, &options.adapters)?;
     stages.end(1)?;
 
-    let Design { plain, verified, weights, selection, placement } = design(&checkpoint.config, options, stages)?;
-    let npu = match &options.npu {
-        Some(requested) => Some(npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?),
-        None => None,
-    };
-    Ok(Planned { checkpoint, plain, verified, weights, selection, placement, npu })
+    let design = design(&checkpoint.config, options, stages)?;
+    let Design { plain, verified, weights, selection, placement, npu, npu_selection } = design;
+    Ok(Planned { checkpoint, plain, verified, weights, selection, placement, npu, npu_selection })
 }
 
 /// A [`Planned`] without the model's files: what follows from its numbers.
@@ -193,6 +193,9 @@ pub(crate) struct Design {
     weights: PackedWeights,
     selection: Selection,
     placement: Placement,
+    npu: Option<NpuPlan>,
+    /// Programs in which the NPU computes products.
+    npu_selection: Option<Selection>,
 }
 
 fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -> Result<Design> {
@@ -202,19 +205,34 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
     weights.check()?;
-    let selection = Selection::of(&verified, config, &weights, &options.targets_in_order(), options.select());
-    let placement = place::place(&PlaceRequest {
-        graph: verified.graph(),
-        config,
-        weights: &weights,
-        policy: options.policy,
-        kv: options.kv,
-        selection: &selection,
-        machine: &options.machine,
-        context_tokens: planned_context(options.context_tokens, config.max_positions)?,
-    })?;
+    let targets = options.targets_in_order();
+    let selection = Selection::of(&verified, config, &weights, &targets, options.select());
+    let context_tokens = planned_context(options.context_tokens, config.max_positions)?;
+    let place = |npu: Option<&Selection>| {
+        place::place(&PlaceRequest {
+            graph: verified.graph(),
+            config,
+            weights: &weights,
+            policy: options.policy,
+            kv: options.kv,
+            selection: &selection,
+            npu,
+            machine: &options.machine,
+            context_tokens,
+        })
+    };
+    let mut placement = place(None)?;
+    let (mut npu, mut npu_selection) = (None, None);
+    if let Some(requested) = &options.npu {
+        let plan = npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?;
+        let products = plan.products(requested.rows);
+        let steps = Selection::of_npu(&verified, config, &weights, &targets, options.select(), &products);
+        // Their activations may need a larger arena.
+        placement = place(Some(&steps))?;
+        (npu, npu_selection) = (Some(plan), Some(steps));
+    }
     stages.end(1)?;
-    Ok(Design { plain, verified, weights, selection, placement })
+    Ok(Design { plain, verified, weights, selection, placement, npu, npu_selection })
 }
 
 impl Planned {
@@ -268,6 +286,28 @@ impl<'a> Stages<'a> {
         Ok(kernels)
     }
 
+    /// The NPU section with its steps, whose kernels are compiled.
+    fn npu_section(&mut self, planned: &Planned) -> Result<Option<NpuSection>> {
+        let (Some(npu), Some(selection)) = (&planned.npu, &planned.npu_selection) else { return Ok(None) };
+        let programs: Vec<Vec<Program>> = planned
+            .placement
+            .npu_programs
+            .iter()
+            .map(|programs| programs.iter().map(|(program, _)| program.clone()).collect())
+            .collect();
+        self.begin(Stage::Kernels, selection.targets.len() as u64)?;
+        let kernels = kernel_set::build(selection, &programs, self.progress)?;
+        self.end(0)?;
+        let commands = planned
+            .placement
+            .npu_programs
+            .iter()
+            .map(|programs| programs.iter().map(|(_, commands)| commands.clone()).collect());
+        let steps = kernels.targets.into_iter().zip(commands).map(|(kernels, commands)| NpuSteps { kernels, commands });
+        let steps = steps.filter(|steps| !steps.commands.is_empty()).collect();
+        Ok(Some(NpuSection { steps, ..npu.section.clone() }))
+    }
+
     /// What INT4's search weighs errors by; nothing for other formats and for random weights.
     fn importance(&mut self, source: Source, planned: &Planned, options: &CompileOptions) -> Result<Importance> {
         if options.policy.weights != WeightsOption::Int4 || !matches!(source, Source::Model(_)) {
@@ -314,8 +354,16 @@ impl<'a> Stages<'a> {
     }
 
     /// Gives the artifact its other sections and its name.
-    fn write(&mut self, artifact: &mut Written, meta: &Meta, planned: &Planned, kernels: &Kernels) -> Result<()> {
-        let writer = artifact.writer.take().expect("an artifact is finished once");
+    fn write(
+        &mut self,
+        artifact: &mut Written,
+        meta: &Meta,
+        planned: &Planned,
+        kernels: &Kernels,
+        npu: Option<&NpuSection>,
+    ) -> Result<()> {
+        let mut writer = artifact.writer.take().expect("an artifact is finished once");
+        npu.into_iter().for_each(|section| writer.npu(section));
         let output = writer.path().to_owned();
         let begun = self.begin(Stage::Write, 1);
         let finished = begun.and_then(|()| {
@@ -402,7 +450,6 @@ fn write_npu_weights(
         let end = product.offset_bytes + product.len_bytes;
         assert_eq!(writer.slice_len_bytes(), end, "{} has its planned size", product.name);
     }
-    writer.npu(&npu.section);
     Ok(())
 }
 

@@ -28,6 +28,7 @@ use unicorn_npu::{Problem, Solution};
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, FusedOp, MatrixId};
 use crate::place::npu::places;
+use crate::select::NpuProducts;
 use crate::weights::{FormatPolicy, WeightsOption};
 use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S};
 use products::{Product, products, solution};
@@ -42,7 +43,7 @@ const DEVICE: &str = "npu1";
 /// What the NPU does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpuPlan {
-    /// As the artifact records it.
+    /// As the artifact records it, without steps.
     pub section: NpuSection,
     /// Why each program's tiles have their sizes, for people, in the order of the programs.
     pub explanations: Vec<String>,
@@ -59,6 +60,14 @@ pub(crate) struct NpuMatrix {
     pub cols: usize,
     /// Without padding.
     pub depth: usize,
+}
+
+impl NpuPlan {
+    /// What the NPU computes in steps of `rows` tokens.
+    pub(crate) fn products(&self, rows: usize) -> NpuProducts {
+        let of_matrix = |(index, one): (usize, &NpuMatrix)| (one.matrix, (index, one.shape));
+        NpuProducts { rows, products: self.matrices.iter().enumerate().map(of_matrix).collect() }
+    }
 }
 
 impl NpuOptions {
@@ -261,6 +270,8 @@ fn assemble(
         programs: used.iter().map(|problem| program(problem, &solutions[*problem])).collect(),
         products: chosen.iter().zip(places).map(record).collect(),
         slices,
+        // Made when kernels are.
+        steps: Vec::new(),
     };
     let matrices = chosen.iter().map(matrix).collect();
     let explanations = used.iter().map(|problem| solutions[*problem].to_string()).collect();

@@ -14,8 +14,8 @@ use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{MAX_OUTPUTS, Output};
 use unicorn_artifact::{
-    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, Order, Plan, Program, SlicePlan, Tier,
-    WeightPlan,
+    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, NpuCommand, Order, Plan, Program, SlicePlan,
+    Tier, WeightPlan,
 };
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::{KvFormat, counter_sync};
@@ -24,8 +24,8 @@ use crate::error::Result;
 use crate::fuse::FusedGraph;
 use crate::import::ModelConfig;
 use crate::select::{
-    KernelDispatch, KvGroup, Operand, PAGE_TOKENS, SelectedKernel, SelectedProgram, Selection, cache_layout, kv_groups,
-    stride,
+    KernelDispatch, KvGroup, Operand, PAGE_TOKENS, SelectedKernel, SelectedProgram, Selection, TargetSelection,
+    cache_layout, kv_groups, stride,
 };
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use arena::{Activation, Arena};
@@ -41,6 +41,8 @@ pub struct PlaceRequest<'a> {
     pub kv: KvFormat,
     /// All dispatches of all programs.
     pub selection: &'a Selection,
+    /// The same for steps in which an NPU computes products.
+    pub npu: Option<&'a Selection>,
     pub machine: &'a MachinePlan,
     /// Sequence that there must be room for.
     pub context_tokens: u32,
@@ -53,6 +55,8 @@ pub struct Placement {
     pub weights: WeightPlacement,
     /// Of each target, in the order of the selection: its programs with every operand bound.
     pub programs: Vec<Vec<Program>>,
+    /// The same for steps in which an NPU computes products, with its commands.
+    pub npu_programs: Vec<Vec<(Program, Vec<NpuCommand>)>>,
 }
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
@@ -75,8 +79,10 @@ const STAGING_BYTES: u64 = 64 << 20;
 pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
-    let arenas = arena::arenas(request);
-    let largest = arena::largest(request, &arenas);
+    let arenas = arena::arenas(request, request.selection);
+    let npu_arenas = request.npu.map_or(Vec::new(), |selection| arena::arenas(request, selection));
+    let of_npu = request.npu.map(|selection| (selection, &npu_arenas));
+    let largest = arena::largest([(request.selection, &arenas)].into_iter().chain(of_npu));
     let arena_bytes = largest.map_or(0, |(_, arena)| arena::bytes(arena));
     let groups = kv_groups(request.config);
     let demand = Demand {
@@ -114,8 +120,9 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
         planned_context_tokens: request.context_tokens,
         planned_chunk_tokens: request.selection.chunk_tokens as u32,
     };
-    let programs = place_programs(request, &weights, &arenas);
-    Ok(Placement { plan, weights, programs })
+    let programs = place_programs(request.selection, &weights, &arenas);
+    let npu_programs = request.npu.map_or(Vec::new(), |selection| place_npu_programs(selection, &weights, &npu_arenas));
+    Ok(Placement { plan, weights, programs, npu_programs })
 }
 
 /// Gives every weight a slice and an offset in its tier.
@@ -197,13 +204,49 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
 }
 
 /// Every program with every operand bound.
-fn place_programs(request: &PlaceRequest, weights: &WeightPlacement, arenas: &[Vec<Arena>]) -> Vec<Vec<Program>> {
-    let targets = request.selection.targets.par_iter().zip(arenas);
+fn place_programs(selection: &Selection, weights: &WeightPlacement, arenas: &[Vec<Arena>]) -> Vec<Vec<Program>> {
+    let targets = selection.targets.par_iter().zip(arenas);
     let of_target = targets.map(|(target, arenas)| {
         let programs = target.programs.par_iter().zip(arenas);
         programs.map(|(program, arena)| place_program(weights, arena, program, &target.kernels)).collect()
     });
     of_target.collect()
+}
+
+/// The same with the NPU's commands: each runs before the dispatch that reads its outputs.
+fn place_npu_programs(
+    selection: &Selection,
+    weights: &WeightPlacement,
+    arenas: &[Vec<Arena>],
+) -> Vec<Vec<(Program, Vec<NpuCommand>)>> {
+    let commands = |program: &SelectedProgram, arena: &Arena| {
+        let place = |wanted: &dyn Fn(&Operand) -> bool| {
+            arena.iter().find(|(operand, _)| wanted(operand)).expect("both operands of a product").1.offset_bytes
+        };
+        let of_dispatch = |(index, dispatch): (usize, &KernelDispatch)| {
+            let outputs = dispatch.operands.iter().find_map(|operand| match *operand {
+                Operand::NpuOutput { product, .. } => Some((*operand, product)),
+                _ => None,
+            });
+            let (outputs, product) = outputs?;
+            Some(NpuCommand {
+                before_dispatch: index as u32,
+                product: product as u32,
+                activations_offset_bytes: place(
+                    &|operand| matches!(*operand, Operand::NpuInput { product: of, .. } if of == product),
+                ),
+                outputs_offset_bytes: arena[&outputs].offset_bytes,
+            })
+        };
+        program.dispatches.iter().enumerate().filter_map(of_dispatch).collect()
+    };
+    let of_target = |(target, arenas): (&TargetSelection, &Vec<Arena>)| {
+        let programs = target.programs.iter().zip(arenas);
+        let one =
+            |(program, arena)| (place_program(weights, arena, program, &target.kernels), commands(program, arena));
+        programs.map(one).collect()
+    };
+    selection.targets.iter().zip(arenas).map(of_target).collect()
 }
 
 /// One program with every operand bound and the fewest barriers that keep its order. `kernels` are those of its target.
@@ -263,7 +306,9 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         | Operand::Encoded(_)
         | Operand::Sums(_)
         | Operand::Partials { .. }
-        | Operand::ExpertRows { .. } => {
+        | Operand::ExpertRows { .. }
+        | Operand::NpuInput { .. }
+        | Operand::NpuOutput { .. } => {
             let Activation { offset_bytes, len_bytes, .. } = arena[&operand];
             Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes, writes }
         }

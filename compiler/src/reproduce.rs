@@ -12,12 +12,12 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
-use unicorn_artifact::{ArtifactView, MappedFile, TargetKernels};
+use unicorn_artifact::{ArtifactView, MappedFile, NpuSection, TargetKernels};
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
 use crate::import::{self, Checkpoint, ModelConfig};
-use crate::npu::{self, NpuPlan};
+use crate::npu;
 use crate::options::CompileOptions;
 use crate::place::replace::replace;
 use crate::progress::{self, Progress, Stage};
@@ -76,13 +76,10 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
     };
     let artifact = Artifact { path, view: &view };
     artifact.same("model", &checkpoint.config, &config)?;
-    let Design { plain, verified, weights, selection, placement } = artifact.plan(&config, &options, &mut stages)?;
-    let npu = match &options.npu {
-        Some(requested) => Some(npu::npu_plan(verified.graph(), options.policy, requested, None)?),
-        None => None,
-    };
-    let planned = Planned { checkpoint, plain, verified, weights, selection, placement, npu };
-    artifact.compare_npu(planned.npu.as_ref())?;
+    let design = artifact.plan(&config, &options, &mut stages)?;
+    let Design { plain, verified, weights, selection, placement, npu, npu_selection } = design;
+    let planned = Planned { checkpoint, plain, verified, weights, selection, placement, npu, npu_selection };
+    artifact.compare_npu(stages.npu_section(&planned)?)?;
     let modules = artifact.compare_kernels(&planned, &mut stages)?;
     artifact.check_hashes()?;
     let made_weights = is_synthetic || from.is_some();
@@ -243,9 +240,9 @@ impl Artifact<'_> {
 
     /// Programs and products. The decisions follow from the machine of the compile, which `replan` may have changed since; they are what was recorded
     /// with the options.
-    fn compare_npu(&self, made: Option<&NpuPlan>) -> Result<()> {
+    fn compare_npu(&self, made: Option<NpuSection>) -> Result<()> {
         let found = self.view.npu.as_ref();
-        let (Some(made), Some(found)) = (made, found) else {
+        let (Some(mut expected), Some(found)) = (made.clone(), found) else {
             let (expected, found) = (made.map_or("none", |_| "one"), found.map_or("none", |_| "one"));
             return if expected == found {
                 Ok(())
@@ -253,9 +250,18 @@ impl Artifact<'_> {
                 Err(self.differs(format!("npu section is {found}, expected {expected}")))
             };
         };
-        let mut expected = made.section.clone();
+        // Kernels are compared as those of other programs. `retarget` adds targets without steps.
+        let made = std::mem::take(&mut expected.steps);
+        for found in &found.steps {
+            let name = &found.kernels.name;
+            let Some(expected) = made.iter().find(|steps| steps.kernels.name == *name) else {
+                return Err(self.differs(format!("target {name} of the NPU's steps is none of those in its metadata")));
+            };
+            self.compare_target(&expected.kernels, &found.kernels)?;
+            self.same(&format!("commands of the NPU's steps of target {name}"), &expected.commands, &found.commands)?;
+        }
         expected.decisions.clone_from(&found.decisions);
-        self.same("npu", &expected, found)
+        self.same("npu", &expected, &NpuSection { steps: Vec::new(), ..found.clone() })
     }
 
     /// As [`Artifact::compare_weights`]: the section has been compared.

@@ -8,6 +8,7 @@ mod experts;
 mod fused_tail;
 mod gemm;
 mod matmul;
+mod npu;
 mod selection;
 mod tile;
 
@@ -29,6 +30,7 @@ use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
 pub use crate::graph::stride;
+pub use npu::NpuProducts;
 pub use selection::{SelectedKernel, SelectedProgram, Selection, TargetSelection};
 
 /// Tokens of a page of the KV cache.
@@ -120,6 +122,16 @@ pub enum Operand {
         of: ValueId,
         len: usize,
     },
+    /// The activations of an NPU's product, as its program reads them.
+    NpuInput {
+        product: usize,
+        words: usize,
+    },
+    /// The outputs of an NPU's product, as its program writes them.
+    NpuOutput {
+        product: usize,
+        words: usize,
+    },
     /// The step's rows by expert, as these routes give them: so many words.
     ExpertRows {
         routes: ValueId,
@@ -147,6 +159,8 @@ impl Operand {
                 | Operand::Sums(_)
                 | Operand::Partials { .. }
                 | Operand::ExpertRows { .. }
+                | Operand::NpuInput { .. }
+                | Operand::NpuOutput { .. }
         )
     }
 }
@@ -194,7 +208,7 @@ pub struct SelectOptions {
     pub alternatives: bool,
 }
 
-/// The kernels of one program.
+/// The kernels of one program; `npu`: the products that an NPU computes in it.
 fn select(
     graph: &VerifiedGraph,
     config: &ModelConfig,
@@ -202,6 +216,7 @@ fn select(
     target: &Target,
     kind: ProgramKind,
     options: SelectOptions,
+    npu: Option<&NpuProducts>,
 ) -> Vec<KernelDispatch> {
     let groups = kv_groups(config);
     let mut selector = Selector {
@@ -215,6 +230,7 @@ fn select(
         caches: &caches(&groups, config.layers.len()),
         live: &live_nodes(graph.graph(), kind),
         options,
+        npu,
         dispatches: Vec::new(),
     };
     for (node, _) in graph.graph().nodes.iter().zip(selector.live).filter(|(_, live)| **live) {
@@ -225,7 +241,8 @@ fn select(
         if kind.rows == 1 {
             selector.dispatches = fused_tail::merge(selector.dispatches, target);
         }
-        if target.counter_sync {
+        // Between two of its dispatches the host waits for the NPU.
+        if target.counter_sync && npu.is_none() {
             counter_sync::synchronize(&mut selector.dispatches);
         }
     }
@@ -261,6 +278,7 @@ struct Selector<'a> {
     /// Of each node, whether the program needs it.
     live: &'a [bool],
     options: SelectOptions,
+    npu: Option<&'a NpuProducts>,
     dispatches: Vec<KernelDispatch>,
 }
 

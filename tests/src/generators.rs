@@ -79,7 +79,7 @@ pub fn smallest_npu_section() -> NpuSection {
         estimate: NpuEstimate { cycles: 1, clock_hz: [1, 1], busy: 0.0, shim_bytes: 0 },
     };
     let (decisions, products, slices) = (Vec::new(), Vec::new(), Vec::new());
-    NpuSection { device: "npu1".into(), decisions, programs: vec![program], products, slices }
+    NpuSection { device: "npu1".into(), decisions, programs: vec![program], products, slices, steps: Vec::new() }
 }
 
 /// The smallest product that the NPU's kernel computes: one tile of one column.

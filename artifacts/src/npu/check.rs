@@ -2,8 +2,8 @@
 
 use super::tile::Direction;
 use super::{
-    ACTIVATIONS, ARGUMENTS, Instruction, NpuProduct, NpuProgram, NpuSection, OUTPUTS, ShimCommand, ShimTask, WEIGHTS,
-    decode, shim_commands,
+    ACTIVATIONS, ARGUMENTS, Instruction, NpuCommand, NpuProduct, NpuProgram, NpuSection, NpuSteps, OUTPUTS,
+    ShimCommand, ShimTask, WEIGHTS, decode, shim_commands,
 };
 use crate::error::ParseError;
 use crate::plan::BUFFER_ALIGN;
@@ -12,6 +12,7 @@ use crate::plan::BUFFER_ALIGN;
 const MAX_PROGRAMS: usize = 1 << 10;
 const MAX_PRODUCTS: usize = 1 << 16;
 const MAX_DECISIONS: usize = 64;
+const MAX_TARGETS: usize = 64;
 /// Largest size of a shape: no product of shape and element size overflows.
 const MAX_SIZE: u32 = 1 << 22;
 const MAX_COLUMNS: u32 = 4;
@@ -24,6 +25,7 @@ pub(crate) fn check(section: &NpuSection, slices: &[u64]) -> Result<(), ParseErr
     at_most("number of NPU programs", MAX_PROGRAMS, section.programs.len())?;
     at_most("number of NPU products", MAX_PRODUCTS, section.products.len())?;
     at_most("number of NPU decisions", MAX_DECISIONS, section.decisions.len())?;
+    at_most("number of targets with steps on the NPU", MAX_TARGETS, section.steps.len())?;
     if section.slices != slices {
         let what = "bytes of the sections of NPU weights";
         return Err(ParseError::invalid(what, format!("{slices:?}"), format!("{:?}", section.slices)));
@@ -128,6 +130,48 @@ fn check_product(product: &NpuProduct, section: &NpuSection, end: (u32, u64)) ->
         Some(end) => Ok((product.slice, end)),
         None => Err(ParseError::invalid(of("end"), format!("within {slice_bytes} bytes"), product.offset_bytes)),
     }
+}
+
+/// Commands of the steps: in order, of products that are there, on parts of an arena of `arena_bytes`. Their dispatches are checked as those of
+/// other programs are.
+pub(crate) fn check_steps(section: &NpuSection, arena_bytes: u64) -> Result<(), ParseError> {
+    for NpuSteps { kernels, commands } in &section.steps {
+        let of = |what: &str| format!("{what} of the NPU's steps of target {}", kernels.name);
+        if commands.len() != kernels.programs.len() {
+            return Err(ParseError::invalid(of("lists of commands"), kernels.programs.len(), commands.len()));
+        }
+        for (program, commands) in kernels.programs.iter().zip(commands) {
+            let mut least = 1;
+            for command in commands {
+                let NpuCommand { before_dispatch, product, activations_offset_bytes, outputs_offset_bytes } = *command;
+                let places = least..program.dispatches.len() as u32;
+                if !places.contains(&before_dispatch) {
+                    return Err(ParseError::invalid(of("dispatch"), format!("in {places:?}"), before_dispatch));
+                }
+                least = before_dispatch + 1;
+                let Some(product) = section.products.get(product as usize) else {
+                    return Err(ParseError::invalid(
+                        of("product"),
+                        format!("below {}", section.products.len()),
+                        product,
+                    ));
+                };
+                let npu_program = &section.programs[product.program as usize];
+                if npu_program.shape.rows < program.rows {
+                    let expected = format!("at most {}", npu_program.shape.rows);
+                    return Err(ParseError::invalid(of("rows"), expected, program.rows));
+                }
+                for (offset, argument) in [(activations_offset_bytes, ACTIVATIONS), (outputs_offset_bytes, OUTPUTS)] {
+                    let end = offset.checked_add(npu_program.arguments[argument].bytes);
+                    if !offset.is_multiple_of(BUFFER_ALIGN) || end.is_none_or(|end| end > arena_bytes) {
+                        let expected = format!("a multiple of {BUFFER_ALIGN}, and an end within {arena_bytes} bytes");
+                        return Err(ParseError::invalid(of("offset"), expected, offset));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn at_most(what: &str, most: usize, found: usize) -> Result<(), ParseError> {

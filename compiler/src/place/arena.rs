@@ -13,7 +13,7 @@ use unicorn_kernels::fixed_sums::WORDS_PER_ELEMENT;
 use super::PlaceRequest;
 use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
-use crate::select::{KernelDispatch, Operand, SelectedProgram, stride};
+use crate::select::{KernelDispatch, Operand, SelectedProgram, Selection, stride};
 
 /// Counters at the beginning of the arena, in words: of splits, then the slots of counters. No activation of any
 /// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
@@ -31,22 +31,22 @@ pub struct Activation {
     last: usize,
 }
 
-/// The arena of each program of each target.
-pub fn arenas(request: &PlaceRequest) -> Vec<Vec<Arena>> {
+/// The arena of each program of each target of `selection`.
+pub fn arenas(request: &PlaceRequest, selection: &Selection) -> Vec<Vec<Arena>> {
     let of_program =
         |program: &SelectedProgram| place_activations(request.graph, &program.dispatches, program.kind.rows);
-    let targets = request.selection.targets.par_iter();
+    let targets = selection.targets.par_iter();
     targets.map(|target| target.programs.par_iter().map(of_program).collect()).collect()
 }
 
 /// The program that needs the largest arena, the first of equals, and that arena.
-pub fn largest<'a>(request: &PlaceRequest<'a>, arenas: &'a [Vec<Arena>]) -> Option<(&'a SelectedProgram, &'a Arena)> {
-    let programs = request.selection.targets.iter().flat_map(|target| &target.programs);
-    programs.zip(arenas.iter().flatten()).reduce(
-        |largest, other| {
-            if bytes(other.1) > bytes(largest.1) { other } else { largest }
-        },
-    )
+pub fn largest<'a>(
+    selections: impl IntoIterator<Item = (&'a Selection, &'a Vec<Vec<Arena>>)>,
+) -> Option<(&'a SelectedProgram, &'a Arena)> {
+    let programs = selections.into_iter().flat_map(|(selection, arenas)| {
+        selection.targets.iter().flat_map(|target| &target.programs).zip(arenas.iter().flatten())
+    });
+    programs.reduce(|largest, other| if bytes(other.1) > bytes(largest.1) { other } else { largest })
 }
 
 /// Bytes that an arena needs.
@@ -65,6 +65,8 @@ pub fn plans(graph: &FusedGraph, program: &SelectedProgram, arena: &Arena) -> Ve
                 Operand::Sums(id) => format!("{} as sums", name(id)),
                 Operand::Partials { of, .. } => format!("{} in parts", name(of)),
                 Operand::ExpertRows { routes, .. } => format!("{} by expert", name(routes)),
+                Operand::NpuInput { product, .. } => format!("activations of the NPU's product {product}"),
+                Operand::NpuOutput { product, .. } => format!("outputs of the NPU's product {product}"),
                 Operand::Value(id) => name(id).clone(),
                 other => unreachable!("{other:?} is no activation"),
             },
@@ -94,6 +96,7 @@ fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: us
                 Operand::Encoded(id) | Operand::Value(id) => row_len(id),
                 Operand::Sums(id) => WORDS_PER_ELEMENT * row_len(id),
                 Operand::Partials { len, .. } | Operand::ExpertRows { len, .. } => len,
+                Operand::NpuInput { words, .. } | Operand::NpuOutput { words, .. } => words,
                 other => unreachable!("{other:?} is no activation"),
             };
             let new = || Activation { offset_bytes: 0, len_bytes: 4 * len() as u64, first: index, last: index };

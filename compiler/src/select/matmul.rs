@@ -64,6 +64,9 @@ impl Selector<'_> {
         let mut readers = self.readers(step.out);
         let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
         let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
+        if self.on_npu(reader).is_some() {
+            return None;
+        }
         // A matrix that is cut would do the norm again with each part, and write its sum more than once.
         let [only] = self.weights.matrix(*matrix) else { return None };
         let one_row = self.kind.rows == 1 || self.row_from_step(reader);
@@ -87,6 +90,10 @@ impl Selector<'_> {
 
     pub(super) fn matmul(&mut self, node: &FusedNode) {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
+        if let Some((product, shape)) = self.on_npu(node) {
+            self.npu_product(node, product, &shape);
+            return self.quantize(node, out);
+        }
         let norm = self.norm_before(input).cloned();
         let result = self.value(out);
         let rows = self.product_rows(matrix);
@@ -137,7 +144,8 @@ impl Selector<'_> {
     /// The format that a matmul reads best; `None`: no matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
-        if !self.reads_integers(input) || self.graph.matrices[matrix.0].is_router {
+        let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
+        if is_f32 || !self.reads_integers(input) {
             return Some(ActivationFormat::F32);
         }
         let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
@@ -242,6 +250,6 @@ impl Selector<'_> {
 }
 
 /// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; 128 are promised everywhere.
-fn quantize_lanes(width: usize, max: usize) -> usize {
+pub(super) fn quantize_lanes(width: usize, max: usize) -> usize {
     (width / 4).next_multiple_of(128).min(max)
 }

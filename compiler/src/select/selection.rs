@@ -11,7 +11,8 @@ use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_spirv::Target;
 
-use super::{KernelDispatch, ProgramKind, SelectOptions, select};
+use super::npu::NpuProducts;
+use super::{KernelDispatch, PROGRAMS, ProgramKind, SelectOptions, select};
 use crate::alternatives;
 use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
@@ -35,10 +36,10 @@ pub struct TargetSelection {
     /// Each distinct kernel once: those of the programs in the order of their first use, then those that the runtime runs by
     /// itself.
     pub kernels: Vec<SelectedKernel>,
-    /// Index into `kernels`.
-    pub checksum: usize,
-    /// Index into `kernels`.
-    pub bandwidth_probe: usize,
+    /// Index into `kernels`; `None` of those for steps on an NPU.
+    pub checksum: Option<usize>,
+    /// Likewise.
+    pub bandwidth_probe: Option<usize>,
     /// Index into `kernels`, on targets with matrix units.
     pub fragments: Option<usize>,
 }
@@ -78,7 +79,47 @@ impl Selection {
     }
 }
 
+impl Selection {
+    /// Programs of `npu.rows` rows in which an NPU computes products, and their kernels; none where steps have other numbers of rows.
+    pub fn of_npu(
+        graph: &VerifiedGraph,
+        config: &ModelConfig,
+        weights: &PackedWeights,
+        targets: &[Target],
+        options: SelectOptions,
+        npu: &NpuProducts,
+    ) -> Selection {
+        // What is measured by `tune` is the target's own programs.
+        let options = SelectOptions { alternatives: false, ..options };
+        let kinds: Vec<ProgramKind> = PROGRAMS
+            .into_iter()
+            .filter(|kind| !kind.batch && kind.rows == npu.rows && !npu.products.is_empty())
+            .collect();
+        let of_target = |target: &Target| {
+            let mut found = TargetSelection::empty(target);
+            let mut kernel_of_spec = BTreeMap::new();
+            for kind in &kinds {
+                let dispatches = select(graph, config, weights, target, *kind, options, Some(npu));
+                found.add_program(*kind, dispatches, options, &mut kernel_of_spec);
+            }
+            found
+        };
+        Selection { targets: targets.par_iter().map(of_target).collect(), logits_rows: 1, chunk_tokens: npu.rows }
+    }
+}
+
 impl TargetSelection {
+    fn empty(target: &Target) -> TargetSelection {
+        TargetSelection {
+            target: target.clone(),
+            programs: Vec::new(),
+            kernels: Vec::new(),
+            checksum: None,
+            bandwidth_probe: None,
+            fragments: None,
+        }
+    }
+
     fn of(
         graph: &VerifiedGraph,
         config: &ModelConfig,
@@ -88,33 +129,16 @@ impl TargetSelection {
     ) -> TargetSelection {
         // Those whose numbers were measured have none to tune.
         let options = SelectOptions { alternatives: options.alternatives && !target.is_measured, ..options };
-        let mut found = TargetSelection {
-            target: target.clone(),
-            programs: Vec::new(),
-            kernels: Vec::new(),
-            checksum: 0,
-            bandwidth_probe: 0,
-            fragments: None,
-        };
+        let mut found = TargetSelection::empty(target);
         let mut kernel_of_spec = BTreeMap::new();
         for (kind, target) in alternatives::programs(target, config.max_positions, options.alternatives) {
-            let dispatches = select(graph, config, weights, &target, kind, options);
-            if found.has_program(kind, &dispatches) {
-                continue;
+            let dispatches = select(graph, config, weights, &target, kind, options, None);
+            if !found.has_program(kind, &dispatches) {
+                found.add_program(kind, dispatches, options, &mut kernel_of_spec);
             }
-            let kernels = dispatches.iter().map(|dispatch| match kernel_of_spec.get(&dispatch.spec) {
-                Some(&kernel) => kernel,
-                None => {
-                    let kernel = found.add_kernel(dispatch.spec.clone(), options);
-                    kernel_of_spec.insert(dispatch.spec.clone(), kernel);
-                    kernel
-                }
-            });
-            let kernels = kernels.collect();
-            found.programs.push(SelectedProgram { kind, dispatches, kernels });
         }
-        found.checksum = found.add_kernel(KernelSpec::Checksum(ChecksumSpec {}), options);
-        found.bandwidth_probe = found.add_kernel(KernelSpec::BandwidthProbe(BandwidthProbeSpec {}), options);
+        found.checksum = Some(found.add_kernel(KernelSpec::Checksum(ChecksumSpec {}), options));
+        found.bandwidth_probe = Some(found.add_kernel(KernelSpec::BandwidthProbe(BandwidthProbeSpec {}), options));
         let fragments = target.fragments().map(|fragment| KernelSpec::Fragments(FragmentsSpec { fragment }));
         found.fragments = fragments.map(|spec| found.add_kernel(spec, options));
         found
@@ -129,6 +153,25 @@ impl TargetSelection {
             other.dispatches.iter().map(|dispatch| &dispatch.spec).eq(specs)
         };
         self.programs.iter().any(|other| serves(other.kind) && runs_the_same(other))
+    }
+
+    fn add_program(
+        &mut self,
+        kind: ProgramKind,
+        dispatches: Vec<KernelDispatch>,
+        options: SelectOptions,
+        kernel_of_spec: &mut BTreeMap<KernelSpec, usize>,
+    ) {
+        let kernels = dispatches.iter().map(|dispatch| match kernel_of_spec.get(&dispatch.spec) {
+            Some(&kernel) => kernel,
+            None => {
+                let kernel = self.add_kernel(dispatch.spec.clone(), options);
+                kernel_of_spec.insert(dispatch.spec.clone(), kernel);
+                kernel
+            }
+        });
+        let kernels = kernels.collect();
+        self.programs.push(SelectedProgram { kind, dispatches, kernels });
     }
 
     /// Adds a kernel that is not there yet and returns its index.

@@ -150,8 +150,14 @@ mod tests {
         let decision =
             NpuDecision { work: "ffn".into(), on_npu: true, overruled: false, reason: "2 ms\n on the GPU".into() };
         let (decisions, programs) = (vec![decision], vec![program]);
-        let section =
-            NpuSection { device: "npu1".into(), decisions, programs, products: Vec::new(), slices: vec![1 << 20] };
+        let section = NpuSection {
+            device: "npu1".into(),
+            decisions,
+            programs,
+            products: Vec::new(),
+            slices: vec![1 << 20],
+            steps: Vec::new(),
+        };
         let rows = NpuRows::of(&section);
         assert_eq!(rows.heading(), "NPU (npu1), 1 programs, 1.00 MiB of weights; never run on hardware");
         let text = rows.text();
