@@ -90,7 +90,7 @@ impl Simulated {
             arguments.push(tensor.to_vec());
         }
         let mut state = self.simulator.state();
-        let State { faults, runs, errors } = &mut *state;
+        let State { faults, runs, errors, .. } = &mut *state;
         let fault = faults.of(*runs);
         *runs += 1;
         match fault {
@@ -183,7 +183,7 @@ impl Driver for Simulated {
         if !(1..=MAX_COLUMNS).contains(&columns) {
             return Err(refused(format!("context of {columns} columns, expected 1 to {MAX_COLUMNS}")));
         }
-        if self.contexts.len() == MAX_CONTEXTS {
+        if self.contexts.len() + self.simulator.state().taken >= MAX_CONTEXTS {
             let source = io::Error::from(io::ErrorKind::ResourceBusy);
             return Err(NpuError::Busy { call: "CREATE_HWCTX", source });
         }

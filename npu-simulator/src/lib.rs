@@ -38,6 +38,8 @@ struct State {
     runs: u64,
     /// Why runs ended in an error.
     errors: Vec<String>,
+    /// Contexts of other processes.
+    taken: usize,
 }
 
 impl Simulator {
@@ -49,6 +51,11 @@ impl Simulator {
     /// Makes run `run` of a program, counted from 0, fail so.
     pub fn inject(&self, run: u64, fault: Fault) {
         self.state().faults.inject(run, fault);
+    }
+
+    /// Lets other processes have so many contexts.
+    pub fn take_contexts(&self, count: usize) {
+        self.state().taken = count;
     }
 
     /// Runs of programs so far.

@@ -12,6 +12,7 @@ use unicorn_artifact::{ParseError, Tier};
 use crate::device::facts::Heap;
 use crate::memory::insufficient_memory::InsufficientMemory;
 use crate::memory::tier_bytes::TierBytes;
+use crate::npu::NpuError;
 
 /// Why a model could not be loaded.
 #[derive(Debug)]
@@ -154,6 +155,11 @@ pub enum LoadError {
         /// Name of the call that reported it.
         call: &'static str,
     },
+    /// The plan uses an NPU, which cannot be used.
+    Npu {
+        /// Why.
+        source: NpuError,
+    },
     /// The thread of a lazy load could not be started.
     NoThread {
         /// Error of the operating system.
@@ -230,6 +236,11 @@ pub enum RunError {
         cause: String,
         /// Error of the last attempt.
         source: Box<LoadError>,
+    },
+    /// The NPU did not finish a command. Nothing was appended.
+    Npu {
+        /// How it failed.
+        source: NpuError,
     },
     /// The host or the device ran out of memory during a step.
     OutOfMemory {
@@ -344,6 +355,7 @@ impl fmt::Display for LoadError {
                  thread within the limits on processes (ulimit -u) and memory, or a load that is not lazy"
             ),
             LoadError::Loading { source } => source.fmt(f),
+            LoadError::Npu { source } => write!(f, "the artifact's plan uses an NPU: {source}"),
             LoadError::DeviceLost { call } => write!(f, "device was lost while the model was loading: {call} failed"),
         }
     }
@@ -376,6 +388,7 @@ impl fmt::Display for RunError {
             RunError::NotRecovered { cause, source } => {
                 write!(f, "device was lost ({cause}) and cannot be made ready again: {source}")
             }
+            RunError::Npu { source } => source.fmt(f),
             RunError::OutOfMemory { what } => write!(f, "memory ran out: {what}"),
             RunError::Vulkan { call, code } => write!(f, "{call} failed with {code}"),
         }
@@ -389,6 +402,7 @@ impl std::error::Error for LoadError {
             LoadError::Artifact { source, .. } | LoadError::Modules { source, .. } => Some(source),
             LoadError::Pipeline { source, .. } => Some(source),
             LoadError::Loading { source } => source.source(),
+            LoadError::Npu { source } => Some(source),
             _ => None,
         }
     }
@@ -399,6 +413,7 @@ impl std::error::Error for RunError {
         match self {
             RunError::NotRecovered { source, .. } => Some(source),
             RunError::Loading { source } => source.source(),
+            RunError::Npu { source } => source.source(),
             _ => None,
         }
     }

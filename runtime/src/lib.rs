@@ -75,7 +75,7 @@ pub use probe::kernel_statistics::{Executable, Representation, kernel_statistics
 pub use probe::transfers::{Transfers, measure_transfers};
 pub use program::pipeline_cache::{PipelineReport, warm_pipeline_cache};
 pub use program::profile;
-pub use report::LoadReport;
+pub use report::{LoadReport, NpuReport};
 pub use resident::LoadProgress;
 pub use session::batch::{BatchRow, BatchTokens};
 pub use session::scheduler;

@@ -18,6 +18,7 @@ use crate::memory::budget::AvailableMemory;
 use crate::memory::context::{choose_context, longest_context};
 use crate::memory::kv_pages::{BlockTable, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::npu::NpuUse;
 use crate::options::LoadOptions;
 use crate::probe::bandwidth;
 use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
@@ -102,8 +103,11 @@ impl Model {
             pages_in_use,
             options: options_of_load,
             barriers,
+            without_npu: AtomicBool::new(options.npu == NpuUse::Off),
         };
-        let lazy = options.lazy && !options.profile && !options.candidates;
+        let uses_npu =
+            options.npu != NpuUse::Off && artifact.npu_steps(&artifact.target(decided.target).name).is_some();
+        let lazy = options.lazy && !options.profile && !options.candidates && !uses_npu;
         let artifact = Arc::new(artifact);
         let Resident { engine, report, tuning_resources } =
             make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;

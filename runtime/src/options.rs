@@ -8,6 +8,7 @@ use unicorn_artifact::Budget;
 use crate::device::choice::DeviceChoice;
 use crate::error::LoadError;
 use crate::load::upload_path::UploadPath;
+use crate::npu::{NpuOpener, NpuUse};
 use crate::tune::choices::Tuning;
 use crate::tune::corrections::Corrections;
 
@@ -38,7 +39,7 @@ pub struct LoadOptions {
     /// they stay in the page cache for the next start.
     pub direct_io: bool,
     /// Steps begin as soon as the first layers are resident, while another thread loads the rest. Ignored with `profile` or
-    /// `candidates`.
+    /// `candidates`, and where the plan uses an NPU.
     pub lazy: bool,
     /// Pipelines are compiled after the weights are loaded, not at the same time. Loading takes longer, and its measured time is
     /// that of the weights alone. Ignored by a lazy load.
@@ -62,6 +63,10 @@ pub struct LoadOptions {
     pub corrections: Option<Corrections>,
     /// Keeps what is needed to record other programs later: see [`crate::Model::time_kernels`].
     pub candidates: bool,
+    /// Whether a plan that uses an NPU needs one.
+    pub npu: NpuUse,
+    /// Opens the NPU's driver.
+    pub npu_opener: NpuOpener,
     /// The device checks every buffer access of a kernel against the bound range.
     pub robust_buffer_access: bool,
 }
@@ -127,6 +132,8 @@ impl Default for LoadOptions {
             tuning: None,
             corrections: None,
             candidates: false,
+            npu: NpuUse::default(),
+            npu_opener: NpuOpener::default(),
             robust_buffer_access: true,
         }
     }

@@ -7,6 +7,17 @@ use crate::program::pipeline_cache::PipelineReport;
 use crate::tune::choices::TuningReport;
 use crate::tune::corrections::CorrectionsReport;
 
+/// An NPU's part in a model's steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NpuReport {
+    /// Driver of the NPU that computes products of prefill; `None`: the GPU does everything.
+    pub driver: Option<String>,
+    /// Products that it computes.
+    pub products: u32,
+    /// Why it does not take part, where the plan uses one.
+    pub note: Option<String>,
+}
+
 /// Times and results of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadReport {
@@ -18,6 +29,8 @@ pub struct LoadReport {
     pub pipelines: PipelineReport,
     /// Whether a tuning was applied.
     pub tuning: TuningReport,
+    /// Whether an NPU takes part.
+    pub npu: NpuReport,
     /// Whether corrections were applied.
     pub corrections: CorrectionsReport,
     /// Bytes of all weight slices.

@@ -16,15 +16,17 @@ use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
-use crate::memory::buffers::{Allocator, Buffers};
+use crate::memory::buffers::{Allocator, Buffers, NpuBytes};
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
 use crate::memory::usage::MemoryUsage;
+use crate::npu::{COMMAND_LIMIT, NpuDevice, NpuUse};
 use crate::options::LoadOptions;
 use crate::parallel;
+use crate::program::npu_steps::{NpuTransfer, with_steps};
 use crate::program::pipeline_cache::{self, Compiled};
 use crate::program::{matrix_layout, programs, streamed};
-use crate::report::LoadReport;
+use crate::report::{LoadReport, NpuReport};
 use crate::step::calibration;
 use crate::step::engine::Engine;
 use crate::tune::choices;
@@ -47,6 +49,8 @@ pub struct Decided {
     pub options: LoadOptions,
     /// Use barriers instead of counter synchronisation: the options require it, or a dispatch stopped waiting for a counter.
     pub barriers: AtomicBool,
+    /// The GPU does all of the work: the options require it, or an NPU that is optional has failed.
+    pub without_npu: AtomicBool,
 }
 
 /// An artifact on a device.
@@ -87,6 +91,13 @@ pub fn make_resident(
     let targets = &artifact.kernels().targets;
     let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
     let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
+    // First: what is wrong with the NPU is known before weights are read.
+    let (npu, npu_report) = open_npu(artifact, &untuned.name, decided)?;
+    let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
+    let (target, npu_transfers) = match steps {
+        Some((section, steps)) => with_steps(&target, steps, section),
+        None => (target, Vec::new()),
+    };
     let target = &target;
     let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
     let usage_before = MemoryUsage::read(facts, &device.heaps()?);
@@ -103,7 +114,8 @@ pub fn make_resident(
         artifact.watch()?;
     }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
-    let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request)?;
+    let (buffers, views) =
+        Buffers::allocate(&allocator, weights, plan, context_tokens, request, npu_bytes(&npu_transfers))?;
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -164,7 +176,8 @@ pub fn make_resident(
     }
 
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
-    let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?;
+    let prepared =
+        programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers, &npu_transfers)?;
     let mut cost_models = prepared.estimated_costs(facts.kind == DeviceKind::Cpu);
     let bound = options.submission_seconds();
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
@@ -175,6 +188,7 @@ pub fn make_resident(
         clear_arena: buffers.record_clear_arena(&device)?,
         profiles: Vec::new(),
         views,
+        npu,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
         reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
@@ -195,6 +209,7 @@ pub fn make_resident(
         seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
+        npu: npu_report,
         corrections,
         weight_bytes,
         upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
@@ -205,6 +220,38 @@ pub fn make_resident(
     };
     let tuning_resources = options.candidates.then_some(TuningResources { device, buffers, bound_seconds: bound });
     Ok(Resident { engine, report, tuning_resources })
+}
+
+/// The NPU with its programs and weights, where steps of the target use one.
+fn open_npu(
+    artifact: &ArtifactFile,
+    target: &str,
+    decided: &Decided,
+) -> Result<(Option<NpuDevice>, NpuReport), LoadError> {
+    let options = &decided.options;
+    let steps = artifact.npu_steps(target).filter(|_| !decided.without_npu.load(Ordering::Relaxed));
+    let Some((section, _)) = steps else { return Ok((None, NpuReport::default())) };
+    let slices = artifact.npu_weights(options.verify_weights)?;
+    let opened = options.npu_opener.open();
+    match opened.and_then(|driver| NpuDevice::load(driver, section, &slices, COMMAND_LIMIT)) {
+        Ok(device) => {
+            let driver = Some(device.facts().driver.clone());
+            Ok((Some(device), NpuReport { driver, products: section.products.len() as u32, note: None }))
+        }
+        Err(error) if options.npu == NpuUse::Optional => {
+            Ok((None, NpuReport { note: Some(error.to_string()), ..NpuReport::default() }))
+        }
+        Err(source) => Err(LoadError::Npu { source }),
+    }
+}
+
+/// Bytes of the buffers between the device and the NPU; `None`: no program stops for one.
+fn npu_bytes(transfers: &[Vec<NpuTransfer>]) -> Option<NpuBytes> {
+    let most = |bytes: fn(&NpuTransfer) -> u64| transfers.iter().flatten().map(bytes).max();
+    Some(NpuBytes {
+        activations: most(|transfer| transfer.activations.1)?,
+        outputs: most(|transfer| transfer.outputs.1)?,
+    })
 }
 
 /// Loads all weights.

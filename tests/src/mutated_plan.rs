@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use unicorn_artifact::header::{SectionKind, VERSION_MAJOR};
 use unicorn_artifact::{ArtifactView, BufferRef, Kernels, Meta, Plan, codec};
+use unicorn_runtime::npu::NpuUse;
 use unicorn_runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
 
 use crate::generators::assemble;
@@ -53,6 +54,7 @@ pub fn load_and_run_artifact(artifact: &[u8]) -> Result<(), Refused> {
     let options = LoadOptions::default().with(|options| {
         options.device = DeviceChoice::Name(device);
         options.context_tokens = Some(16);
+        options.npu = NpuUse::Off;
     });
     let model = Model::load(&path, &options).map_err(Refused::Load)?;
     let mut session = model.session().map_err(Refused::Step)?;

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use tests::compiled::{Compiled, options, with};
-use unicorn_artifact::{ArtifactView, NpuProgram, NpuSection};
+use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{NpuOptions, NpuWork};
-use unicorn_kernels::Activation;
 use unicorn_kernels::npu::quantize::{Activations, Weights};
-use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
+use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu::twin;
 use unicorn_npu_simulator::{Fault, Simulator};
 use unicorn_runtime::npu::command::{Packet, Start};
@@ -38,61 +37,9 @@ fn section() -> NpuSection {
     ArtifactView::parse(artifact()).unwrap().npu.unwrap()
 }
 
-fn shape_of(program: &NpuProgram) -> GemmShape {
-    let shape = &program.shape;
-    let size = |size: u32| size as usize;
-    let epilogue = program.activation.as_ref().map_or(Epilogue::Scale, |_| Epilogue::ActMul(Activation::Silu));
-    GemmShape {
-        rows: size(shape.rows),
-        cols: size(shape.cols),
-        depth: size(shape.depth),
-        columns: size(shape.columns),
-        core: CoreTile {
-            rows: size(shape.core_rows),
-            cols: size(shape.core_cols),
-            depth: size(shape.core_depth),
-            epilogue,
-        },
-    }
-}
-
 /// Deterministic values in -1..1.
 fn values(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
-}
-
-/// Weights that read back from the packed bytes as they were packed: the layout's own definition, not the array's.
-fn unpacked(shape: &GemmShape, bytes: &[u8]) -> Weights {
-    let core = shape.core;
-    let mut weights = Weights {
-        codes: vec![0; shape.cols * shape.depth],
-        multipliers: vec![0; shape.cols * shape.chunks()],
-        column_scales: vec![0.0; shape.cols],
-    };
-    let mut objects = bytes.chunks_exact(core.weight_bytes());
-    for column in 0..shape.columns {
-        for tile in 0..shape.col_tiles() {
-            for chunk in 0..shape.chunks() {
-                let object = objects.next().expect("one for each");
-                let first = shape.first_col(tile, column);
-                for within in 0..core.cols {
-                    let col = first + within;
-                    for k in 0..core.depth {
-                        let block = (within / 8 * (core.depth / 16) + k / 16) * 64;
-                        let index = k % 16 * 8 + within % 8;
-                        let byte = object[block + index / 2];
-                        let nibble = if index % 2 == 0 { byte << 4 } else { byte & 0xf0 };
-                        weights.codes[col * shape.depth + chunk * core.depth + k] = nibble as i8 >> 4;
-                    }
-                    weights.multipliers[col * shape.chunks() + chunk] =
-                        object[core.multipliers_at() + within / 8 * 32 + within % 8] as i8;
-                    let at = core.column_scales_at() + 4 * within;
-                    weights.column_scales[col] = f32::from_le_bytes(object[at..at + 4].try_into().unwrap());
-                }
-            }
-        }
-    }
-    weights
 }
 
 /// Through packet, heap, addresses and caches: the product from its definition, bit for bit.
@@ -103,13 +50,13 @@ fn every_product_of_an_artifact_runs_through_the_drivers_calls() {
     let view = ArtifactView::parse(artifact()).unwrap();
     let section = section();
     for (index, product) in section.products.iter().enumerate() {
-        let shape = shape_of(&section.programs[product.program as usize]);
+        let shape = GemmShape::of_program(&section.programs[product.program as usize]).unwrap();
         let depth = product.depth as usize;
         let activations = Activations::quantize(&shape, &values(40 * depth), depth);
         let packed = activations.pack(&shape);
         let found = device.run(index, |bytes| bytes.copy_from_slice(&packed)).unwrap().to_vec();
         let bytes = &view.npu_weights()[product.slice as usize].bytes[product.offset_bytes as usize..];
-        let weights = unpacked(&shape, &bytes[..product.len_bytes as usize]);
+        let weights = Weights::unpack(&shape, &bytes[..product.len_bytes as usize]);
         let expected = twin::product(&shape, &activations, &weights);
         let expected: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
         assert!(found == expected, "{}", product.name);

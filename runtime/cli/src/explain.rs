@@ -60,6 +60,7 @@ fn commands(error: &LoadError) -> String {
             "; select one with --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
         }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
+        LoadError::Npu { .. } => NPU_REMEDY.into(),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
         _ => String::new(),
     }
@@ -98,8 +99,14 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
+/// How to run without the NPU.
+const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its work, or a plan without it: unicorn-compile MODEL without --npu";
+
 /// The same of a step.
 pub fn run_error(error: &RunError) -> String {
+    if matches!(error, RunError::Npu { .. }) {
+        return format!("{error}{NPU_REMEDY}");
+    }
     let lacks = match error {
         RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => true,
         RunError::Loading { source } => lacks_memory(source),

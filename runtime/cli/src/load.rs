@@ -12,8 +12,10 @@ use crate::error::CliError;
 use crate::explain;
 use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
 use crate::report::text::printable;
+use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
-use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, Recovery, UploadPath};
+use unicorn_runtime::npu::NpuUse;
+use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, UploadPath};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -132,6 +134,8 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     }
     options.direct_io = args.direct_io;
     options.barriers = args.barriers;
+    options.npu = if args.npu_optional { NpuUse::Optional } else { NpuUse::Required };
+    simulated_npu::choose(&mut options);
     options.load_alone = args.load_alone;
     options.verify_weights = !args.no_verify;
     options.submission = args.submission_ms.map(|bound| Duration::from_millis(bound.into()));
@@ -157,6 +161,13 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     let model = loaded?;
     if is_software(&model) {
         note(format_args!("software device: {}: all measurements are of the CPU", model.device().name));
+    }
+    let NpuReport { driver, products, note: why } = &model.report().npu;
+    if let Some(driver) = driver {
+        note(format_args!("NPU by {driver}: computes {products} products of prefill"));
+    }
+    if let Some(why) = why {
+        note(format_args!("the GPU does the NPU's work: {why}"));
     }
     if let Some(why) = &model.report().pipelines.note {
         note(format_args!("pipeline cache: {why}"));
@@ -253,8 +264,15 @@ impl ContextLengths {
 /// Notes each recovery of a lost device since the last call.
 pub fn note_recoveries(model: &Model) {
     for recovery in model.take_recoveries() {
-        let Recovery { cause, seconds, barriers, .. } = recovery;
+        let Recovery { cause, seconds, barriers, without_npu, .. } = recovery;
         let barriers = if barriers { ", with barriers between all dispatches" } else { "" };
+        if without_npu {
+            note(format_args!(
+                "NPU failed ({cause}); the model was loaded again in {seconds:.2} s, the GPU does all of its work, and \
+                 generation continued"
+            ));
+            continue;
+        }
         note(format_args!(
             "device was lost ({cause}); the model was loaded again in {seconds:.2} s{barriers}, and generation continued"
         ));

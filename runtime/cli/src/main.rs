@@ -21,6 +21,8 @@ mod files;
 mod monitor;
 mod report;
 mod sandbox;
+#[cfg_attr(not(feature = "npu-simulator"), path = "simulated_npu_disabled.rs")]
+mod simulated_npu;
 mod terminal;
 
 mod error;
@@ -29,6 +31,9 @@ mod restart;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+#[cfg(all(feature = "npu-simulator", not(debug_assertions)))]
+compile_error!("feature npu-simulator is for tests, not for a release build");
 
 use crate::args::{Args, Command, LoadArgs};
 use crate::commands::{

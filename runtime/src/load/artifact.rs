@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, Kernels, MappedFile, Meta, Plan, ReadError, SlicePlan, TargetKernels, TokenizerSection,
+    ArtifactView, Kernels, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan, TargetKernels,
+    TokenizerSection,
 };
 
 use crate::device::facts::DeviceFeatures;
@@ -74,6 +75,28 @@ impl ArtifactFile {
 
     pub fn target(&self, index: usize) -> &TargetKernels {
         &self.view.kernels.targets[index]
+    }
+
+    /// What an NPU computes in steps of this target; `None`: nothing.
+    pub fn npu_steps(&self, target: &str) -> Option<(&NpuSection, &NpuSteps)> {
+        let section = self.view.npu.as_ref()?;
+        let uses = |steps: &&NpuSteps| steps.kernels.name == target && steps.commands.iter().any(|one| !one.is_empty());
+        Some((section, section.steps.iter().find(uses)?))
+    }
+
+    /// The sections of NPU weights in the mapped file, compared with their hashes if `verify`.
+    ///
+    /// # Errors
+    /// [`LoadError::Artifact`] for a hash that differs, [`LoadError::File`] when the file cannot be read.
+    pub fn npu_weights(&self, verify: bool) -> Result<Vec<&[u8]>, LoadError> {
+        if verify {
+            let verified = self.view.npu_weights().iter().try_for_each(|section| self.verify_section(section));
+            verified.map_err(|error| load_error(self.file.path(), error))?;
+        }
+        let bytes = |section: &WeightSection<'_>| {
+            &self.file.bytes()[section.offset_bytes as usize..][..section.len_bytes as usize]
+        };
+        Ok(self.view.npu_weights().iter().map(bytes).collect())
     }
 
     /// Removes the alternatives that a device cannot run.
@@ -146,13 +169,14 @@ impl ArtifactFile {
     /// # Errors
     /// [`LoadError::Artifact`] for a hash that differs, [`LoadError::File`] when the file cannot be read.
     pub fn verify(&self) -> Result<(), LoadError> {
-        let of_section = |section: &WeightSection<'_>| -> Result<(), ReadError> {
-            let values = parallel::map(section.chunks(), |chunk| section.hash_chunk(self.file.file(), chunk));
-            let values = values.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
-            Ok(section.compare(hash::join(values))?)
-        };
-        let verified = self.view.weights().iter().try_for_each(of_section);
+        let verified = self.view.weights().iter().try_for_each(|section| self.verify_section(section));
         verified.map_err(|error| load_error(self.file.path(), error))
+    }
+
+    fn verify_section(&self, section: &WeightSection<'_>) -> Result<(), ReadError> {
+        let values = parallel::map(section.chunks(), |chunk| section.hash_chunk(self.file.file(), chunk));
+        let values = values.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
+        Ok(section.compare(hash::join(values))?)
     }
 }
 

@@ -32,6 +32,22 @@ pub struct Buffers {
     kv: Vec<KvBuffers>,
     step: Arc<Buffer>,
     output: Arc<Buffer>,
+    npu: Option<NpuBuffers>,
+}
+
+/// Buffers through which an NPU's activations and outputs pass.
+struct NpuBuffers {
+    activations: Arc<Buffer>,
+    outputs: Arc<Buffer>,
+}
+
+/// Bytes of what passes between the device and an NPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpuBytes {
+    /// Of the largest product's activations.
+    pub activations: u64,
+    /// Of the largest product's outputs.
+    pub outputs: u64,
 }
 
 /// Mappings of the buffers that the host writes or reads at each step.
@@ -42,6 +58,8 @@ pub struct HostViews {
     pub output: Mapping,
     /// f32 logits, `logits_rows * logits_stride` elements.
     pub readback: Mapping,
+    /// Activations for an NPU, and its outputs.
+    pub npu: Option<(Mapping, Mapping)>,
 }
 
 /// Buffers of one KV group.
@@ -66,6 +84,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
+        npu: Option<NpuBytes>,
     ) -> Result<(Buffers, HostViews), LoadError> {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();
@@ -83,6 +102,13 @@ impl Buffers {
         let (output, output_view) =
             allocator.mapped("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, BufferUse::Readback)?;
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
+        let npu = npu.map(|NpuBytes { activations, outputs }| {
+            let (activations, activations_view) =
+                allocator.mapped("activations for the NPU", activations, BufferUse::Readback)?;
+            let (outputs, outputs_view) = allocator.mapped("outputs of the NPU", outputs, BufferUse::Upload)?;
+            Ok::<_, LoadError>((NpuBuffers { activations, outputs }, (activations_view, outputs_view)))
+        });
+        let (npu, npu_views) = npu.transpose()?.unzip();
         let buffers = Buffers {
             weights,
             logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
@@ -91,8 +117,10 @@ impl Buffers {
             kv,
             step,
             output,
+            npu,
         };
-        Ok((buffers, HostViews { step: step_view, output: output_view, readback: readback_view }))
+        let views = HostViews { step: step_view, output: output_view, readback: readback_view, npu: npu_views };
+        Ok((buffers, views))
     }
 
     /// Fills all buffers but the weights with zeros, because kernels may read what no step has written yet. Waits for the device.
@@ -108,6 +136,24 @@ impl Buffers {
     /// Zeros the activations, and the counters of counter synchronisation that lie before them.
     pub fn record_clear_arena(&self, device: &Arc<Device>) -> Result<CommandList, Failure> {
         CommandList::record(device, vec![Command::Fill(self.arena.whole())])
+    }
+
+    /// Copies `bytes` of activations from the arena to where the host hands them to an NPU.
+    ///
+    /// # Panics
+    /// If the buffers were allocated without an NPU.
+    pub fn copy_to_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
+        let NpuBuffers { activations, .. } = self.npu.as_ref().expect("allocated with an NPU");
+        Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to: activations.range(0, bytes) }
+    }
+
+    /// Copies `bytes` of an NPU's outputs to the arena.
+    ///
+    /// # Panics
+    /// As [`Buffers::copy_to_npu`].
+    pub fn copy_from_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
+        let NpuBuffers { outputs, .. } = self.npu.as_ref().expect("allocated with an NPU");
+        Command::Copy { from: outputs.range(0, bytes), to: self.arena.range(arena_offset_bytes, bytes) }
     }
 
     /// The buffer range of a binding.
@@ -152,7 +198,8 @@ impl Buffers {
     fn all(&self) -> impl Iterator<Item = &Arc<Buffer>> {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
-        self.weights.iter().chain(kv).chain(rest)
+        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        self.weights.iter().chain(kv).chain(rest).chain(npu)
     }
 
     /// Allocated bytes by the tier that the driver gave: device-local is VRAM, the rest GTT.
@@ -164,7 +211,8 @@ impl Buffers {
         self.weights.iter().for_each(|buffer| add(buffer, |sum| &mut sum.weights));
         self.kv.iter().flat_map(|group| &group.buffers).for_each(|buffer| add(buffer, |sum| &mut sum.kv));
         add(&self.arena, |sum| &mut sum.activations);
-        for buffer in [&self.logits, &self.readback, &self.step, &self.output] {
+        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        for buffer in [&self.logits, &self.readback, &self.step, &self.output].into_iter().chain(npu) {
             add(buffer, |sum| &mut sum.other);
         }
         sums.into_iter().filter(|sum| sum.total() > 0).collect()

@@ -23,10 +23,12 @@ mod ioctl;
 
 mod amdxdna;
 mod device;
+mod opener;
 
 pub use amdxdna::Amdxdna;
 pub use device::{COMMAND_LIMIT, NpuDevice};
 pub use error::NpuError;
+pub use opener::{NpuOpener, NpuUse};
 
 /// Facts of this machine's NPU.
 ///

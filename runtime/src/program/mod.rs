@@ -23,6 +23,7 @@ pub mod counters;
 pub mod grid;
 pub mod matrix_layout;
 pub mod multistep;
+pub mod npu_steps;
 pub mod pipeline_cache;
 pub mod pipelines;
 pub mod profile;

@@ -10,6 +10,7 @@ use crate::parallel;
 use crate::program::chunks::ProgramShape;
 use crate::program::counters::counters;
 use crate::program::multistep::STEPS_PER_SUBMISSION;
+use crate::program::npu_steps::NpuTransfer;
 use crate::program::profile::ProgramTimestamps;
 use crate::program::submissions::{CostModel, DispatchCost, DispatchRange, split};
 use crate::vk::command_list::{Command, CommandList};
@@ -37,6 +38,17 @@ pub struct RecordedProgram {
     pub timestamps: Option<ProgramTimestamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
+    /// Where the lists of a slot stop for the NPU, in order.
+    pub npu: Vec<NpuStop>,
+}
+
+/// A stop between two command lists, in which an NPU computes a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpuStop {
+    /// Index of the list before which it comes.
+    pub list: usize,
+    /// Index of the product.
+    pub product: usize,
 }
 
 /// Command lists that are in flight together.
@@ -67,6 +79,15 @@ pub struct PreparedProgram {
     /// Cost of each dispatch at the longest context: its weights, or its layer's K and V.
     costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
+    npu: Vec<BoundTransfer>,
+}
+
+/// An [`NpuTransfer`] as copies.
+struct BoundTransfer {
+    before_dispatch: usize,
+    product: usize,
+    to_npu: Command,
+    from_npu: Command,
 }
 
 struct BoundDispatch {
@@ -74,7 +95,7 @@ struct BoundDispatch {
     set: BoundSet,
 }
 
-/// Binds every dispatch to its buffers. `barriers`: use barriers also where the artifact has counter synchronisation.
+/// Binds every dispatch to its buffers. `npu`: the stops of each program for an NPU; empty: there are none. `barriers`: use barriers also where the artifact has counter synchronisation.
 ///
 /// # Errors
 /// [`LoadError::BindingTooLarge`] where the device cannot bind a range, [`LoadError::Unsupported`] where the plan has too few rows
@@ -87,6 +108,7 @@ pub fn prepare(
     buffers: &Buffers,
     context_tokens: u32,
     barriers: bool,
+    npu: &[Vec<NpuTransfer>],
 ) -> Result<PreparedPrograms, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -106,6 +128,12 @@ pub fn prepare(
             let cost = |dispatch: &Dispatch| DispatchCost { bytes: bytes(dispatch), grid: dispatch.workgroups };
             program.dispatches.iter().map(cost).collect()
         };
+        let bound = |transfer: &NpuTransfer| BoundTransfer {
+            before_dispatch: transfer.before_dispatch,
+            product: transfer.product,
+            to_npu: buffers.copy_to_npu(transfer.activations.0, transfer.activations.1),
+            from_npu: buffers.copy_from_npu(transfer.outputs.0, transfer.outputs.1),
+        };
         Ok(PreparedProgram {
             shape: ProgramShape { rows, logits, samples, batch, from_tokens },
             index,
@@ -114,6 +142,7 @@ pub fn prepare(
             weight_costs: costs(&|dispatch| dispatch.weight_bytes),
             costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)),
             read_logits,
+            npu: npu.get(index).into_iter().flatten().map(bound).collect(),
         })
     };
     let programs = target.programs.iter().enumerate().map(one).collect::<Result<_, LoadError>>()?;
@@ -150,7 +179,10 @@ impl PreparedPrograms {
     ) -> Result<RecordedPrograms, LoadError> {
         let mut programs = RecordedPrograms { shapes: Vec::new(), recorded: Vec::new() };
         for (program, cost_model) in self.programs.iter().zip(cost_models) {
-            let mut lists = program.commands(&program.submissions(*cost_model, bound_seconds));
+            let submissions = program.submissions(*cost_model, bound_seconds);
+            let npu =
+                program.npu_stops(&submissions).map(|(list, one)| NpuStop { list, product: one.product }).collect();
+            let mut lists = program.commands(&submissions);
             let multistep = program.multistep(&lists, *cost_model, bound_seconds).filter(|_| profile.is_none());
             let timestamps = profile
                 .map(|target| ProgramTimestamps::insert(device, target, &target.programs[program.index], &mut lists))
@@ -163,7 +195,7 @@ impl PreparedPrograms {
             let multistep_slots = multistep.map_or(Ok(Vec::new()), |list| record_slots(&[list]))?;
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
-            programs.recorded.push(RecordedProgram { slots, multistep_slots, timestamps, read_logits });
+            programs.recorded.push(RecordedProgram { slots, multistep_slots, timestamps, read_logits, npu });
             programs.shapes.push(program.shape);
         }
         Ok(programs)
@@ -184,7 +216,34 @@ impl PreparedProgram {
 
     /// The dispatch ranges of each submission.
     pub fn submissions(&self, cost_model: CostModel, bound_seconds: f64) -> Vec<Vec<DispatchRange>> {
-        split(&self.costs, cost_model, bound_seconds)
+        let submissions = split(&self.costs, cost_model, bound_seconds);
+        if self.npu.is_empty() {
+            return submissions;
+        }
+        // Each stop for the NPU begins a submission.
+        let mut divided: Vec<Vec<DispatchRange>> = Vec::new();
+        for submission in submissions {
+            for (index, range) in submission.into_iter().enumerate() {
+                match divided.last_mut() {
+                    Some(last) if index > 0 && self.npu_before(&range).is_none() => last.push(range),
+                    _ => divided.push(vec![range]),
+                }
+            }
+        }
+        divided
+    }
+
+    /// What the NPU computes before a range.
+    fn npu_before(&self, range: &DispatchRange) -> Option<&BoundTransfer> {
+        let is_before = |one: &&BoundTransfer| one.before_dispatch == range.dispatch && !range.workgroups.continues();
+        self.npu.iter().find(is_before)
+    }
+
+    /// The submissions before which the NPU computes something, and what.
+    fn npu_stops(&self, submissions: &[Vec<DispatchRange>]) -> impl Iterator<Item = (usize, &BoundTransfer)> {
+        let one = |(index, ranges): (usize, &Vec<DispatchRange>)| Some((index, self.npu_before(ranges.first()?)?));
+        // Activations come from a submission before.
+        submissions.iter().enumerate().skip(1).filter_map(one)
     }
 
     /// The commands of each submission.
@@ -198,7 +257,13 @@ impl PreparedProgram {
             let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, counter };
             has_barrier.then_some(Command::Barrier).into_iter().chain([dispatch])
         };
-        submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect()
+        let mut lists: Vec<Vec<Command>> =
+            submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect();
+        for (index, transfer) in self.npu_stops(submissions) {
+            lists[index - 1].extend([Command::Barrier, transfer.to_npu.clone()]);
+            drop(lists[index].splice(0..0, [transfer.from_npu.clone(), Command::Barrier]));
+        }
+        lists
     }
 
     /// The commands of several steps in one submission, given those of one step; `None`: the program is not for one

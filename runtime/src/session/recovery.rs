@@ -2,7 +2,8 @@
 //! work continues with the same result. Only a submission that neither ends nor fails keeps the memory of its device: then there
 //! may be no memory for the model a second time, which is an error. A dispatch that gave up waiting for the one before it
 //! (`kernels/src/counter_sync.rs`) counts as a lost device, and from then on dispatches have barriers; also when a device is lost twice
-//! without a token between: a driver that resets a GPU may not wait until a dispatch has given up.
+//! without a token between: a driver that resets a GPU may not wait until a dispatch has given up. An NPU that fails counts as a lost device
+//! where it is optional, and from then on the GPU does its work.
 //!
 //! ```text
 //! persist ─► engine there? ─ no ─► Shared::ready ──► engine, of a new generation
@@ -59,7 +60,12 @@ pub fn persist<T>(
             Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
             Stop::Loading(source) => (source.to_string(), true),
             Stop::Device(failure) => (failure.to_string(), failure.may_pass()),
+            Stop::Npu(error) if shared.is_npu_optional() => (error.to_string(), true),
+            Stop::Npu(_) => return Err(stop.into()),
         };
+        if matches!(stop, Stop::Npu(_)) {
+            shared.do_without_npu();
+        }
         shared.lose(&mut slot, cause);
         let progress = sequences.iter().map(|sequence| u64::from(sequence.len_tokens())).sum();
         failures = if progress > reached { 1 } else { failures + 1 };

@@ -22,6 +22,7 @@ use crate::load::artifact::ArtifactFile;
 use crate::load::streaming::StreamingState;
 use crate::memory::kv_pages::BlockTable;
 use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::npu::NpuUse;
 use crate::resident::{Decided, Resident, make_resident};
 use crate::session::fair_lock::{FairGuard, FairLock, lock};
 use crate::session::sequence::Sequence;
@@ -67,6 +68,8 @@ pub struct Recovery {
     pub seconds: f64,
     /// Its dispatches have barriers since, also where they could wait for each other.
     pub barriers: bool,
+    /// The GPU does the NPU's work since.
+    pub without_npu: bool,
 }
 
 /// Tries to make a model resident again.
@@ -205,7 +208,12 @@ impl Shared {
             slot.engine =
                 Some(again.map_err(|error| RunError::NotRecovered { cause: cause.clone(), source: Box::new(error) })?);
             let seconds = begin.elapsed().as_secs_f64();
-            lock(&self.recoveries).push(Recovery { cause, seconds, barriers: self.has_barriers() });
+            lock(&self.recoveries).push(Recovery {
+                cause,
+                seconds,
+                barriers: self.has_barriers(),
+                without_npu: self.decided.without_npu.load(Ordering::Relaxed),
+            });
         }
         Ok((self.generation(), slot.engine.as_mut().expect("it was just made")))
     }
@@ -225,6 +233,16 @@ impl Shared {
     /// From the next engine on, dispatches have barriers instead of counters.
     pub fn do_without_counters(&self) {
         self.decided.barriers.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the GPU may do the NPU's work.
+    pub fn is_npu_optional(&self) -> bool {
+        self.decided.options.npu == NpuUse::Optional
+    }
+
+    /// From the next engine on, the GPU does the NPU's work.
+    pub fn do_without_npu(&self) {
+        self.decided.without_npu.store(true, Ordering::Relaxed);
     }
 
     /// Whether dispatches have barriers also where they could wait for each other by themselves.

@@ -10,8 +10,9 @@ use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::HostViews;
 use crate::memory::kv_pages::{BlockTable, PagePools};
+use crate::npu::NpuDevice;
 use crate::program::profile::StepProfile;
-use crate::program::programs::RecordedPrograms;
+use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::cancel::CancelToken;
 use crate::step::flight::{Flight, SharedFlight, SubmittedSteps};
@@ -33,6 +34,8 @@ pub struct Engine {
     /// Steps since they were last taken, where programs were recorded to be profiled.
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
+    /// Present where programs stop for it.
+    pub npu: Option<NpuDevice>,
     pub programs: RecordedPrograms,
     /// Zeros the activations and, before them, the counters by which dispatches wait for each other.
     pub clear_arena: CommandList,
@@ -100,8 +103,22 @@ impl Engine {
                 let ready = |list: usize| Ok(loading.state.wait_for(waiting.chunks_needed[list])?);
                 self.queue.begin_when(step_slot, &waiting.slots[step_slot], ready)
             }
-            _ => Ok(self.queue.begin(step_slot, &self.programs.recorded[program].slots[step_slot].lists)?),
+            _ => self.begin_resident(program, step_slot),
         }
+    }
+
+    /// Submits a program whose weights are resident. Where an NPU takes part, it returns when the last of its products is computed.
+    fn begin_resident(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
+        let recorded = &self.programs.recorded[program];
+        let lists = &recorded.slots[step_slot].lists;
+        let mut submitted = 0;
+        for stop in &recorded.npu {
+            self.queue.begin(step_slot, &lists[submitted..stop.list])?;
+            self.queue.end(step_slot)?;
+            compute_on_npu(&mut self.npu, &mut self.views, stop)?;
+            submitted = stop.list;
+        }
+        Ok(self.queue.begin(step_slot, &lists[submitted..])?)
     }
 
     /// Runs a program on what the step buffer holds, and looks at `cancel` before each submission.
@@ -116,8 +133,19 @@ impl Engine {
                 self.queue.run_while(&streamed.slots[0], ready)?
             }
             _ => {
-                let lists = &self.programs.recorded[program].slots[0].lists;
-                self.queue.run_while(lists, |_| Ok::<bool, Failure>(!cancel.is_cancelled()))?
+                let recorded = &self.programs.recorded[program];
+                let lists = &recorded.slots[0].lists;
+                let ready = |_| Ok::<bool, Failure>(!cancel.is_cancelled());
+                let (mut submitted, mut all_ran) = (0, true);
+                for stop in &recorded.npu {
+                    all_ran = all_ran && self.queue.run_while(&lists[submitted..stop.list], ready)?;
+                    if !all_ran {
+                        break;
+                    }
+                    compute_on_npu(&mut self.npu, &mut self.views, stop)?;
+                    submitted = stop.list;
+                }
+                all_ran && self.queue.run_while(&lists[submitted..], ready)?
             }
         };
         if !all_ran {
@@ -285,4 +313,15 @@ impl Engine {
         }
         view.flush()
     }
+}
+
+/// Hands a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them.
+fn compute_on_npu(npu: &mut Option<NpuDevice>, views: &mut HostViews, stop: &NpuStop) -> Result<(), Stop> {
+    let npu = npu.as_mut().expect("programs stop for an NPU that is there");
+    let (activations, outputs) = views.npu.as_mut().expect("allocated with the NPU");
+    activations.invalidate()?;
+    let written = |bytes: &mut [u8]| bytes.copy_from_slice(&activations.bytes()[..bytes.len()]);
+    let found = npu.run(stop.product, written).map_err(Stop::Npu)?;
+    outputs.bytes_mut()[..found.len()].copy_from_slice(found);
+    Ok(outputs.flush()?)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{LoadError, RunError};
+use crate::npu::NpuError;
 use crate::vk::Failure;
 
 /// What ended a step early.
@@ -11,6 +12,8 @@ pub enum Stop {
     Device(Failure),
     /// Weights that steps were to wait for do not come.
     Loading(Arc<LoadError>),
+    /// The NPU failed; without it, the step may run again.
+    Npu(NpuError),
     /// Another try would end likewise.
     Caller(RunError),
 }
@@ -38,6 +41,7 @@ impl From<Stop> for RunError {
         match stop {
             Stop::Device(failure) => failure.into(),
             Stop::Loading(source) => RunError::Loading { source },
+            Stop::Npu(source) => RunError::Npu { source },
             Stop::Caller(error) => error,
         }
     }

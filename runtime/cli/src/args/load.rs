@@ -16,6 +16,9 @@ pub struct LoadArgs {
     /// Name of the artifact's target to run [default: the first that fits the device]
     #[arg(long, value_name = "NAME", help_heading = DEVICE, hide_short_help = true)]
     pub target: Option<String>,
+    /// Where the plan uses an NPU that is missing or fails, let the GPU do its work
+    #[arg(long, help_heading = DEVICE, hide_short_help = true)]
+    pub npu_optional: bool,
     /// Fetch a MODEL of the form oci://REGISTRY/NAME:TAG from a registry that has no TLS
     #[arg(long, help_heading = EXPERT, hide_short_help = true)]
     pub plain_http: bool,

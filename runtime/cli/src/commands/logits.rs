@@ -6,7 +6,7 @@ use crate::args::LogitsArgs;
 use crate::error::CliError;
 use crate::files::logits_file::LogitsWriter;
 use crate::files::output_file::check_replaced;
-use crate::load::load;
+use crate::load::{load, note_recoveries};
 
 pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     check_replaced(&args.output, "the logits", &[&args.tokens])?;
@@ -21,6 +21,7 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let vocab_size = model.meta().model.vocab_size as usize;
     let mut writer = LogitsWriter::create(&args.output, tokens.len(), vocab_size)?;
     session.feed_with_logits(&tokens, &mut |_, logits| writer.row(logits))?;
+    note_recoveries(&model);
     writer.finish()
 }
 

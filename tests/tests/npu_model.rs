@@ -1,0 +1,184 @@
+//! Whole models whose QKV and FFN products of prefill run on the simulated NPU and the rest on llvmpipe, from the compiler to logits and text.
+
+use std::path::{Path, PathBuf};
+
+use tests::compiled::{Compiled, Silent, options, with};
+use tests::models::models;
+use tests::programs::program;
+use tests::reference::{Reference, read_golden, relative_error};
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::{CompileOptions, NpuOptions, NpuWork, export};
+use unicorn_npu_simulator::{Fault, Simulator};
+use unicorn_runtime::npu::{NpuOpener, NpuUse};
+use unicorn_runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
+use unicorn_spirv::target;
+
+/// The same weights in f32 by the reference. What is left are INT8 rows of activations, half a step of 1/127 of each row's largest, over a few
+/// layers of random weights, which forgive less than trained ones: with rows rounded so, transformers itself is 2.5 to 3.2 % from its own logits of
+/// these models. Products alone are compared bit for bit in `npu_device.rs`, the kernels around them in `differential`.
+const NPU_TOLERANCE: f64 = 3.5e-2;
+
+fn folder(name: &str) -> PathBuf {
+    models().join("tiny").join(name)
+}
+
+fn compile_options() -> CompileOptions {
+    with(options(vec![target::by_name("generic").unwrap()], Vec::new()), |options| {
+        let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
+        options.npu = Some(NpuOptions { rows: 64, columns: 4, work });
+    })
+}
+
+fn load(artifact: &Path, simulator: Option<&Simulator>, npu: NpuUse) -> Result<Model, LoadError> {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let options = LoadOptions::default().with(|options| {
+        options.device = DeviceChoice::Name(device);
+        options.npu = npu;
+        if let Some(simulator) = simulator.cloned() {
+            options.npu_opener = NpuOpener::new(move || simulator.open());
+        }
+    });
+    Model::load(artifact, &options)
+}
+
+fn logits(model: &Model, tokens: &[u32]) -> Result<Vec<f32>, RunError> {
+    let mut session = model.session()?;
+    let mut all = Vec::new();
+    session.feed_with_logits(tokens, &mut |_, row| all.extend_from_slice(row))?;
+    Ok(all)
+}
+
+fn greedy(model: &Model, prompt: &[u32], count: u32) -> Result<Vec<u32>, RunError> {
+    let mut session = model.session()?;
+    let first = session.feed_and_sample(prompt, &Sampling::default())?;
+    let more: Result<Vec<u32>, RunError> =
+        session.generate(first.token, &Sampling::default(), count).map(|one| one.map(|one| one.token)).collect();
+    Ok([vec![first.token], more?].concat())
+}
+
+/// As many as a step of 64 rows takes.
+fn prompt(name: &str) -> Vec<u32> {
+    let tokens: Vec<u32> = read_golden(folder(name)).tokens.iter().map(|token| *token as u32).collect();
+    tokens.iter().copied().cycle().take(40).collect()
+}
+
+#[test]
+fn logits_of_prefill_on_the_npu_are_those_of_the_exported_weights() {
+    for name in ["llama3-rope", "gemma3-text", "qwen3-qknorm"] {
+        let compiled = Compiled::of_folder(&folder(name), &compile_options());
+        let bytes = compiled.artifact();
+        let section = ArtifactView::parse(&bytes).unwrap().npu.unwrap();
+        let products = section.products.len() as u64;
+        assert!(products > 0 && section.steps.len() == 1, "{name}");
+        let simulator = Simulator::default();
+        let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).unwrap();
+        let report = model.report().npu;
+        assert_eq!((report.driver.as_deref(), report.products), (Some("a simulated driver"), products as u32));
+
+        let tokens = prompt(name);
+        let found = logits(&model, &tokens).unwrap();
+        // Each product of each layer once, in one step.
+        assert_eq!((simulator.runs(), simulator.errors()), (products, vec![]), "{name}");
+        let exported = tempfile::tempdir().unwrap();
+        export(&folder(name), &compiled.artifact_path(), &compile_options(), exported.path(), &mut Silent).unwrap();
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        let expected = Reference::open(exported.path()).logits(&ids);
+        let error = relative_error(&expected, &found);
+        println!("{name}: {products} products on the NPU, relative error {error:.4}");
+        assert!(error <= NPU_TOLERANCE, "{name}: relative error {error}, at most {NPU_TOLERANCE}");
+        // The check itself: the GPU's own weights are others, and farther away.
+        let gpu = logits(&load(&compiled.artifact_path(), None, NpuUse::Off).unwrap(), &tokens).unwrap();
+        assert!(relative_error(&expected, &gpu) > error, "{name}");
+        assert_eq!(simulator.runs(), products);
+
+        // Text: the prompt's step on the NPU, then a token a step on the GPU.
+        let text = greedy(&model, &tokens, 8).unwrap();
+        assert_eq!((text.len(), simulator.runs()), (9, 2 * products), "{name}");
+    }
+}
+
+#[test]
+fn a_failed_command_is_an_error_or_the_gpu_goes_on() {
+    let name = "llama3-rope";
+    let compiled = Compiled::of_folder(&folder(name), &compile_options());
+    let tokens = prompt(name);
+    let on_gpu = greedy(&load(&compiled.artifact_path(), None, NpuUse::Off).unwrap(), &tokens, 8).unwrap();
+    for (fault, part) in
+        [(Fault::Hang, "did not finish within 2000 ms"), (Fault::Error, "state error"), (Fault::Reset, "state abort")]
+    {
+        let simulator = Simulator::default();
+        simulator.inject(2, fault);
+        let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).unwrap();
+        let error = greedy(&model, &tokens, 8).unwrap_err();
+        assert!(matches!(error, RunError::Npu { .. }) && error.to_string().contains(part), "{error}");
+        // The array was reset: the next prompt runs on it.
+        assert_eq!(greedy(&model, &tokens, 8).unwrap().len(), 9);
+        assert!(model.take_recoveries().is_empty());
+
+        let simulator = Simulator::default();
+        simulator.inject(2, fault);
+        let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Optional).unwrap();
+        assert_eq!(greedy(&model, &tokens, 8).unwrap(), on_gpu, "{fault:?}");
+        let [recovery] = &model.take_recoveries()[..] else { panic!("one recovery") };
+        assert!(recovery.without_npu && recovery.cause.contains(part), "{recovery:?}");
+        // From then on, nothing is given to the NPU.
+        let runs = simulator.runs();
+        assert_eq!(greedy(&model, &tokens, 8).unwrap(), on_gpu);
+        assert_eq!(simulator.runs(), runs);
+    }
+}
+
+#[test]
+fn an_npu_that_is_missing_is_named() {
+    let compiled = Compiled::of_folder(&folder("llama3-rope"), &compile_options());
+    if Path::new("/dev/accel").exists() {
+        return tests::skip::skip("missing NPU", "this machine has a node in /dev/accel");
+    }
+    let error = load(&compiled.artifact_path(), None, NpuUse::Required).err().expect("there is no NPU").to_string();
+    assert!(error.contains("the artifact's plan uses an NPU: no NPU can be used: "), "{error}");
+    let model = load(&compiled.artifact_path(), None, NpuUse::Optional).unwrap();
+    let report = model.report().npu;
+    assert!(report.driver.is_none() && report.note.is_some_and(|note| note.contains("no NPU can be used")));
+    assert_eq!(greedy(&model, &prompt("llama3-rope"), 4).unwrap().len(), 5);
+    // In use by others: six contexts, which are all that there are.
+    let simulator = Simulator::default();
+    simulator.take_contexts(6);
+    let error = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).err().unwrap().to_string();
+    assert!(error.contains("NPU is busy") && error.contains("end one of them"), "{error}");
+}
+
+/// Without the feature `npu-simulator`, `unicorn-run` knows no other NPU than this machine's.
+#[test]
+fn the_command_line_names_the_option_and_says_what_the_npu_does() {
+    if Path::new("/dev/accel").exists() {
+        return tests::skip::skip("missing NPU", "this machine has a node in /dev/accel");
+    }
+    let compiled = Compiled::of_folder(&folder("llama3-rope"), &compile_options());
+    let output = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str], fault: Option<&str>| {
+        let mut command = program("unicorn-run");
+        command.arg("logits").arg(compiled.artifact_path()).args(["--device", "llvmpipe"]).args(arguments);
+        command.arg("--tokens").arg(folder("llama3-rope").join("golden.safetensors"));
+        command.arg("-o").arg(output.path().join("logits.safetensors"));
+        if let Some(fault) = fault {
+            command.env("UNICORN_NPU", "simulated").env("UNICORN_NPU_FAULT", fault);
+        }
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (done, text) = run(&[], None);
+    for part in ["plan uses an NPU: no NPU can be used", "try --npu-optional", "unicorn-compile MODEL without --npu"] {
+        assert!(!done && text.contains(part), "{part} is not in: {text}");
+    }
+    let (done, text) = run(&["--npu-optional"], None);
+    assert!(done && text.contains("the GPU does the NPU's work: no NPU can be used"), "{text}");
+    let (done, text) = run(&[], Some("hang@1000"));
+    if !text.contains("simulated NPU") {
+        return tests::skip::skip("simulated NPU", "unicorn-run was built without the feature npu-simulator");
+    }
+    assert!(done && text.contains("NPU by a simulated driver: computes 6 products of prefill"), "{text}");
+    let (done, text) = run(&[], Some("hang@2"));
+    assert!(!done && text.contains("did not finish within 2000 ms") && text.contains("try --npu-optional"), "{text}");
+    let (done, text) = run(&["--npu-optional"], Some("hang@2"));
+    assert!(done && text.contains("NPU failed (NPU program ") && text.contains("GPU does all of its work"), "{text}");
+}
