@@ -192,6 +192,8 @@ pub enum RunError {
     },
     /// No tokens were given, but at least one is needed to compute logits.
     NoTokens,
+    /// Other sequences hold the pages of the KV cache that a step needs. Nothing was appended.
+    NoPages,
     /// As many sequences exist as the model was loaded for.
     NoFreeSlot {
         /// Sequences that can exist at a time.
@@ -373,6 +375,9 @@ impl fmt::Display for RunError {
                 write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
             }
             RunError::NoTokens => write!(f, "no tokens given: at least one is needed to get logits"),
+            RunError::NoPages => f.write_str(
+                "KV cache has no free page: other sequences hold them; end one, or load with more KV tokens",
+            ),
             RunError::NoFreeSlot { slots } => {
                 write!(f, "all sequence slots are taken: the model was loaded with {slots}")
             }

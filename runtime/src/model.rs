@@ -82,6 +82,7 @@ impl Model {
             requested_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
             slots: options.slots,
+            kv_tokens: options.kv_tokens,
             chunk_tokens: rows.max().unwrap_or(1).max(MAX_POSITIONS_IN_FLIGHT),
         };
         let memory = AvailableMemory {
@@ -200,6 +201,13 @@ impl Model {
     /// Most sequences that one step takes.
     pub fn batch_rows(&self) -> u32 {
         self.shared.batch_rows()
+    }
+
+    /// Tokens of all sequences together that the KV cache holds.
+    pub fn kv_tokens(&self) -> u64 {
+        let all = u64::from(self.slots()) * u64::from(self.context_tokens());
+        let requested = self.shared.decided.request.kv_tokens;
+        requested.map_or(all, |tokens| u64::from(tokens.max(self.context_tokens())).min(all))
     }
 
     /// Pages of the KV cache that sequences hold now, and pages in all. Waits for no step.

@@ -31,6 +31,10 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time, 1 or more.
     pub slots: u32,
+    /// Tokens of all sequences together that the KV cache holds; `None`: as many as the longest sequence in every slot. With fewer, a
+    /// [`crate::scheduler::Scheduler`] lets requests wait for pages, and steps of other sessions may fail with
+    /// [`crate::RunError::NoPages`]. One sequence alone can always be as long as the context.
+    pub kv_tokens: Option<u32>,
     /// Most bytes of each tier that the model may take; tiers without an entry are not limited.
     pub budget: Budget,
     /// How weights reach the device; `None`: the fastest path available.
@@ -118,6 +122,7 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
+            kv_tokens: None,
             budget: Budget::default(),
             residency: None,
             direct_io: false,

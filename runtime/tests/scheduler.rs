@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use toy_artifact::{VOCAB, multistep, options, prompt, write_toy};
+use toy_artifact::{CONTEXT, VOCAB, multistep, next_token, options, prompt, write_toy};
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{Model, Sampling};
+use unicorn_runtime::{Model, RunError, Sampling, Speculation};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
@@ -18,6 +18,8 @@ struct Received {
     cached_tokens: Option<u32>,
     tokens: Vec<u32>,
     has_ended: bool,
+    /// By the client.
+    is_closed: bool,
 }
 
 struct Receiver {
@@ -32,22 +34,28 @@ impl TokenReceiver for Receiver {
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         let mut received = self.received.borrow_mut();
+        assert!(!received.has_ended && received.cached_tokens.is_some());
         received.tokens.push(token);
         received.has_ended = received.tokens.len() == self.wanted;
         if received.has_ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn is_closed(&self) -> bool {
-        false
+        self.received.borrow().is_closed
     }
 
     fn end(&mut self, why: End<'_>) {
-        panic!("{why:?}");
+        assert!(matches!(why, End::ContextFull), "{why:?}");
+        self.received.borrow_mut().has_ended = true;
     }
 }
 
 fn toy(slots: u32) -> (Model, tempfile::TempDir) {
-    let options = multistep(options()).with(|options| options.slots = slots);
+    toy_of(slots, None)
+}
+
+fn toy_of(slots: u32, kv_tokens: Option<u32>) -> (Model, tempfile::TempDir) {
+    let options = multistep(options()).with(|options| (options.slots, options.kv_tokens) = (slots, kv_tokens));
     let folder = tempfile::tempdir().unwrap();
     let model = Model::load(&write_toy(folder.path()), &options).unwrap();
     (model, folder)
@@ -121,4 +129,78 @@ fn requests_with_common_beginnings_get_the_tokens_that_they_get_alone() {
     assert!(n_cached > 100, "only {n_cached} tokens were cached");
     drop(scheduler);
     assert_eq!(model.kv_pages().0, 0);
+}
+
+/// 2000 requests arrive at random on eight sequences, whose pages are enough for little more than one of them at its longest. Some are given up
+/// by their clients, some fill the context, and drafts are verified meanwhile. Each gets the tokens that it gets alone, none waits forever, and
+/// no page is lost.
+#[test]
+fn pages_run_out_and_every_request_gets_its_tokens() {
+    let (model, _folder) = toy_of(8, Some(CONTEXT + 40));
+    let (_, n_pages) = model.kv_pages();
+    let mut scheduler: Scheduler<Receiver> = model.scheduler().unwrap();
+    scheduler.set_speculation(Some(Speculation::ngram(1).with(|one| one.adaptive = false))).unwrap();
+    let mut state = 3_u32;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % below
+    };
+    let mut requests = Vec::new();
+    let (mut n_ticks, mut most_waiting) = (0, 0);
+    for number in 0..2000 {
+        let mut tokens: Vec<u32> = prompt(4 + random(12)).iter().map(|token| (token + number % 7) % VOCAB).collect();
+        tokens.extend((0..random(30)).map(|_| random(VOCAB)));
+        let wanted = 1 + random(if number % 40 == 0 { 300 } else { 12 }) as usize;
+        let received = submit(&mut scheduler, tokens.clone(), wanted);
+        requests.push((tokens, wanted, received));
+        if random(20) == 0 {
+            let at = requests.len() - 1 - random(10).min(number) as usize;
+            requests[at].2.borrow_mut().is_closed = true;
+        }
+        for _ in 0..random(8) {
+            tick(&mut scheduler);
+            n_ticks += 1;
+            most_waiting = most_waiting.max(scheduler.waiting());
+            let (held, running) = (model.kv_pages().0, scheduler.running_pages());
+            assert!(running <= held && held <= n_pages, "{running} of {held} of {n_pages} pages");
+        }
+    }
+    // No more arrive: as many ticks as before are more than enough for those that wait.
+    let mut ticks_left = n_ticks + 10_000;
+    while !scheduler.is_idle() && ticks_left > 0 {
+        tick(&mut scheduler);
+        ticks_left -= 1;
+    }
+    assert!(scheduler.is_idle(), "{} requests wait", scheduler.waiting());
+    assert!(scheduler.preemptions() >= 10 && most_waiting > 0, "{} preemptions", scheduler.preemptions());
+    assert_eq!(scheduler.running_pages(), 0);
+    for (prompt, wanted, received) in requests {
+        let received = received.take();
+        let n_tokens = wanted.min(CONTEXT as usize - prompt.len() + 1);
+        assert!(received.has_ended || received.is_closed, "after {prompt:?}");
+        let mut text = prompt.clone();
+        for token in &received.tokens {
+            assert_eq!(*token, next_token(&text), "after {prompt:?}");
+            text.push(*token);
+        }
+        assert!(received.tokens.len() == n_tokens || received.is_closed, "{} tokens", received.tokens.len());
+    }
+    drop(scheduler);
+    assert_eq!(model.kv_pages().0, 0);
+}
+
+#[test]
+fn without_a_scheduler_a_step_that_finds_no_pages_fails_and_changes_nothing() {
+    let (model, _folder) = toy_of(2, Some(1));
+    assert_eq!(model.kv_tokens(), u64::from(CONTEXT));
+    let [mut one, mut other] = [model.session().unwrap(), model.session().unwrap()];
+    one.feed(&prompt(150)).unwrap();
+    (0..2).for_each(|_| other.feed(&prompt(24)).unwrap());
+    let error = other.feed(&prompt(20)).unwrap_err();
+    assert!(matches!(error, RunError::NoPages), "{error}");
+    assert_eq!(other.len_tokens(), 48);
+    let sampled = other.generate(1, &Sampling::default(), 100).collect::<Vec<_>>();
+    assert!(matches!(sampled.last(), Some(Err(RunError::NoPages))), "{sampled:?}");
+    one.clear();
+    assert_eq!(other.generate(1, &Sampling::default(), 50).filter(Result::is_ok).count(), 50);
 }

@@ -231,6 +231,7 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
         requested_tokens: None,
         max_positions: planned.checkpoint.config.max_positions as u32,
         slots: 1,
+        kv_tokens: None,
         chunk_tokens: 512,
     };
     Residency::of(&planned.placement.plan, &memory, &request)

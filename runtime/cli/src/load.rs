@@ -80,24 +80,24 @@ pub fn load_tested(
     unless_too_large(try_load(artifact, args, tested), slots)
 }
 
-/// The same for a server of `slots` sequences, of `context_tokens` at most (`None`: the library's choice).
-pub fn load_to_serve(
-    artifact: &Path,
-    args: &LoadArgs,
-    context_tokens: Option<u32>,
-    slots: u32,
-) -> Result<Model, CliError> {
-    Ok(try_load_to_serve(artifact, args, context_tokens, slots)?)
+/// What a server loads its models for.
+#[derive(Clone)]
+pub struct Serving {
+    pub load: LoadArgs,
+    /// Sequences at a time.
+    pub slots: u32,
+    /// Of each sequence; `None`: the library's choice.
+    pub context_tokens: Option<u32>,
+    /// Of all sequences together; `None`: as long as all can be.
+    pub kv_tokens: Option<u32>,
 }
 
-/// The same for one of several models, whose caller looks at why it fails.
-pub fn try_load_to_serve(
-    artifact: &Path,
-    args: &LoadArgs,
-    context_tokens: Option<u32>,
-    slots: u32,
-) -> Result<Model, LoadError> {
-    try_load(artifact, args, |options| (options.context_tokens, options.slots) = (context_tokens, slots))
+/// The same for a server, which looks at why it fails.
+pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
+    try_load(artifact, &serving.load, |options| {
+        (options.slots, options.context_tokens, options.kv_tokens) =
+            (serving.slots, serving.context_tokens, serving.kv_tokens);
+    })
 }
 
 /// Whether a model may be loaded once there is more memory.

@@ -92,7 +92,7 @@ impl RequestHandler {
             bos_token: section.bos_token.clone(),
             eos_token: section.eos_token.clone(),
             slots: model.slots(),
-            metrics: Arc::new(Metrics::new(u64::from(model.slots()) * u64::from(context_tokens))),
+            metrics: Arc::new(Metrics::new(model.kv_pages().1)),
             about: about(model),
             model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
             commands,
@@ -461,7 +461,7 @@ fn about(model: &Model) -> Value {
         "memory": {
             "weight_bytes": report.weight_bytes,
             "tiers": report.memory.iter().map(tier).collect::<Vec<_>>(),
-            "kv_tokens": u64::from(model.slots()) * u64::from(model.context_tokens()),
+            "kv_tokens": model.kv_tokens(),
         },
     })
 }

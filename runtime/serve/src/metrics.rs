@@ -29,8 +29,10 @@ pub(crate) struct Metrics {
     waiting: AtomicU64,
     running: AtomicU64,
     running_tokens: AtomicU64,
-    /// Tokens that the KV cache holds: a whole context for each sequence.
-    pub(crate) kv_tokens: u64,
+    running_pages: AtomicU64,
+    preemptions: AtomicU64,
+    /// Pages of the KV cache.
+    kv_pages: u32,
 }
 
 impl Default for Metrics {
@@ -54,15 +56,17 @@ impl Default for Metrics {
             waiting: zero(),
             running: zero(),
             running_tokens: zero(),
-            kv_tokens: 0,
+            running_pages: zero(),
+            preemptions: zero(),
+            kv_pages: 0,
         }
     }
 }
 
 impl Metrics {
-    /// Of a server whose KV cache holds `kv_tokens`.
-    pub(crate) fn new(kv_tokens: u64) -> Metrics {
-        Metrics { kv_tokens, ..Metrics::default() }
+    /// Of a server whose KV cache has `kv_pages`.
+    pub(crate) fn new(kv_pages: u32) -> Metrics {
+        Metrics { kv_pages, ..Metrics::default() }
     }
 
     /// A choice ended, `prompt_tokens` of whose prompt were computed.
@@ -102,6 +106,8 @@ impl Metrics {
         self.waiting.store(activity.waiting.into(), Ordering::Relaxed);
         self.running.store((activity.in_prefill + activity.decoding).into(), Ordering::Relaxed);
         self.running_tokens.store(activity.running_tokens, Ordering::Relaxed);
+        self.running_pages.store(activity.running_pages.into(), Ordering::Relaxed);
+        self.preemptions.store(activity.preemptions, Ordering::Relaxed);
     }
 
     /// Sequences that are generated now.
@@ -182,8 +188,14 @@ impl Metrics {
             (
                 "vllm:kv_cache_usage_perc",
                 "gauge",
-                "Share of the KV cache that running sequences take, from 0 to 1; what is kept of ended ones is free",
-                read(&self.running_tokens) / self.kv_tokens.max(1) as f64,
+                "Share of the KV cache's pages that running sequences hold, from 0 to 1; what is kept of ended ones is free",
+                read(&self.running_pages) / f64::from(self.kv_pages.max(1)),
+            ),
+            (
+                "vllm:num_preemptions_total",
+                "counter",
+                "Times that a request was interrupted because pages ran out; its tokens are computed again",
+                read(&self.preemptions),
             ),
             ("vllm:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
             ("vllm:generation_tokens_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
@@ -207,8 +219,14 @@ mod tests {
 
     #[test]
     fn what_ended_is_counted() {
-        let metrics = Metrics::new(2000);
-        metrics.show(&Activity { decoding: 2, running_tokens: 500, ..Activity::default() });
+        let metrics = Metrics::new(64);
+        metrics.show(&Activity {
+            decoding: 2,
+            running_tokens: 500,
+            running_pages: 16,
+            preemptions: 3,
+            ..Activity::default()
+        });
         let end = ChoiceEnd {
             reason: EndReason::MaxTokens,
             stop_string: None,
@@ -236,6 +254,7 @@ mod tests {
             "\nllamacpp:spec_decode_num_accepted_tokens_total 1\n",
             "\nvllm:num_requests_running 2\n",
             "\nvllm:kv_cache_usage_perc 0.25\n",
+            "\nvllm:num_preemptions_total 3\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

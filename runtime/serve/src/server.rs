@@ -43,6 +43,10 @@ pub struct Activity {
     pub decoding: u32,
     /// Tokens in the KV cache of the sequences that are generated.
     pub running_tokens: u64,
+    /// Pages of the KV cache that these sequences hold.
+    pub running_pages: u32,
+    /// Times that a request was interrupted because pages ran out, since the server began.
+    pub preemptions: u64,
     /// Tokens that were sampled since the monitor was last called.
     pub new_tokens: u32,
 }

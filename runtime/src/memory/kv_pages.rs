@@ -55,10 +55,15 @@ impl PagePool {
         PagePool { free: (0..pages).rev().collect(), holders: vec![0; pages as usize], in_use: in_use.clone() }
     }
 
-    /// The pool has pages for the longest sequence in every slot, so that an empty pool is a bug.
+    /// Pages that no sequence holds.
+    pub fn n_free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// The caller knows that a page is free.
     fn allocate(&mut self) -> u32 {
         self.in_use.0.fetch_add(1, Ordering::Relaxed);
-        let page = self.free.pop().expect("pool holds pages for every slot's longest sequence");
+        let page = self.free.pop().expect("a free page: see BlockTable::can_advance");
         self.holders[page as usize] = 1;
         page
     }
@@ -110,8 +115,28 @@ impl BlockTable {
         }
     }
 
+    /// Whether the pool has the pages that [`BlockTable::advance`] takes, those counted that it gives back first.
+    pub fn can_advance(&self, pool: &PagePool, rows: Range<u32>) -> bool {
+        let oldest_visible = self.oldest_visible(rows.start);
+        let ends = (self.first_page + 1..).map(|end| end * self.page_tokens);
+        let released = self.pages.iter().zip(ends).take_while(|(_, end)| *end <= oldest_visible);
+        let n_freed = released.filter(|(page, _)| !pool.is_shared(**page)).count() as u32;
+        let wanted = rows.end.div_ceil(self.page_tokens).saturating_sub(self.end_page());
+        wanted <= pool.n_free() + n_freed
+    }
+
+    /// Physical pages that the sequence holds.
+    pub fn pages(&self) -> impl Iterator<Item = u32> {
+        self.pages.iter().copied()
+    }
+
+    /// Those that no other sequence holds.
+    pub fn n_exclusive_pages(&self, pool: &PagePool) -> u32 {
+        self.pages.iter().filter(|&&page| !pool.is_shared(page)).count() as u32
+    }
+
     /// Prepares a step that appends positions `rows`: first releases the pages that none of its rows attends to, then
-    /// allocates the missing ones. `allocated` is called with each new (logical, physical) page.
+    /// allocates the missing ones, which the pool has. `allocated` is called with each new (logical, physical) page.
     pub fn advance(&mut self, pool: &mut PagePool, rows: Range<u32>, mut allocated: impl FnMut(u32, u32)) {
         debug_assert!(
             !self.is_inside_shared_page(pool, rows.start),
@@ -259,6 +284,24 @@ mod tests {
     }
 
     #[test]
+    fn a_table_advances_while_the_pool_has_pages() {
+        let mut pool = PagePool::new(3, &PagesInUse::default());
+        let mut table = BlockTable::new(&group(None), 5);
+        assert!(table.can_advance(&pool, 0..12) && !table.can_advance(&pool, 0..13));
+        table.advance(&mut pool, 0..12, |_, _| ());
+        assert!(table.can_advance(&pool, 11..12) && !table.can_advance(&pool, 12..13));
+        assert_eq!((pool.n_free(), table.n_exclusive_pages(&pool), table.pages().count()), (0, 3, 3));
+        // A window gives a page back for each that it takes, unless another sequence holds it.
+        let mut pool = PagePool::new(3, &PagesInUse::default());
+        let mut windowed = BlockTable::new(&group(Some(6)), 5);
+        windowed.advance(&mut pool, 0..12, |_, _| ());
+        assert!(windowed.can_advance(&pool, 12..13) && !windowed.can_advance(&pool, 12..17));
+        let mut other = BlockTable::new(&group(Some(6)), 5);
+        other.adopt(&mut pool, &windowed, 4, |_, _| ());
+        assert!(!windowed.can_advance(&pool, 12..13));
+    }
+
+    #[test]
     fn sequences_never_share_a_page() {
         let group = group(None);
         let mut pool = PagePool::new(10, &PagesInUse::default());
@@ -312,7 +355,8 @@ mod tests {
             let (group, context) = (group(window), 40);
             let limit = group.pages_per_sequence(context, 8);
             let in_use = PagesInUse::default();
-            let mut pool = PagePool::new(6 * limit, &in_use);
+            // Too few for all at their longest.
+            let mut pool = PagePool::new(4 * limit, &in_use);
             let mut tables: Vec<(BlockTable, u32)> = (0..6).map(|_| (BlockTable::new(&group, limit), 0)).collect();
             let mut state = 7_u32;
             let mut random = |below: u32| {
@@ -340,7 +384,7 @@ mod tests {
                     }
                     _ => {
                         let end = context.min(len + 1 + random(8));
-                        if len < end {
+                        if len < end && table.can_advance(&pool, len..end) {
                             table.advance(&mut pool, len..end, |_, _| ());
                             len = end;
                         }

@@ -14,13 +14,20 @@ pub struct ContextRequest {
     pub max_positions: u32,
     /// Sequences that exist at a time.
     pub slots: u32,
+    /// Tokens of all sequences together that the cache holds, if those are fewer than the longest sequence in every slot has. One
+    /// sequence can always be as long as the context.
+    pub kv_tokens: Option<u32>,
     /// Most tokens that steps in flight append to one sequence.
     pub chunk_tokens: u32,
 }
 
-/// Pages of one group's pool, enough for the longest sequence in every slot.
+/// Pages of one group's pool: enough for the longest sequence in every slot, or for the requested tokens, where each sequence leaves a part
+/// of its last page empty.
 pub fn pool_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
-    u64::from(request.slots) * u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens))
+    let (slots, each) =
+        (u64::from(request.slots), u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens)));
+    let requested = request.kv_tokens.map(|tokens| u64::from(tokens.div_ceil(group.page_tokens)) + slots);
+    requested.map_or(slots * each, |pages| pages.clamp(each, slots * each))
 }
 
 /// Block table entries of one sequence, enough for the group with the smallest pages.
@@ -99,6 +106,19 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn request(requested_tokens: Option<u32>) -> ContextRequest {
-        ContextRequest { requested_tokens, max_positions: 131_072, slots: 1, chunk_tokens: 512 }
+        ContextRequest { requested_tokens, max_positions: 131_072, slots: 1, kv_tokens: None, chunk_tokens: 512 }
+    }
+
+    #[test]
+    fn a_pool_holds_the_requested_tokens_or_one_sequence() {
+        let pages = |window_tokens, kv_tokens| {
+            let request = ContextRequest { slots: 4, kv_tokens, ..request(None) };
+            pool_pages(&plan(window_tokens).kv_groups[0], 4096, &request)
+        };
+        // Pages of 16 tokens.
+        assert_eq!((pages(None, None), pages(None, Some(8192))), (4 * 256, 512 + 4));
+        assert_eq!((pages(None, Some(1)), pages(None, Some(u32::MAX))), (256, 4 * 256));
+        // A window of 512 tokens and a step of as many.
+        assert_eq!((pages(Some(512), Some(1024)), pages(Some(512), Some(8192))), (68, 4 * 65));
     }
 }

@@ -13,9 +13,14 @@
 //! choices of one request, are computed once.
 //!
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
-//! computed; the others decode together as before.
+//! computed, before the step that it shares with the others.
+//!
+//! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
+//! finds none, sessions without a request give theirs back, the one that has been idle longest first; then the newest request goes back to
+//! the queue (`preempt` below), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
+//! is never interrupted, so that each comes to its end.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +38,11 @@ use crate::step::sampling::Sampling;
 /// [`Scheduler::tick`] again and again.
 pub struct Scheduler<R> {
     shared: Arc<Shared>,
-    waiting: VecDeque<Request<R>>,
+    /// In the order of their numbers.
+    waiting: VecDeque<Waiting<R>>,
+    /// Number of the next request.
+    next_number: u64,
+    preemptions: u64,
     /// In the order in which they came; only the first is fed.
     prefill: VecDeque<Active<R>>,
     decoding: Vec<Active<R>>,
@@ -102,11 +111,26 @@ pub enum End<'e> {
 /// Is called after each step with the number of tokens that were sampled. `Break` ends the tick, because requests have come.
 pub type AfterStep<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 
+/// A request without a session.
+struct Waiting<R> {
+    /// How many came before it.
+    number: u64,
+    prompt: Vec<u32>,
+    sampling: Sampling,
+    receiver: R,
+    speculator: Option<Speculator>,
+    /// Tokens that were sampled for it before it was preempted; `None`: it was not.
+    resumes: Option<u32>,
+}
+
 /// A request with a session.
 struct Active<R> {
+    number: u64,
     session: Session,
     /// Whether the session's cache was cut to what it shares with the prompt.
     has_begun: bool,
+    /// See [`Waiting::resumes`].
+    resumes: Option<u32>,
     /// What is to be appended yet: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
@@ -133,6 +157,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         Ok(Scheduler {
             shared: shared.clone(),
             waiting,
+            next_number: 0,
+            preemptions: 0,
             prefill,
             decoding,
             idle,
@@ -156,7 +182,11 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Puts a request at the end of the queue.
     pub fn submit(&mut self, request: Request<R>) {
-        self.waiting.push_back(request);
+        let Request { prompt, sampling, receiver } = request;
+        let speculator = self.speculation.as_ref().map(Speculation::speculator);
+        let number = self.next_number;
+        self.next_number += 1;
+        self.waiting.push_back(Waiting { number, prompt, sampling, receiver, speculator, resumes: None });
     }
 
     /// Requests without a session.
@@ -178,6 +208,22 @@ impl<R: TokenReceiver> Scheduler<R> {
     pub fn running_tokens(&self) -> u64 {
         let running = self.prefill.iter().chain(&self.decoding);
         running.map(|active| u64::from(active.session.len_tokens())).sum()
+    }
+
+    /// Pages of the KV cache that the sequences hold that are generated, each counted once.
+    pub fn running_pages(&self) -> u32 {
+        let mut pages = HashSet::new();
+        for active in self.prefill.iter().chain(&self.decoding) {
+            for (group, table) in active.session.tables().iter().enumerate() {
+                pages.extend(table.pages().map(|page| (group, page)));
+            }
+        }
+        pages.len() as u32
+    }
+
+    /// Times that a request went back to the queue because pages ran out.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
     }
 
     /// Whether a tick would do nothing.
@@ -207,12 +253,82 @@ impl<R: TokenReceiver> Scheduler<R> {
     }
 
     fn admit(&mut self) {
-        while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt)) {
+        while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt))
+            && self.has_pages_for(&self.waiting[0].prompt)
+        {
             let session = self.idle.remove(index).expect("an index of an idle session");
-            let Request { prompt, sampling, receiver } = self.waiting.pop_front().expect("it was at the front");
-            let speculator = self.speculation.as_ref().map(Speculation::speculator);
-            self.prefill.push_back(Active { session, has_begun: false, rest: prompt, sampling, receiver, speculator });
+            let request = self.waiting.pop_front().expect("it was at the front");
+            let Waiting { number, prompt: rest, sampling, receiver, speculator, resumes } = request;
+            let has_begun = false;
+            self.prefill.push_back(Active {
+                number,
+                session,
+                has_begun,
+                resumes,
+                rest,
+                sampling,
+                receiver,
+                speculator,
+            });
         }
+    }
+
+    /// Whether a prompt would find the pages that it needs, beside one for each running sequence to grow: those that are free, and those of
+    /// idle sessions. Without running sequences it would.
+    fn has_pages_for(&self, prompt: &[u32]) -> bool {
+        let n_running = self.prefill.len() + self.decoding.len();
+        if n_running == 0 || !self.shared.pages_can_run_out() {
+            return true;
+        }
+        let running = self.prefill.iter().chain(&self.decoding).map(|active| &active.session);
+        let common = running.chain(&self.idle).map(|session| session.common_start(prompt)).max().unwrap_or(0);
+        let mut slot = self.shared.lock_engine();
+        // After a lost device, the next step finds out.
+        let Some(engine) = slot.engine() else { return true };
+        let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
+        groups.iter().zip(pools.iter()).enumerate().all(|(index, (group, pool))| {
+            let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
+            let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
+            let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
+            needed <= pool.n_free() + idle.sum::<u32>()
+        })
+    }
+
+    /// Makes pages free, after a step that found none. `false`: only one sequence has any.
+    fn reclaim(&mut self) -> bool {
+        let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
+        if let Some(session) = self.idle.iter_mut().find(has_pages) {
+            session.clear();
+            return true;
+        }
+        let newest = |active: &Active<R>| active.number;
+        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| newest(&self.prefill[at]));
+        let decoding = (0..self.decoding.len()).max_by_key(|&at| newest(&self.decoding[at]));
+        let active = match (in_prefill, decoding) {
+            (Some(at), None) if self.prefill.len() > 1 => self.prefill.remove(at),
+            (None, Some(at)) if self.decoding.len() > 1 => Some(self.decoding.remove(at)),
+            (Some(one), Some(other)) if newest(&self.prefill[one]) > newest(&self.decoding[other]) => {
+                self.prefill.remove(one)
+            }
+            (Some(_), Some(at)) => Some(self.decoding.remove(at)),
+            _ => None,
+        };
+        active.map(|active| self.preempt(active)).is_some()
+    }
+
+    /// Puts a request back into the queue, where its number says. Its tokens are its prompt then.
+    fn preempt(&mut self, active: Active<R>) {
+        let Active { number, mut session, rest, sampling, receiver, speculator, has_begun, resumes } = active;
+        // One that has not begun holds the pages of the session's last request, and none of its tokens.
+        let (prompt, resumes) = match has_begun {
+            true => ([session.tokens(), &rest].concat(), Some(session.samples())),
+            false => (rest, resumes),
+        };
+        session.clear();
+        self.idle.push_front(session);
+        let at = self.waiting.partition_point(|request| request.number < number);
+        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, speculator, resumes });
+        self.preemptions += 1;
     }
 
     /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
@@ -222,15 +338,20 @@ impl<R: TokenReceiver> Scheduler<R> {
         if first.has_begun {
             return;
         }
-        let Active { session, has_begun, rest, receiver, .. } = first;
+        let Active { session, has_begun, resumes, rest, receiver, .. } = first;
         *has_begun = true;
         session.keep_common_start(rest);
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
         if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
             session.adopt_start(donor, rest);
         }
-        session.restart_samples();
-        receiver.begin(session.len_tokens());
+        match *resumes {
+            Some(n_samples) => session.resume_samples(n_samples),
+            None => {
+                session.restart_samples();
+                receiver.begin(session.len_tokens());
+            }
+        }
         rest.drain(..session.len_tokens() as usize);
     }
 
@@ -252,7 +373,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         let max_tokens = self.prefill_tokens();
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, .. } = active;
-        let begun = Instant::now();
+        let (begun, n_cached) = (Instant::now(), session.len_tokens());
         let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
             true => session.feed_part(rest, n_tokens).map(|()| None),
@@ -275,9 +396,15 @@ impl<R: TokenReceiver> Scheduler<R> {
                 self.move_on(active, goes_on);
             }
             Err(error) => {
-                receiver.end(End::Failed(&error));
-                session.clear();
-                self.idle.extend(self.prefill.pop_front().map(|active| active.session));
+                // Earlier steps of the same feed may have ended.
+                drop(rest.drain(..(session.len_tokens() - n_cached) as usize));
+                if matches!(error, RunError::NoPages) && self.reclaim() {
+                    return;
+                }
+                let mut active = self.prefill.pop_front().expect("it was at the front");
+                active.receiver.end(End::Failed(&error));
+                active.session.clear();
+                self.idle.push_back(active.session);
             }
         }
     }
@@ -291,13 +418,14 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Steps of all decoding sequences, at most `max_steps`; those that have a draft get one that verifies it.
+    /// Steps of all decoding sequences, at most `max_steps`; those that have a draft get one before it that verifies the draft, and where all
+    /// do, no other.
     fn decode(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
-        let verified = self.verify_drafts(after_step);
-        let max_steps = if verified.is_empty() { max_steps } else { 1 };
-        self.decode_together(max_steps, after_step);
-        for (active, goes_on) in verified {
-            self.move_on(active, goes_on);
+        let n_sequences = self.decoding.len();
+        match self.verify_drafts(after_step) {
+            0 => self.decode_together(max_steps, after_step),
+            n_verified if n_verified < n_sequences => self.decode_together(1, after_step),
+            _ => {}
         }
     }
 
@@ -354,11 +482,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.after_decode(&go_on, failed.as_ref());
     }
 
-    /// Verifies the draft of each decoding sequence that has one, and takes those out of the decoding ones; with each, whether it is to
-    /// have more tokens.
-    fn verify_drafts(&mut self, after_step: &mut AfterStep<'_>) -> Vec<(Active<R>, bool)> {
+    /// Verifies the draft of each decoding sequence that has one, and moves its request on. Returns how many those were.
+    fn verify_drafts(&mut self, after_step: &mut AfterStep<'_>) -> usize {
         let n_sequences = self.decoding.len();
-        let mut verified = Vec::new();
+        let mut n_verified = 0;
         for mut active in std::mem::take(&mut self.decoding) {
             let Active { session, rest, sampling, receiver, speculator: Some(speculator), .. } = &mut active else {
                 self.decoding.push(active);
@@ -394,16 +521,15 @@ impl<R: TokenReceiver> Scheduler<R> {
                     speculator.add(ran.proposed, ran.accepted());
                     // The tick ends soon anyway.
                     let _ = after_step(ran.chosen);
-                    verified.push((active, goes_on));
+                    n_verified += 1;
+                    self.move_on(active, goes_on);
                 }
-                Err(error) => {
-                    receiver.end(End::Failed(&error));
-                    session.clear();
-                    self.idle.push_back(active.session);
-                }
+                // The step of one row finds pages, or makes some free.
+                Err(RunError::NoPages) => self.decoding.push(active),
+                Err(error) => self.fail(active, true, &error),
             }
         }
-        verified
+        n_verified
     }
 
     /// One step of all decoding sequences, some of whose tokens their receivers choose.
@@ -442,18 +568,26 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Moves the requests on that decoded; `go_on`: whether each is to have more tokens.
     fn after_decode(&mut self, go_on: &[bool], failed: Option<&RunError>) {
-        for (mut active, &goes_on) in std::mem::take(&mut self.decoding).into_iter().zip(go_on) {
-            match failed {
-                None => self.move_on(active, goes_on),
-                Some(error) => {
-                    if goes_on {
-                        active.receiver.end(End::Failed(error));
-                    }
-                    active.session.clear();
-                    self.idle.push_back(active.session);
-                }
-            }
+        let decoded = std::mem::take(&mut self.decoding).into_iter().zip(go_on);
+        match failed {
+            // Nothing was appended by the step that failed: all go on from the one before.
+            None | Some(RunError::NoPages) => decoded.for_each(|(active, &goes_on)| self.move_on(active, goes_on)),
+            Some(error) => decoded.for_each(|(active, &goes_on)| self.fail(active, goes_on, error)),
         }
+        if let Some(error @ RunError::NoPages) = failed
+            && !self.reclaim()
+        {
+            std::mem::take(&mut self.decoding).into_iter().for_each(|active| self.fail(active, true, error));
+        }
+    }
+
+    /// Ends a request whose step failed, with an error if it is not ended already.
+    fn fail(&mut self, mut active: Active<R>, goes_on: bool, error: &RunError) {
+        if goes_on {
+            active.receiver.end(End::Failed(error));
+        }
+        active.session.clear();
+        self.idle.push_back(active.session);
     }
 
     /// A request that has got a token decodes on, or its session is free.

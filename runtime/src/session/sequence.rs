@@ -1,5 +1,6 @@
 //! A sequence's tokens and its pages of the KV cache, without the model that it runs on.
 
+use crate::error::RunError;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
 use crate::step::cancel::CancelToken;
@@ -166,9 +167,17 @@ impl Sequence {
     }
 
     /// Takes pages for so many tokens behind the last.
-    pub fn take_pages(&mut self, n_tokens: u32, engine: &mut Engine) {
+    ///
+    /// # Errors
+    /// [`RunError::NoPages`] where other sequences hold too many.
+    pub fn take_pages(&mut self, n_tokens: u32, engine: &mut Engine) -> Result<(), RunError> {
         let end = self.len_tokens();
-        engine.advance(self.slot, end..end + n_tokens, &mut self.tables);
+        engine.advance(self.slot, end..end + n_tokens, &mut self.tables)
+    }
+
+    /// Its pages, one table a KV group.
+    pub fn tables(&self) -> &[BlockTable] {
+        &self.tables
     }
 
     /// The last token as a row of a step.
@@ -197,9 +206,9 @@ impl Sequence {
         self.samples = self.samples.wrapping_sub(n_samples);
     }
 
-    /// Equal seeds sample after equal tokens what they sampled in a new sequence.
-    pub fn restart_samples(&mut self) {
-        self.samples = 0;
+    /// Samples behind the tokens that it has are those of a sequence that has sampled so many; 0: of a new one.
+    pub fn restart_samples(&mut self, n_samples: u32) {
+        self.samples = n_samples;
     }
 
     /// Steps of this sequence ended that took so long.
@@ -236,7 +245,7 @@ fn run_entry(
     cancel: Option<&CancelToken>,
 ) -> Result<(), Stop> {
     let &Entry { program, position, tokens, rope_variant } = entry;
-    engine.advance(slot, position..position + tokens.len() as u32, tables);
+    engine.advance(slot, position..position + tokens.len() as u32, tables)?;
     let rows = [Rows { slot, position, tokens, rope_variant }];
     engine.run(&Step { program, rows: &rows, samplers: &[input] }, cancel)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::RunError;
+use crate::memory::kv_pages::BlockTable;
 use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
@@ -212,7 +213,22 @@ impl Session {
 
     /// Equal seeds sample after equal tokens what they sampled in a new sequence.
     pub fn restart_samples(&mut self) {
-        self.sequence.restart_samples();
+        self.sequence.restart_samples(0);
+    }
+
+    /// Samples go on as those of a sequence that has sampled so many.
+    pub(crate) fn resume_samples(&mut self, n_samples: u32) {
+        self.sequence.restart_samples(n_samples);
+    }
+
+    /// Tokens sampled so far.
+    pub(crate) fn samples(&self) -> u32 {
+        self.sequence.samples()
+    }
+
+    /// Its pages, one table a KV group.
+    pub(crate) fn tables(&self) -> &[BlockTable] {
+        self.sequence.tables()
     }
 
     /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with

@@ -185,6 +185,16 @@ impl Shared {
         self.artifact.plan().kv_groups.iter().map(table).collect()
     }
 
+    /// Whether sequences can need more pages than there are.
+    pub fn pages_can_run_out(&self) -> bool {
+        let request = &self.decided.request;
+        let is_less = |group| {
+            let all = ContextRequest { kv_tokens: None, ..*request };
+            pool_pages(group, self.context_tokens(), request) < pool_pages(group, self.context_tokens(), &all)
+        };
+        self.artifact.plan().kv_groups.iter().any(is_less)
+    }
+
     /// Waits for the steps of others that came before, one of each thread that generates.
     pub fn lock_engine(&self) -> FairGuard<'_, EngineSlot> {
         self.engine.lock()

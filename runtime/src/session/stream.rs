@@ -300,7 +300,10 @@ impl RowsOfStream<'_> {
         };
         // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence continues there, and
         // a sliding window must not have given back what that position sees.
-        sequences.iter_mut().for_each(|sequence| sequence.take_pages(ahead + n_steps, engine));
+        if sequences.iter_mut().any(|sequence| sequence.take_pages(ahead + n_steps, engine).is_err()) {
+            // Pages may be free again when the step is due.
+            return Ok(());
+        }
         match n_steps {
             1 => engine.begin(program, step_slot)?,
             _ => engine.begin_together(program, step_slot)?,
@@ -322,7 +325,7 @@ impl RowsOfStream<'_> {
     /// Appends the newest tokens, with pages, for a step of the program that is returned and that is yet to run.
     fn push(&self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<usize, RunError> {
         let program = decoder(engine, sequences, 0)?;
-        sequences.iter_mut().for_each(|sequence| sequence.take_pages(1, engine));
+        sequences.iter_mut().try_for_each(|sequence| sequence.take_pages(1, engine))?;
         self.append(sequences, program);
         Ok(program)
     }

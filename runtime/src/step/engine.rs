@@ -253,8 +253,19 @@ impl Engine {
     /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
     /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step in flight may
     /// still read it, but a later writer runs behind a barrier after that step.
-    pub fn advance(&mut self, slot: u32, rows: std::ops::Range<u32>, tables: &mut [BlockTable]) {
+    ///
+    /// # Errors
+    /// [`RunError::NoPages`] where other sequences hold too many; nothing changes then.
+    pub fn advance(
+        &mut self,
+        slot: u32,
+        rows: std::ops::Range<u32>,
+        tables: &mut [BlockTable],
+    ) -> Result<(), RunError> {
         let mut pools = self.pools.lock();
+        if tables.iter().zip(pools.iter()).any(|(table, pool)| !table.can_advance(pool, rows.clone())) {
+            return Err(RunError::NoPages);
+        }
         for (group, (table, pool)) in tables.iter_mut().zip(pools.iter_mut()).enumerate() {
             let begin = self.table_begin(group, slot);
             let view = &mut self.views.step;
@@ -262,6 +273,7 @@ impl Engine {
                 view.write_words(begin + logical as usize, &[physical]);
             });
         }
+        Ok(())
     }
 
     /// Gives a sequence without pages those of another one's first `len_tokens`, whole pages.

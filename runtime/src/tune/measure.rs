@@ -241,9 +241,9 @@ impl MadeUpSteps<'_> {
         let position = self.first_position();
         for (&slot, tables) in slots.iter().zip(tables.iter_mut()) {
             for before in 0..position {
-                engine.advance(slot, before..before + 1, tables);
+                engine.advance(slot, before..before + 1, tables)?;
             }
-            engine.advance(slot, position..position + rows_each, tables);
+            engine.advance(slot, position..position + rows_each, tables)?;
         }
         let vocab_size = self.model.vocab_size;
         let tokens: Vec<u32> = (0..self.shape.rows).map(|index| index.wrapping_mul(7919) % vocab_size).collect();

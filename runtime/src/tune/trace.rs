@@ -136,13 +136,13 @@ impl Tracer<'_> {
             while at < position {
                 let chunk = next_chunk(&engine.programs.shapes, StepOutput::Nothing, at, position - at, u32::MAX);
                 let chunk = chunk.ok_or(RunError::NoTokens)?;
-                engine.advance(slot, at..at + chunk.n_rows, tables);
+                engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
                 let rows = [Rows { slot, position: at, tokens, rope_variant }];
                 engine.run(&Step { program: chunk.program, rows: &rows, samplers: &[] }, None)?;
                 at += chunk.n_rows;
             }
-            engine.advance(slot, position..position + rows_each as u32, tables);
+            engine.advance(slot, position..position + rows_each as u32, tables)?;
         }
         let both = slots.iter().zip(step.tokens.chunks(rows_each.max(1)));
         let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();

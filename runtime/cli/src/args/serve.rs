@@ -43,6 +43,9 @@ pub struct ServeArgs {
     /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+    /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
+    pub kv_tokens: Option<u32>,
     /// Name of the model in responses and in lists of models [default: that of the artifact]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["models", "models_dir"])]
     pub alias: Option<String>,

@@ -116,13 +116,9 @@ fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
     (0..=depth as i32).map(|accepted| acceptance.powi(accepted)).sum()
 }
 
-/// Whether all sequences together get more tokens a second. One sequence needs no other step than that of verification. Of several,
-/// the others decode in a step of about the same time as with it.
+/// Whether verification gives more tokens a second than the step that all sequences share.
 fn pays(tokens: f64, verification: f64, plain: f64, n_sequences: usize) -> bool {
-    match n_sequences {
-        0 | 1 => tokens * plain > verification,
-        _ => (tokens - 1.0) * plain > n_sequences as f64 * verification,
-    }
+    tokens * plain > n_sequences as f64 * verification
 }
 
 #[cfg(test)]
@@ -143,8 +139,9 @@ mod tests {
         };
         // Three of four tokens accepted: 3.6 tokens of a step of 8 rows.
         assert_eq!((depth(1.0, 3.5, 1), depth(1.0, 3.7, 1)), (7, 0));
-        // Two sequences: 2.6 tokens more than without, for what gives two.
-        assert_eq!((depth(1.0, 1.2, 2), depth(1.0, 1.4, 2), depth(1.0, 1.0, 3)), (7, 0, 0));
+        // Of two sequences a plain step gives two tokens.
+        assert_eq!((depth(1.0, 1.7, 2), depth(1.0, 1.9, 2)), (7, 0));
+        assert_eq!((depth(1.0, 1.1, 3), depth(1.0, 1.3, 3)), (7, 0));
         assert_eq!(Acceptance::default().depth(3, 1, 7, 1, &StepTimes::default()), 7);
         assert_eq!(Acceptance::default().depth(3, 4, 3, 1, &StepTimes::default()), 0);
     }
@@ -152,10 +149,10 @@ mod tests {
     #[test]
     fn the_depth_follows_acceptance() {
         let mut times = times(1.0, 1.5);
-        times.add_verification(2, Duration::from_secs(1));
+        times.add_verification(2, Duration::from_secs_f64(1.1));
         let mut acceptance = Acceptance::default();
         (0..50).for_each(|_| acceptance.add(0, 7, 0));
-        // Nothing is accepted, and two rows cost no more than one: not worth it either.
+        // Nothing is accepted: not even two rows are worth it.
         assert_eq!(acceptance.depth(0, 1, 7, 1, &times), 0);
         (0..3).for_each(|_| acceptance.add(0, 7, 1));
         assert_eq!(acceptance.depth(0, 1, 7, 1, &times), 1);

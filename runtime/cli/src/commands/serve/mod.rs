@@ -19,7 +19,7 @@ use unicorn_serve::{
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
-use crate::load::{load_to_serve, note_recoveries, read};
+use crate::load::{Serving, load_to_serve, note_recoveries, read};
 use crate::models;
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
@@ -40,7 +40,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     // Errors that can be found before a minute of loading.
     refuse_synthetic(artifact)?;
     let (mut options, listeners) = prepare(args)?;
-    let model = load_to_serve(artifact, &args.load, args.ctx, args.parallel)?;
+    let model = load_to_serve(artifact, &serving_of(args))?;
     options.model_name.clone_from(&args.alias);
     let server = Server::new(&model, options)?;
 
@@ -59,6 +59,15 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     })?;
     run_with_status(&model, server, StatusWriter::new(&model));
     Ok(())
+}
+
+fn serving_of(args: &ServeArgs) -> Serving {
+    Serving {
+        load: args.load.clone(),
+        slots: args.parallel,
+        context_tokens: args.ctx,
+        kv_tokens: args.kv_tokens,
+    }
 }
 
 /// Generates until the server is stopped, and shows what it does to `top`.
@@ -97,13 +106,13 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
 }
 
 /// The sockets that are being served, which SIGTERM drains.
-type Serving = Arc<Mutex<Vec<HttpServing>>>;
+type Listening = Arc<Mutex<Vec<HttpServing>>>;
 
 /// Ctrl-C stops at once, SIGTERM after the answers that are being generated.
-fn stop_by_signals(args: &ServeArgs, stop: impl Fn() + Clone + Send + 'static) -> Result<Serving, CliError> {
+fn stop_by_signals(args: &ServeArgs, stop: impl Fn() + Clone + Send + 'static) -> Result<Listening, CliError> {
     let stop_now = stop.clone();
     interrupt::catch_with(stop_now)?;
-    let serving = Serving::default();
+    let serving = Listening::default();
     drain_at_sigterm(stop, serving.clone(), Duration::from_secs(args.drain));
     Ok(serving)
 }
@@ -112,7 +121,7 @@ fn stop_by_signals(args: &ServeArgs, stop: impl Fn() + Clone + Send + 'static) -
 fn serve_at(
     listeners: Vec<HttpListener>,
     args: &ServeArgs,
-    serving: &Serving,
+    serving: &Listening,
     routes: &Router,
     note_of: impl Fn(&str) -> String,
 ) -> Result<(), CliError> {
@@ -186,7 +195,7 @@ fn state(activity: &Activity) -> State {
 
 /// SIGTERM, which service managers and containers send: new connections are refused, answers that are being generated have so much
 /// time to end, and then the server stops; a second one stops it at once. Where it cannot be caught, it ends the process.
-fn drain_at_sigterm(stop: impl Fn() + Clone + Send + 'static, serving: Serving, time: Duration) {
+fn drain_at_sigterm(stop: impl Fn() + Clone + Send + 'static, serving: Listening, time: Duration) {
     if !interrupt::has_thread() {
         return;
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use unicorn_runtime::Model;
 use unicorn_serve::{ModelServer, ModelSource, PoolOptions, Server, Unloadable};
 
-use super::{prepare, refuse_synthetic, run_with_status, serve_at, stop_by_signals};
-use crate::args::{LoadArgs, ServeArgs};
+use super::{prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals};
+use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{needs_memory, try_load_to_serve};
+use crate::load::{Serving, load_to_serve, needs_memory};
 use crate::models;
 use crate::monitor::status::StatusWriter;
 use crate::report::text::printable;
@@ -26,7 +26,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let mut pool = PoolOptions::default();
     (pool.max_loaded, pool.pinned) = (args.models_max as usize, args.pin.clone());
     pool.idle = args.sleep_idle_seconds.map(Duration::from_secs);
-    let source = Files { files, load: args.load.clone(), ctx: args.ctx, parallel: args.parallel };
+    let source = Files { files, serving: serving_of(args) };
     let server = ModelServer::new(names.clone(), source, pool, options)?;
 
     let stopper = server.stopper();
@@ -63,9 +63,7 @@ fn files(args: &ServeArgs) -> Result<Vec<(String, PathBuf)>, CliError> {
 /// Models of the command line.
 struct Files {
     files: Vec<(String, PathBuf)>,
-    load: LoadArgs,
-    ctx: Option<u32>,
-    parallel: u32,
+    serving: Serving,
 }
 
 impl Files {
@@ -78,13 +76,13 @@ impl Files {
 impl ModelSource for Files {
     fn load(&self, name: &str) -> Result<Model, Unloadable> {
         let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
-        let artifact = models::artifact(self.file(name), &self.load).map_err(unusable)?;
+        let artifact = models::artifact(self.file(name), &self.serving.load).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
-        let loaded = try_load_to_serve(&artifact, &self.load, self.ctx, self.parallel);
+        let loaded = try_load_to_serve(&artifact, &self.load, self.ctx, self.serving.slots);
         let model = loaded
             .map_err(|error| Unloadable { message: explain::load_error(&error), needs_memory: needs_memory(&error) })?;
         let (name, tokens) = (printable(name), model.context_tokens());
-        note(format_args!("model {name} is loaded: {} sequences of {tokens} tokens", self.parallel));
+        note(format_args!("model {name} is loaded: {} sequences of {tokens} tokens", self.serving.slots));
         Ok(model)
     }
 
