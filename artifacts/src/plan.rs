@@ -144,16 +144,19 @@ pub struct WeightPlan {
     pub reason: String,
 }
 
-/// Layers whose KV cache has the same shape and lifetime, and so shares one block table.
+/// [`KvGroupPlan::page_tokens`] of recurrent state: one page holds that of a sequence of any length.
+pub const STATE_PAGE_TOKENS: u32 = u32::MAX;
+
+/// Layers whose KV cache, or recurrent state, has the same shape and lifetime, and so shares one block table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvGroupPlan {
     /// Layers keep this many tokens, the newest included; `None`: all.
     pub window_tokens: Option<u32>,
     /// Layers that share the block table.
     pub n_layers: u32,
-    /// Tokens of a page.
+    /// Tokens of a page; [`STATE_PAGE_TOKENS`]: it is recurrent state.
     pub page_tokens: u32,
-    /// Of K, and again of V, for one page of one layer.
+    /// Of K, and again of V, for one page of one layer; of each half of a page of state.
     pub page_bytes: u64,
     /// Where the pool lies.
     pub tier: Tier,
@@ -162,6 +165,11 @@ pub struct KvGroupPlan {
 }
 
 impl KvGroupPlan {
+    /// Whether each step changes all of a page, which so fits the sequence's last token alone.
+    pub fn is_state(&self) -> bool {
+        self.page_tokens == STATE_PAGE_TOKENS
+    }
+
     /// Pages that one sequence of `context_tokens` holds at most, when steps add up to `chunk_tokens` at a time.
     pub fn pages_per_sequence(&self, context_tokens: u32, chunk_tokens: u32) -> u32 {
         let all = context_tokens.div_ceil(self.page_tokens);
@@ -179,6 +187,9 @@ impl KvGroupPlan {
 
     /// K and V that one decode step reads at the end of a sequence of `context_tokens`.
     pub fn bytes_read_per_token(&self, context_tokens: u32) -> u64 {
+        if self.is_state() {
+            return self.bytes(1);
+        }
         let tokens = self.window_tokens.map_or(context_tokens, |window| window.min(context_tokens));
         2 * self.page_bytes / u64::from(self.page_tokens.max(1)) * u64::from(self.n_layers) * u64::from(tokens)
     }

@@ -37,7 +37,9 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     validate_activations(plan)?;
     in_range("number of KV groups", plan.kv_groups.len() as u64, 0, MAX_KV_GROUPS)?;
     for group in &plan.kv_groups {
-        in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
+        if !group.is_state() {
+            in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
+        }
         in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
         in_range("window of a KV group", u64::from(group.window_tokens.unwrap_or(1)), 1, 1 << 30)?;
         in_range("layers of a KV group", u64::from(group.n_layers), 1, 4096)?;
@@ -235,9 +237,12 @@ fn written_words(plan: &Plan, binding: &Binding) -> u64 {
     let bytes = match binding.buffer {
         BufferRef::Logits if binding.len_bytes == 0 => logits_bytes(plan),
         BufferRef::Weights { .. } | BufferRef::Arena | BufferRef::Logits => binding.len_bytes,
-        // K or V of every row of a step.
+        // K or V of every row of a step, or the state of every row's sequence.
         BufferRef::Keys { group, .. } | BufferRef::Values { group, .. } => {
             let group = &plan.kv_groups[group as usize];
+            if group.is_state() {
+                return group.page_bytes / WORD_BYTES * MAX_ROWS as u64;
+            }
             group.page_bytes.div_ceil(u64::from(group.page_tokens)) * MAX_ROWS as u64
         }
         BufferRef::Output => WORD_BYTES * (MAX_OUTPUTS * Output::WORDS) as u64,

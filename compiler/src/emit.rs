@@ -94,12 +94,15 @@ pub fn plan_text(plan: &Plan) -> String {
     for (index, group) in plan.kv_groups.iter().enumerate() {
         let window = group.window_tokens.map_or("all".to_owned(), |window| window.to_string());
         let pages = group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens);
+        let holds = match group.is_state() {
+            true => format!("{pages} pages of state"),
+            false => format!("window {window}, {pages} pages of {} tokens", group.page_tokens),
+        };
         line(format_args!(
-            "pool {} kv{index}+0 {} {} layers, window {window}, {pages} pages of {} tokens: {}",
+            "pool {} kv{index}+0 {} {} layers, {holds}: {}",
             group.tier.name(),
             group.bytes(pages),
             group.n_layers,
-            group.page_tokens,
             group.reason,
         ));
     }

@@ -101,7 +101,8 @@ struct Packed<'a> {
     shapes: &'a BTreeMap<String, Vec<usize>>,
 }
 
-/// One exported tensor: canonical tensors below one another, decoded when the writer requires its bytes.
+/// One exported tensor: canonical tensors below one another, or their rows as the folder mixes them, decoded when the writer requires
+/// its bytes.
 struct Exported<'a> {
     packed: &'a Packed<'a>,
     config: &'a ModelConfig,
@@ -119,17 +120,17 @@ impl View for &Exported<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let rows_in_order = |name: &str| {
-            let values = self.packed.decode(name);
+        let cols: usize = self.shape[1..].iter().product();
+        let mut values = vec![0f32; self.shape.iter().product()];
+        let mut first_row = 0;
+        for name in &self.parts {
             let order = self.config.folder.row_order(self.config, name);
-            let cols = if let [_, cols] = self.shape[..] { cols } else { 1 };
-            let mut ordered = vec![0.0; values.len()];
-            for (row, values) in values.chunks_exact(cols).enumerate() {
-                ordered[order.source_row(row) * cols..][..cols].copy_from_slice(values);
+            let part = self.packed.decode(name);
+            for (row, of_row) in part.chunks_exact(cols).enumerate() {
+                values[order.source_row(first_row, row) * cols..][..cols].copy_from_slice(of_row);
             }
-            ordered
-        };
-        let values: Vec<f32> = self.parts.iter().flat_map(|name| rows_in_order(name)).collect();
+            first_row += part.len() / cols;
+        }
         Cow::Owned(bytemuck::cast_slice(&values).to_vec())
     }
 
@@ -153,7 +154,7 @@ impl Packed<'_> {
                         && only.tensor == tensor
                     {
                         // Packed vectors end in padding.
-                        let len = self.shapes[tensor][0];
+                        let len = self.shapes[tensor].iter().product();
                         return floats(bytes).take(len).map(|value| value / only.scale - only.offset).collect();
                     }
                     if let Some(values) = self.vector_part(parts, tensor, bytes) {
@@ -266,20 +267,19 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
     names.sort_by_key(|name| rank(name));
     let mut out: BTreeMap<String, Exported> = BTreeMap::new();
     for name in names {
-        let tensor = &checkpoint.tensors[name];
         let holder = config.folder.holder(name);
         let mut target = if name.starts_with("lm_head") { holder } else { format!("model.{holder}") };
         if config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Mixtral) {
             target = import::mixtral_name(&target);
         }
-        let is_vector = packed.shapes[name].len() == 1;
+        let shape = &packed.shapes[name];
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
             config,
             parts: Vec::new(),
-            shape: if is_vector { vec![0] } else { vec![0, tensor.cols] },
+            shape: [&[0], &shape[1..]].concat(),
         });
-        entry.shape[0] += if is_vector { tensor.cols } else { tensor.rows };
+        entry.shape[0] += shape[0];
         entry.parts.push(name);
     }
     out

@@ -36,6 +36,8 @@ pub struct Matrix {
     pub experts: Option<usize>,
     /// It chooses experts: a small error may choose another.
     pub is_router: bool,
+    /// It says how recurrent state changes, where errors add up over all tokens.
+    pub is_state_gate: bool,
     pub layer: Option<usize>,
     /// Rows are looked up by token; the same matrix may be the output head as well.
     pub is_table: bool,
@@ -106,6 +108,29 @@ pub enum FusedOp {
         bias: Option<VectorId>,
         out: ValueId,
     },
+    ShortConv {
+        input: ValueId,
+        taps: VectorId,
+        out: ValueId,
+    },
+    DeltaRule(DeltaStep),
+    GatedNorm {
+        input: ValueId,
+        gate: ValueId,
+        weight: VectorId,
+        out: ValueId,
+    },
+}
+
+/// See [`Op::DeltaRule`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaStep {
+    pub input: ValueId,
+    pub decay: ValueId,
+    pub strength: ValueId,
+    pub decay_rate: VectorId,
+    pub decay_bias: VectorId,
+    pub out: ValueId,
 }
 
 /// `sum = residual + [post norm](input)`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
@@ -217,7 +242,9 @@ impl<'a> Fuser<'a> {
     fn fuse_from(&mut self, index: usize) {
         let node = &self.graph.nodes[index];
         let merged = match node.op {
-            Op::MatMul { input, .. } => self.gate_up(index, input) || self.qkv(input) || self.matmul_with_tail(index),
+            Op::MatMul { input, .. } => {
+                self.gate_up(index, input) || self.qkv(index, input) || self.matmul_with_tail(index)
+            }
             Op::ExpertMatMul { input, .. } => self.expert_gate_up(input),
             Op::Add { .. } => self.add_norm(index),
             // A post norm waits for the sum that takes it.
@@ -283,12 +310,18 @@ impl<'a> Fuser<'a> {
     }
 
     /// q, k and v of one input and all that happens to their heads: one matmul and one heads step.
-    fn qkv(&mut self, input: ValueId) -> bool {
-        let [q, k, v] = self.consumers[input.0][..] else { return false };
-        let tails = [q, k, v].map(|node| self.linear_tail(node));
-        let [Some(q), Some(k), Some(v)] = tails else { return false };
-        let chains = [&q, &k, &v].map(|tail| self.head_chain(tail));
-        let [Some(query), Some(key), Some(value)] = chains else { return false };
+    fn qkv(&mut self, index: usize, input: ValueId) -> bool {
+        // Attention's gate may read the input, too.
+        let with_chain = |&node: &usize| {
+            let tail = self.linear_tail(node)?;
+            let chain = self.head_chain(&tail)?;
+            Some((tail, chain))
+        };
+        let found: Vec<_> = self.consumers[input.0].iter().filter_map(with_chain).collect();
+        let Ok([(q, query), (k, key), (v, value)]) = <[_; 3]>::try_from(found) else { return false };
+        if q.nodes[0] != index {
+            return false;
+        }
         let layer = self.graph.nodes[q.nodes[0]].layer;
         let matrices = vec![q.matrix.clone(), k.matrix.clone(), v.matrix.clone()];
         let width = matrices.iter().map(|matrix| matrix.rows).sum();
@@ -514,7 +547,8 @@ impl<'a> Fuser<'a> {
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
             Op::Route { input, chosen, normalized, out } => {
-                self.mark_router(input);
+                let matrix = self.matrix_that_made(input);
+                self.out.matrices[matrix.0].is_router = true;
                 FusedOp::Route { input, chosen, normalized, out }
             }
             Op::ExpertMatMul { input, routes, matrix, out } => {
@@ -524,21 +558,44 @@ impl<'a> Fuser<'a> {
             Op::ExpertSum { input, routes, out } => FusedOp::ExpertSum { input, routes, out },
             Op::Gate { input, gate, out } => {
                 let second_stride = stride(width(gate));
-                elementwise(ElementwiseOp::Gate { second_stride }, input, Some(gate), out)
+                let op = match width(gate) {
+                    1 => ElementwiseOp::Gate { second_stride },
+                    _ => ElementwiseOp::GateEach,
+                };
+                elementwise(op, input, Some(gate), out)
+            }
+            Op::ShortConv { input, taps, out } => {
+                FusedOp::ShortConv { input, taps: self.vector(vec![taps], layer), out }
+            }
+            Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } => {
+                for gate in [decay, strength] {
+                    let matrix = self.matrix_that_made(gate);
+                    self.out.matrices[matrix.0].is_state_gate = true;
+                }
+                FusedOp::DeltaRule(DeltaStep {
+                    input,
+                    decay,
+                    strength,
+                    decay_rate: self.vector(vec![decay_rate], layer),
+                    decay_bias: self.vector(vec![decay_bias], layer),
+                    out,
+                })
+            }
+            Op::GatedNorm { input, gate, weight, out } => {
+                FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), out }
             }
         };
         self.emit(layer, fused);
         self.mark(&[index]);
     }
 
-    /// Notes of the matrix that made these logits that experts are chosen by them.
-    fn mark_router(&mut self, logits: ValueId) {
+    /// The matrix whose product a value is.
+    fn matrix_that_made(&self, value: ValueId) -> MatrixId {
         let made = |node: &FusedNode| match node.op {
-            FusedOp::MatMul { matrix, out, .. } if out == logits => Some(matrix),
+            FusedOp::MatMul { matrix, out, .. } if out == value => Some(matrix),
             _ => None,
         };
-        let matrix = self.out.nodes.iter().rev().find_map(made).expect("a router is a matrix");
-        self.out.matrices[matrix.0].is_router = true;
+        self.out.nodes.iter().rev().find_map(made).expect("routers and gates of state are matrices")
     }
 
     /// A value that the plain graph does not have.
@@ -558,7 +615,17 @@ impl<'a> Fuser<'a> {
         let id = MatrixId(self.out.matrices.len());
         self.matrix_of.insert(name.clone(), id);
         let experts = parts[0].experts;
-        let matrix = Matrix { name, parts, interleaved, experts, is_router: false, layer, is_table: false, is_head };
+        let matrix = Matrix {
+            name,
+            parts,
+            interleaved,
+            experts,
+            is_router: false,
+            is_state_gate: false,
+            layer,
+            is_table: false,
+            is_head,
+        };
         self.out.matrices.push(matrix);
         id
     }
@@ -615,6 +682,9 @@ impl FusedOp {
             | FusedOp::ExpertMatMul { out, .. }
             | FusedOp::ExpertSum { out, .. }
             | FusedOp::Attention { out, .. }
+            | FusedOp::ShortConv { out, .. }
+            | FusedOp::DeltaRule(DeltaStep { out, .. })
+            | FusedOp::GatedNorm { out, .. }
             | FusedOp::Elementwise { out, .. } => vec![*out],
             FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
             FusedOp::Heads(step) => step.out.into_iter().collect(),
@@ -631,12 +701,19 @@ impl FusedOp {
             }
             FusedOp::Heads(step) => vec![step.input],
             FusedOp::Attention { query, .. } => vec![*query],
+            FusedOp::ShortConv { input, .. } => vec![*input],
+            FusedOp::DeltaRule(step) => vec![step.input, step.decay, step.strength],
+            FusedOp::GatedNorm { input, gate, .. } => vec![*input, *gate],
             FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
         }
     }
 
-    /// Whether it changes the KV cache, which outlives the step.
+    /// Whether it changes the KV cache or recurrent state, which outlive the step.
     pub fn writes_cache(&self) -> bool {
-        matches!(self, FusedOp::Heads(step) if step.parts.iter().any(|part| part.to != Destination::Output))
+        match self {
+            FusedOp::Heads(step) => step.parts.iter().any(|part| part.to != Destination::Output),
+            FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
+            _ => false,
+        }
     }
 }

@@ -150,10 +150,32 @@ pub enum Op {
         routes: ValueId,
         out: ValueId,
     },
-    /// `input * sigmoid(gate)`, one gate a row.
+    /// `input * sigmoid(gate)`, one gate a row or one an element.
     Gate {
         input: ValueId,
         gate: ValueId,
+        out: ValueId,
+    },
+    /// A causal convolution of each channel over the sequence, then SiLU.
+    ShortConv {
+        input: ValueId,
+        taps: VectorRef,
+        out: ValueId,
+    },
+    /// The gated delta rule of each head: reads q, k and v of a row and changes the layer's state.
+    DeltaRule {
+        input: ValueId,
+        decay: ValueId,
+        strength: ValueId,
+        decay_rate: VectorRef,
+        decay_bias: VectorRef,
+        out: ValueId,
+    },
+    /// RMS norm of each head, times SiLU of the gate.
+    GatedNorm {
+        input: ValueId,
+        gate: ValueId,
+        weight: VectorRef,
         out: ValueId,
     },
 }
@@ -178,7 +200,10 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
     for layer in 0..config.layers.len() {
         builder.layer = Some(layer);
-        stream = builder.attention_block(stream);
+        stream = match config.layers[layer].is_recurrent {
+            true => builder.delta_block(stream),
+            false => builder.attention_block(stream),
+        };
         stream = builder.mlp_block(stream);
     }
     builder.layer = None;
@@ -219,8 +244,42 @@ impl Builder<'_> {
         let (width, scale) = (config.n_heads * config.head_dim, config.query_scale);
         let growth = |growth: import::QueryGrowth| Growth { beta: Number::new(growth.beta), interval: growth.interval };
         let growth = config.query_growth.map(growth);
-        let mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, out });
+        let mut mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, out });
+        if config.attention_gate {
+            let gate = self.projection(normed, "gate", config.n_heads);
+            mixed = self.push("gated", width, |out| Op::Gate { input: mixed, gate, out });
+        }
         let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
+        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
+    }
+
+    /// A gated delta net in the place of attention.
+    fn delta_block(&mut self, stream: ValueId) -> ValueId {
+        let (config, hidden) = (self.config, self.config.hidden_size);
+        let delta = config.delta.expect("recurrent layers have their sizes");
+        let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
+        let qkv = self.linear(normed, "linear_attn.in_proj_qkv", hidden, delta.channels(), false);
+        let gate = self.linear(normed, "linear_attn.in_proj_z", hidden, delta.value_width(), false);
+        let strength = self.linear(normed, "linear_attn.in_proj_b", hidden, delta.value_heads, false);
+        let decay = self.linear(normed, "linear_attn.in_proj_a", hidden, delta.value_heads, false);
+        let vector = |builder: &Self, name: &str| {
+            let tensor = builder.tensor(&format!("linear_attn.{name}"));
+            VectorRef { tensor, offset: 0.0, scale: 1.0 }
+        };
+        let taps = vector(self, "conv1d.weight");
+        let input = self.push("conv", delta.channels(), |out| Op::ShortConv { input: qkv, taps, out });
+        let (decay_rate, decay_bias) = (vector(self, "A_log"), vector(self, "dt_bias"));
+        let mixed = self.push("delta", delta.value_width(), |out| Op::DeltaRule {
+            input,
+            decay,
+            strength,
+            decay_rate,
+            decay_bias,
+            out,
+        });
+        let weight = vector(self, "norm.weight");
+        let gated = self.push("gated", delta.value_width(), |out| Op::GatedNorm { input: mixed, gate, weight, out });
+        let out = self.linear(gated, "linear_attn.out_proj", delta.value_width(), hidden, false);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
 
@@ -401,6 +460,9 @@ impl Op {
             | Op::ExpertMatMul { out, .. }
             | Op::ExpertSum { out, .. }
             | Op::Gate { out, .. }
+            | Op::ShortConv { out, .. }
+            | Op::DeltaRule { out, .. }
+            | Op::GatedNorm { out, .. }
             | Op::SoftCap { out, .. } => Some(out),
             Op::CacheWrite { .. } => None,
         }
@@ -417,9 +479,11 @@ impl Op {
             | Op::Rope { input, .. }
             | Op::CacheWrite { input, .. }
             | Op::Route { input, .. }
+            | Op::ShortConv { input, .. }
             | Op::SoftCap { input, .. } => vec![input],
             Op::ExpertMatMul { input, routes, .. } | Op::ExpertSum { input, routes, .. } => vec![input, routes],
-            Op::Gate { input, gate, .. } => vec![input, gate],
+            Op::Gate { input, gate, .. } | Op::GatedNorm { input, gate, .. } => vec![input, gate],
+            Op::DeltaRule { input, decay, strength, .. } => vec![input, decay, strength],
             Op::Attention { query, .. } => vec![query],
             Op::Add { left, right, .. } => vec![left, right],
             Op::ActMul { gate, up, .. } => vec![gate, up],
@@ -464,16 +528,23 @@ impl Op {
             Op::ExpertMatMul { .. } => "expert_matmul",
             Op::ExpertSum { .. } => "expert_sum",
             Op::Gate { .. } => "gate",
+            Op::ShortConv { .. } => "short_conv",
+            Op::DeltaRule { .. } => "delta_rule",
+            Op::GatedNorm { .. } => "gated_norm",
         }
     }
 
     fn details(&self) -> String {
         match self {
             Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
-            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => format!(" {weight}"),
+            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::GatedNorm { weight, .. } => {
+                format!(" {weight}")
+            }
             Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, .. } => format!(" {matrix}"),
             Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
+            Op::ShortConv { taps, .. } => format!(" {taps}"),
+            Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
             Op::Attention { scale, growth, .. } => {
                 let growth = growth

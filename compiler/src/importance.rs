@@ -138,7 +138,10 @@ impl Walk<'_> {
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
             Op::ExpertMatMul { input, matrix, .. } => self.expert_matmul(*input, matrix),
             Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
-            // A gate is somewhere between 0 and 1, and the same for a row's channels.
+            Op::ShortConv { input, taps, .. } => self.short_conv(*input, taps),
+            Op::DeltaRule { input, out, .. } => self.delta_rule(*input, *out),
+            Op::GatedNorm { input, gate, weight, .. } => self.gated_norm(*input, *gate, weight),
+            // A gate is somewhere between 0 and 1, and for a row's channels the same, or independent of them.
             Op::Gate { input, .. } => {
                 let halved = |moment: &Moment| Moment { mean: moment.mean / 2.0, variance: moment.variance / 4.0 };
                 self.moments[input].iter().map(halved).collect()
@@ -156,6 +159,43 @@ impl Walk<'_> {
             Moment { mean: moment.mean * scale, variance: moment.variance * scale * scale }
         });
         scaled.collect()
+    }
+
+    /// Inputs of one channel are alike and independent.
+    fn short_conv(&self, input: ValueId, taps: &VectorRef) -> Moments {
+        let (inputs, taps) = (&self.moments[&input], self.vector(taps).collect::<Vec<f64>>());
+        let channel = |(moment, taps): (&Moment, &[f64])| {
+            let sum = Moment {
+                mean: moment.mean * taps.iter().sum::<f64>(),
+                variance: moment.variance * taps.iter().map(|tap| tap * tap).sum::<f64>(),
+            };
+            activated(sum, Moment { mean: 1.0, variance: 0.0 }, 0.0, Activation::Silu)
+        };
+        inputs.iter().zip(taps.chunks_exact(taps.len() / inputs.len())).map(channel).collect()
+    }
+
+    /// As attention: a mean of values, which stand behind queries and keys.
+    fn delta_rule(&self, input: ValueId, out: ValueId) -> Moments {
+        let (inputs, width) = (&self.moments[&input], self.graph.values[out.0].width);
+        let values = inputs[inputs.len() - width..].iter();
+        values.map(|value| Moment { variance: value.variance / ATTENDED_TOKENS, ..*value }).collect()
+    }
+
+    /// Each head divided by the root of its mean second moment.
+    fn gated_norm(&self, input: ValueId, gate: ValueId, weight: &VectorRef) -> Moments {
+        let weights: Vec<f64> = self.vector(weight).collect();
+        let heads =
+            self.moments[&input].chunks_exact(weights.len()).zip(self.moments[&gate].chunks_exact(weights.len()));
+        let normed = heads.flat_map(|(head, gates)| {
+            let power = head.iter().map(|moment| moment.mean_square()).sum::<f64>() / head.len() as f64;
+            let factor = 1.0 / (power + f64::from(self.checkpoint.config.rms_norm_eps)).sqrt();
+            head.iter().zip(gates).zip(&weights).map(move |((moment, gate), weight)| {
+                let scale = weight * factor;
+                let normed = Moment { mean: moment.mean * scale, variance: moment.variance * scale * scale };
+                activated(*gate, normed, 0.0, Activation::Silu)
+            })
+        });
+        normed.collect()
     }
 
     /// Notes what drives the matrix, and what comes out of it.
@@ -265,8 +305,8 @@ impl Walk<'_> {
 
     fn vector(&self, vector: &VectorRef) -> impl Iterator<Item = f64> {
         let tensor = &self.checkpoint.tensors[&vector.tensor];
-        let mut values = vec![0.0; tensor.cols];
-        tensor.read_rows(0..1, &mut values);
+        let mut values = vec![0.0; tensor.rows * tensor.cols];
+        tensor.read_rows(0..tensor.rows, &mut values);
         let (offset, scale) = (vector.offset, vector.scale);
         values.into_iter().map(move |value| f64::from(scale * (value + offset)))
     }
@@ -498,6 +538,9 @@ mod tests {
                 Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } => continue,
                 Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => {
                     unreachable!("the families of this test have no experts")
+                }
+                Op::ShortConv { .. } | Op::DeltaRule { .. } | Op::GatedNorm { .. } => {
+                    unreachable!("the families of this test have attention in every layer")
                 }
             };
             rows.insert(node.op.out().unwrap(), out);

@@ -24,8 +24,8 @@ use crate::error::Result;
 use crate::fuse::FusedGraph;
 use crate::import::ModelConfig;
 use crate::select::{
-    KernelDispatch, KvGroup, Operand, PAGE_TOKENS, SelectedKernel, SelectedProgram, Selection, TargetSelection,
-    cache_layout, kv_groups, stride,
+    KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, cache_layout,
+    kv_groups, state_layout, stride,
 };
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use arena::{Activation, Arena};
@@ -162,14 +162,17 @@ fn place_weights(weights: &PackedWeights, tiers: &Tiers) -> WeightPlacement {
 
 /// The KV groups' pages, before they have a tier.
 fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Vec<KvGroupPlan> {
-    let page_bytes = cache_layout(config, format).page_bytes() as u64;
     let plan = |group: &KvGroup| KvGroupPlan {
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
-        page_tokens: PAGE_TOKENS as u32,
-        page_bytes,
+        page_tokens: group.page_tokens(),
+        page_bytes: match group.is_recurrent {
+            true => state_layout(config).page_bytes() as u64,
+            false => cache_layout(config, format).page_bytes() as u64,
+        },
         tier: Tier::Host,
         reason: match group.window {
+            _ if group.is_recurrent => "recurrent state, read and written for each token".into(),
             Some(window) => format!("read whole for each token, {window} tokens at most"),
             None => "read whole for each token".into(),
         },
@@ -187,8 +190,8 @@ fn place_kv(groups: Vec<KvGroupPlan>, choices: &[Choice]) -> Vec<KvGroupPlan> {
 
 /// Buffers that both host and GPU see.
 fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<BufferPlan> {
-    let n_groups = kv_groups(request.config).len();
-    let step_bytes = step_buffer_bytes(vec![PAGE_TOKENS as u32; n_groups], request.context_tokens);
+    let page_tokens = kv_groups(request.config).into_iter().map(|group| group.page_tokens());
+    let step_bytes = step_buffer_bytes(page_tokens, request.context_tokens);
     [
         ("logits read-back", logits_bytes, "copied to only when a tool requires logits"),
         (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),

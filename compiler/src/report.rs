@@ -205,7 +205,9 @@ impl Display for Report {
         let (bits, error) = (self.bits_per_weight, self.relative_error);
         let skipped = match self.skipped_tensors {
             0 => String::new(),
-            tensors => format!("; {tensors} tensors of a vision tower are left out, {}", size(self.skipped_bytes)),
+            tensors => {
+                format!("; {tensors} tensors that text does not need are left out, {}", size(self.skipped_bytes))
+            }
         };
         writeln!(
             f,

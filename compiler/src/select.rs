@@ -9,18 +9,20 @@ mod fused_tail;
 mod gemm;
 mod matmul;
 mod npu;
+mod recurrent;
 mod selection;
 mod tile;
 
 use std::collections::BTreeMap;
 
 use unicorn_artifact::LogitsRows;
+use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseSpec;
 use unicorn_kernels::embed::EmbedSpec;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::sample::SampleSpec;
-use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
+use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, StateLayout, WeightLayout};
 use unicorn_spirv::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, MatrixId};
@@ -165,23 +167,36 @@ impl Operand {
     }
 }
 
-/// Layers of one window, and so of one block table.
+/// Layers of one window, or with recurrent state, and so of one block table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroup {
     pub window: Option<usize>,
+    /// Recurrent state takes the place of the cache.
+    pub is_recurrent: bool,
     pub layers: Vec<usize>,
 }
 
-/// Layers grouped by window, in order of first appearance.
+/// Layers grouped by what they keep, in order of first appearance.
 pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for (index, layer) in config.layers.iter().enumerate() {
-        match groups.iter_mut().find(|group| group.window == layer.window) {
+        let keeps = (layer.window, layer.is_recurrent);
+        match groups.iter_mut().find(|group| (group.window, group.is_recurrent) == keeps) {
             Some(group) => group.layers.push(index),
-            None => groups.push(KvGroup { window: layer.window, layers: vec![index] }),
+            None => {
+                let (window, is_recurrent) = keeps;
+                groups.push(KvGroup { window, is_recurrent, layers: vec![index] });
+            }
         }
     }
     groups
+}
+
+impl KvGroup {
+    /// Tokens of a page.
+    pub fn page_tokens(&self) -> u32 {
+        if self.is_recurrent { STATE_PAGE_TOKENS } else { PAGE_TOKENS as u32 }
+    }
 }
 
 /// (KV group, layer within it) of each layer.
@@ -196,6 +211,21 @@ fn caches(groups: &[KvGroup], n_layers: usize) -> Vec<(usize, usize)> {
 /// A layer's cache.
 pub fn cache_layout(config: &ModelConfig, format: KvFormat) -> CacheLayout {
     CacheLayout { format, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim, page_tokens: PAGE_TOKENS }
+}
+
+/// A recurrent layer's state.
+///
+/// # Panics
+/// If the model has no such layers.
+pub fn state_layout(config: &ModelConfig) -> StateLayout {
+    let delta = config.delta.expect("recurrent layers have their sizes");
+    StateLayout {
+        heads: delta.value_heads,
+        key_dim: delta.key_dim,
+        value_dim: delta.value_dim,
+        channels: delta.channels(),
+        taps: delta.taps,
+    }
 }
 
 /// What a compile decides for all of its kernels.
@@ -323,6 +353,9 @@ impl Selector<'_> {
                 }
             }
             FusedOp::Attention { query, out, .. } => self.attention(node, *query, *out),
+            FusedOp::ShortConv { input, taps, out } => self.short_conv(node, *input, *taps, *out),
+            FusedOp::DeltaRule(step) => self.delta_rule(node, step),
+            FusedOp::GatedNorm { input, gate, weight, out } => self.gated_norm(node, *input, *gate, *weight, *out),
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
                     op: *op,
@@ -367,7 +400,7 @@ impl Selector<'_> {
 
     /// (KV group, layer within it) of a node.
     fn cache_of(&self, node: &FusedNode) -> (usize, usize) {
-        self.caches[node.layer.expect("attention is inside a layer")]
+        self.caches[node.layer.expect("what keeps something is inside a layer")]
     }
 
     fn logits_rows(&self) -> usize {
@@ -447,6 +480,9 @@ impl Selector<'_> {
             FusedOp::Norm(_) => "norm".into(),
             FusedOp::Heads(_) => "heads".into(),
             FusedOp::Attention { .. } => "attention".into(),
+            FusedOp::ShortConv { .. } => "short conv".into(),
+            FusedOp::DeltaRule(_) => "delta rule".into(),
+            FusedOp::GatedNorm { .. } => "gated norm".into(),
             FusedOp::Elementwise { op, .. } => format!("{op:?}").to_lowercase(),
         }
     }

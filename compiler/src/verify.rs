@@ -142,6 +142,22 @@ impl FusedGraph {
                 self.check_width("input", self.width(*input), *out)?;
                 self.check_width("routes", routes_width(self.values[input.0].rows_per_token), *routes)
             }
+            FusedOp::ShortConv { input, out, .. } => {
+                let channels = config.delta.map_or(0, |delta| delta.channels());
+                self.check_width("channels", channels, *input)?;
+                self.check_width("channels", channels, *out)
+            }
+            FusedOp::DeltaRule(step) => {
+                let delta = config.delta.ok_or("the model has no recurrent layers")?;
+                self.check_width("channels", delta.channels(), step.input)?;
+                self.check_width("heads", delta.value_heads, step.decay)?;
+                self.check_width("heads", delta.value_heads, step.strength)?;
+                self.check_width("values", delta.value_width(), step.out)
+            }
+            FusedOp::GatedNorm { input, gate, out, .. } => {
+                let width = config.delta.map_or(0, |delta| delta.value_width());
+                [input, gate, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
+            }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
             FusedOp::Attention { query, scale, growth, out } => {
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;

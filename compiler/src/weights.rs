@@ -37,9 +37,9 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Routers of experts are f16. Embeddings and the output head are one step finer than the rest, INT8 under INT4 and f16 under
-/// INT8: a table row is one token's only description, and the head's errors reach the logits with nothing after them to
-/// even them out.
+/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and what recurrent state changes by are one step finer than the rest, INT8 under INT4 and f16 under
+/// INT8: a table row is one token's only description, the head's errors reach the logits with nothing after them to
+/// even them out, and those of state add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
     /// Of the matrices inside layers.
@@ -52,13 +52,14 @@ impl FormatPolicy {
     /// The format of one matrix of a model.
     pub fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
         let kept = if self.weights == WeightsOption::Int4 { kept_format(matrix, config) } else { None };
+        let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate;
         match (self.weights, kept) {
             // Small, and a wrong choice is not evened out by anything.
             _ if matrix.is_router => WeightFormat::F16,
             (_, Some(kept)) => kept,
-            (WeightsOption::Int4, None) if matrix.is_table || matrix.is_head => WeightFormat::Int8,
+            (WeightsOption::Int4, None) if is_finer => WeightFormat::Int8,
             (WeightsOption::Int4, None) => WeightFormat::Int4 { group: self.group },
-            (WeightsOption::Int8, None) if matrix.is_table || matrix.is_head => WeightFormat::F16,
+            (WeightsOption::Int8, None) if is_finer => WeightFormat::F16,
             (WeightsOption::Int8, None) => WeightFormat::Int8,
             (WeightsOption::F16, None) => WeightFormat::F16,
         }
@@ -157,8 +158,8 @@ impl PackedWeights {
         }
         let shapes = config.tensor_shapes();
         for (index, vector) in graph.vectors.iter().enumerate() {
-            // A graph names only tensors that the config lists; a vector's shape is its length.
-            let elements: usize = vector.parts.iter().map(|part| shapes[&part.tensor][0]).sum();
+            // A graph names only tensors that the config lists.
+            let elements: usize = vector.parts.iter().map(|part| shapes[&part.tensor].iter().product::<usize>()).sum();
             let name = vector.parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
             let id = weights.push(PackedWeight {
                 name,
@@ -352,7 +353,7 @@ fn precedence(matrix: &Matrix) -> Precedence {
         _ if matrix.experts.is_some() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,
-        _ if matrix.parts.iter().all(|part| part.tensor.contains(".self_attn.")) => Precedence::Attention,
+        _ if matrix.parts.iter().all(|part| part.tensor.contains("_attn.")) => Precedence::Attention,
         _ => Precedence::FeedForward,
     }
 }

@@ -82,6 +82,20 @@ pub enum Role {
     Keys,
     /// The pool of value pages, see `cache`.
     Values,
+    /// The first half of each page of recurrent state, see `recurrent_state`.
+    StateLow,
+    /// The second half.
+    StateHigh,
+    /// Weights of a short convolution: (channels, taps) f32.
+    Taps,
+    /// By how much each head's state fades, as projected from the row.
+    Decay,
+    /// How strongly each head's state is corrected, as projected from the row.
+    Strength,
+    /// Logarithm of each head's rate of decay: (heads) f32.
+    DecayRate,
+    /// Weight of the RMS norm of each head of a recurrent layer: (head_dim) f32.
+    HeadNorm,
     /// `unicorn_artifact::step::Output`s.
     Sampled,
     /// `unicorn_artifact::hash::HashedRange`, of the bytes that are bound as weights.
@@ -130,6 +144,8 @@ impl Role {
                 | Role::Sum
                 | Role::Keys
                 | Role::Values
+                | Role::StateLow
+                | Role::StateHigh
                 | Role::Sampled
                 | Role::Hashes
                 | Role::Folded
@@ -198,6 +214,13 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),
+            Role::StateLow => ("state_low", "array<f32>"),
+            Role::StateHigh => ("state_high", "array<f32>"),
+            Role::Taps => ("taps", "array<f32>"),
+            Role::Decay => ("decay", "array<f32>"),
+            Role::Strength => ("strength", "array<f32>"),
+            Role::DecayRate => ("decay_rate", "array<f32>"),
+            Role::HeadNorm => ("head_norm", "array<f32>"),
             Role::Sampled => ("sampled", "array<Output>"),
             Role::HashedRange => ("hashed_range", "vec4<u32>"),
             Role::Hashes => ("hashes", "array<vec4<u32>>"),

@@ -85,6 +85,12 @@ kernels! {
     BandwidthProbe(crate::bandwidth_probe::BandwidthProbeSpec) "bandwidth probe"
     /// Which elements of a cooperative matrix each lane holds.
     Fragments(crate::fragments::FragmentsSpec) "fragments"
+    /// Short causal convolution of each channel, with state.
+    ShortConv(crate::short_conv::ShortConvSpec) "short conv"
+    /// Gated delta rule, with state.
+    DeltaRule(crate::delta_rule::DeltaRuleSpec) "delta rule"
+    /// RMS norm of each head, times a gate.
+    GatedNorm(crate::gated_norm::GatedNormSpec) "gated norm"
 }
 
 impl KernelSpec {

@@ -199,11 +199,12 @@ pub enum RunError {
         /// Sequences that can exist at a time.
         slots: u32,
     },
-    /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to.
+    /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to, or recurrent state is of
+    /// more tokens.
     Forgotten {
         /// Requested length, in tokens.
         len_tokens: u32,
-        /// Position of the first token that is still in the KV cache.
+        /// Position of the first token that is still in the KV cache, or that recurrent state can be continued at.
         kept_from: u32,
     },
     /// The session's [`crate::CancelToken`] was cancelled. Tokens of completed steps stay in the cache.
@@ -383,7 +384,8 @@ impl fmt::Display for RunError {
             }
             RunError::Forgotten { len_tokens, kept_from } => write!(
                 f,
-                "sequence cannot be cut to {len_tokens} tokens: a sliding window kept only those from {kept_from} on"
+                "sequence cannot be cut to {len_tokens} tokens: a sliding window or recurrent state goes on from {kept_from} only; \
+                 start anew"
             ),
             RunError::Cancelled => write!(f, "cancelled between two submissions"),
             RunError::Loading { source } => source.fmt(f),

@@ -381,6 +381,53 @@ CASES = {
             },
         },
     ),
+    # Gated delta nets in two layers of three, whose values have more heads than keys and other sizes; the third has gated attention that
+    # rotates a quarter of a head. 70 tokens: more than the 64 of a chunk.
+    "qwen35-delta": dict(
+        tokens=70,
+        greedy=16,
+        config=family(
+            "Qwen3_5ForCausalLM", "qwen3_5_text", 60, 104, 3, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=True, attention_bias=False,
+            linear_conv_kernel_dim=4, linear_key_head_dim=36, linear_value_head_dim=10, linear_num_key_heads=2,
+            linear_num_value_heads=6, full_attention_interval=3,
+            rope_parameters={
+                "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                "mrope_interleaved": True, "mrope_section": [2, 1, 1],
+            },
+            dtype="bfloat16",
+        ),
+    ),
+    # The same layers with rows of each key head together, and experts.
+    "qwen3-next": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "Qwen3NextForCausalLM", "qwen3_next", 64, 96, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
+            linear_conv_kernel_dim=3, linear_key_head_dim=32, linear_value_head_dim=16, linear_num_key_heads=2,
+            linear_num_value_heads=6, layer_types=["full_attention", "linear_attention"],
+            num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=48,
+            norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=10000.0,
+            partial_rotary_factor=0.25, rope_scaling=None, torch_dtype="bfloat16",
+        ),
+    ),
+    # Experts stacked as transformers 5 does.
+    "qwen35-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        stacked=True,
+        config=family(
+            "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 64, 96, 2, 2, 1,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
+            linear_conv_kernel_dim=4, linear_key_head_dim=48, linear_value_head_dim=24, linear_num_key_heads=2,
+            linear_num_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40,
+            shared_expert_intermediate_size=48, full_attention_interval=2, dtype="bfloat16",
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -430,12 +477,23 @@ def keep_apart(folder, ids, margin, generator):
 def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
     model = model_class(folder).from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
-    norms_add_one = model.config.model_type.startswith("gemma")
+    norms_add_one = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
-            if "norm" in name:
+            if "linear_attn" in name and name.split(".")[-1] in ("A_log", "dt_bias"):
+                # Rates of decay from a fraction of a token to hundreds of them.
+                parameter.copy_(noise if name.endswith("dt_bias") else noise - 3.0)
+            elif name.endswith("linear_attn.norm.weight"):
+                parameter.copy_(1.0 + 0.3 * noise)
+            elif "conv1d" in name:
+                # Queries and keys that are positive for the most part, as SiLU leaves large ones: their product, by which values are
+                # multiplied before a norm, is then not near 0.
+                parameter.copy_(1.5 * noise)
+            elif name.endswith("linear_attn.out_proj.weight"):
+                parameter.copy_(noise * 0.35 * parameter.shape[-1] ** -0.5)
+            elif "norm" in name:
                 # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
                 # token would always win where the output matrix is the embedding.
                 branch_output = norms_add_one and name.split(".")[-2].startswith("post_")

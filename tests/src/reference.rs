@@ -7,11 +7,13 @@
 //! answers are compared.
 //!
 //! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, olmo2, olmo3, glm4, granite, granitemoehybrid without
-//! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; of a multimodal model its text part.
+//! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
+//! qwen3_5_moe; of a multimodal model its text part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
 mod config;
+mod delta;
 mod golden;
 mod rope;
 mod weights;
@@ -57,7 +59,11 @@ impl Reference {
                 Some(name) => self.norm(&format!("layers.{layer}.{name}.weight"), &rows),
                 None => rows,
             };
-            let attended = self.attention(layer, &norm(norms.before_attention, residual.clone()));
+            let normed = norm(norms.before_attention, residual.clone());
+            let attended = match &self.config.delta {
+                Some(delta) if self.config.recurrent[layer] => self.delta_net(layer, delta, &normed),
+                _ => self.attention(layer, &normed),
+            };
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);
             let transformed = self.feed_forward(layer, &norm(norms.before_feed_forward, residual.clone()));
             add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
@@ -111,6 +117,11 @@ impl Reference {
     fn attention(&self, layer: usize, input: &[f32]) -> Vec<f32> {
         let Config { heads, kv_heads, head_dim, .. } = self.config;
         let (mut query, mut key, value) = self.query_key_value(layer, input);
+        let mut gate = Vec::new();
+        if self.config.delta.is_some() {
+            // Each head's query is followed by its gate.
+            (query, gate) = split_rows(&query, head_dim, head_dim);
+        }
         if self.config.query_and_key_are_normed {
             query = self.norm(&format!("layers.{layer}.self_attn.q_norm.weight"), &query);
             key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
@@ -152,6 +163,9 @@ impl Reference {
                     }
                 }
             }
+        }
+        for (value, gate) in mixed.iter_mut().zip(gate) {
+            *value *= sigmoid(gate);
         }
         self.multiply(&format!("layers.{layer}.self_attn.o_proj.weight"), &mixed)
     }
@@ -209,7 +223,7 @@ impl Reference {
             let gates = self.multiply(&format!("{block}.shared_expert_gate.weight"), input);
             let shared = self.gated_feed_forward(&format!("{block}.shared_expert"), input);
             for (index, (sum, value)) in output.iter_mut().zip(shared).enumerate() {
-                *sum += value / (1.0 + (-gates[index / hidden]).exp());
+                *sum += value * sigmoid(gates[index / hidden]);
             }
         }
         output
@@ -273,6 +287,10 @@ fn times(matrix: &Tensor, row: &[f32]) -> Vec<f32> {
 
 fn dot(left: &[f32], right: &[f32]) -> f32 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
+}
+
+fn sigmoid(value: f32) -> f32 {
+    1.0 / (1.0 + (-value).exp())
 }
 
 fn add(sum: &mut [f32], term: &[f32], multiplier: f32) {

@@ -19,7 +19,7 @@ use half::bf16;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-pub use families::{FAMILIES, FamilyFacts, Slides};
+pub use families::{DeltaFacts, FAMILIES, FamilyFacts, Slides};
 use random::Random;
 
 /// What to write. The same value gives the same bytes.
@@ -64,6 +64,8 @@ pub enum Family {
     Granite4,
     Ministral,
     Ministral3,
+    Qwen35,
+    Qwen3Next,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -168,6 +170,17 @@ impl TinyModel {
             config["norm_topk_prob"] = json!(experts.normalized);
             config["shared_expert_intermediate_size"] = json!(self.shared_intermediate());
         }
+        if let Some(delta) = &facts.delta {
+            config["linear_num_key_heads"] = json!(delta.key_heads);
+            config["linear_num_value_heads"] = json!(delta.value_heads);
+            config["linear_key_head_dim"] = json!(delta.key_dim);
+            config["linear_value_head_dim"] = json!(delta.value_dim);
+            config["linear_conv_kernel_dim"] = json!(delta.taps);
+            config["layer_types"] = (0..self.layers).map(|layer| self.layer_type(layer)).collect();
+            // An even number of elements, rounded down.
+            let rotated = (2 * (self.head_dim / 4)) as f64;
+            config["rope_parameters"]["partial_rotary_factor"] = json!((rotated + 0.5) / self.head_dim as f64);
+        }
         match self.family {
             Family::Gemma2 => {
                 config["attn_logit_softcapping"] = json!(50.0);
@@ -225,22 +238,28 @@ impl TinyModel {
         for layer in 0..self.layers {
             let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}"), shape));
             facts.norms.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![hidden]));
-            if facts.normed_heads || facts.normed_projections {
+            let delta = facts.delta.as_ref().filter(|_| self.is_recurrent(layer));
+            if let Some(delta) = delta {
+                self.delta_shapes(delta, &mut add);
+            } else if facts.normed_heads || facts.normed_projections {
                 let width = |of_projection| if facts.normed_heads { self.head_dim } else { of_projection };
                 add("self_attn.q_norm.weight", vec![width(query)]);
                 add("self_attn.k_norm.weight", vec![width(key_value)]);
             }
             if facts.joined_qkv {
                 add("self_attn.qkv_proj.weight", vec![query + 2 * key_value, hidden]);
-            } else {
-                for (name, rows) in [("q_proj", query), ("k_proj", key_value), ("v_proj", key_value)] {
+            } else if delta.is_none() {
+                let gated = if facts.delta.is_some() { 2 * query } else { query };
+                for (name, rows) in [("q_proj", gated), ("k_proj", key_value), ("v_proj", key_value)] {
                     add(&format!("self_attn.{name}.weight"), vec![rows, hidden]);
                     if facts.qkv_bias {
                         add(&format!("self_attn.{name}.bias"), vec![rows]);
                     }
                 }
             }
-            add("self_attn.o_proj.weight", vec![hidden, query]);
+            if delta.is_none() {
+                add("self_attn.o_proj.weight", vec![hidden, query]);
+            }
             let Some(experts) = &facts.experts else {
                 match facts.joined_gate_up {
                     Some(name) => add(&format!("{name}.weight"), vec![2 * intermediate, hidden]),
@@ -281,15 +300,44 @@ impl TinyModel {
     /// Values large enough that every part of a layer is seen in the logits: norms around what leaves their input
     /// alone, matrices that keep the size of their input.
     fn fill(&self, random: &mut Random, name: String, shape: Vec<usize>) -> NamedTensor {
+        let facts = self.family.facts();
+        let adds_one = facts.is_gemma || facts.norms_add_one;
         let (centre, deviation) = match (shape.len(), name.ends_with("bias")) {
             (1, true) => (0.0, 0.3),
-            (1, false) if self.family.facts().is_gemma => (0.0, 0.3),
+            // Rates of decay from a fraction of a token to many.
+            (1, false) if name.ends_with("A_log") => (-1.0, 1.5),
+            (1, false) if adds_one && !name.contains("linear_attn") => (0.0, 0.3),
             (1, false) => (1.0, 0.3),
             _ if name.contains("embed_tokens") => (0.0, 0.1),
+            _ if name.contains("conv1d") => (0.0, 0.6),
             _ => (0.0, 1.2 / (shape[1] as f32).sqrt()),
         };
         let values = (0..shape.iter().product()).map(|_| bf16::from_f32(centre + deviation * random.normal()));
         NamedTensor { name, values: values.collect(), shape }
+    }
+
+    fn delta_shapes(&self, delta: &DeltaFacts, add: &mut impl FnMut(&str, Vec<usize>)) {
+        let (keys, values) = (delta.key_heads * delta.key_dim, delta.value_heads * delta.value_dim);
+        let mut projection = |name: &str, rows| add(&format!("linear_attn.{name}.weight"), vec![rows, self.hidden]);
+        if delta.interleaved {
+            projection("in_proj_qkvz", 2 * keys + 2 * values);
+            projection("in_proj_ba", 2 * delta.value_heads);
+        } else {
+            projection("in_proj_qkv", 2 * keys + values);
+            projection("in_proj_z", values);
+            projection("in_proj_b", delta.value_heads);
+            projection("in_proj_a", delta.value_heads);
+        }
+        add("linear_attn.conv1d.weight", vec![2 * keys + values, 1, delta.taps]);
+        add("linear_attn.A_log", vec![delta.value_heads]);
+        add("linear_attn.dt_bias", vec![delta.value_heads]);
+        add("linear_attn.norm.weight", vec![delta.value_dim]);
+        add("linear_attn.out_proj.weight", vec![self.hidden, values]);
+    }
+
+    /// Whether the layer has a delta net: all but the last have.
+    fn is_recurrent(&self, layer: usize) -> bool {
+        self.family.facts().delta.is_some() && layer + 1 < self.layers
     }
 
     /// Of the expert that every token is given to.
@@ -298,6 +346,9 @@ impl TinyModel {
     }
 
     fn layer_type(&self, layer: usize) -> &'static str {
+        if self.is_recurrent(layer) {
+            return "linear_attention";
+        }
         let slides = match self.family.facts().slides {
             Slides::Never => false,
             Slides::EveryLayer => true,

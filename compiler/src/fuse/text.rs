@@ -59,6 +59,11 @@ impl FusedGraph {
             }
             FusedOp::ExpertSum { .. } => "expert_sum".into(),
             FusedOp::Attention { .. } => "attention".into(),
+            FusedOp::ShortConv { taps, .. } => format!("short_conv {}", vector(taps)),
+            FusedOp::DeltaRule(step) => {
+                format!("delta_rule {} {}", vector(&step.decay_rate), vector(&step.decay_bias))
+            }
+            FusedOp::GatedNorm { weight, .. } => format!("gated_norm {}", vector(weight)),
             FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
         }
     }

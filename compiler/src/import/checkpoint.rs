@@ -18,8 +18,9 @@ pub struct Checkpoint {
     pub config: ModelConfig,
     /// By canonical name: `embed_tokens.weight`, `norm.weight`, `lm_head.weight` (absent when tied) and
     /// `layers.{i}.` + `input_layernorm | post_attention_layernorm | pre_feedforward_layernorm |
-    /// post_feedforward_layernorm | self_attn.{q,k,v,o}_proj | self_attn.{q,k}_norm | mlp.{gate,up,down}_proj`,
-    /// each with `.weight` and, where the family has one, `.bias`. Fused projections of the source appear split.
+    /// post_feedforward_layernorm | self_attn.{q,k,v,o,gate}_proj | self_attn.{q,k}_norm | mlp.{gate,up,down}_proj |
+    /// linear_attn.{in_proj_{qkv,z,b,a},conv1d,norm,out_proj}`,
+    /// each with `.weight` and, where the family has one, `.bias`, and `linear_attn.{A_log,dt_bias}`. Fused projections of the source appear split.
     /// Every tensor that the config calls for is present with the right shape, and no other.
     pub tensors: BTreeMap<String, Tensor>,
     /// Stop tokens are generation_config.json's `eos_token_id` (one or many), else config.json's, and, for GGUF, what its
@@ -196,14 +197,51 @@ pub enum RowOrder {
         head_dim: usize,
         rotary_dim: usize,
     },
+    /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third. What is
+    /// not there has 0 rows.
+    Blocks([RowBlocks; 3]),
+}
+
+/// Blocks of rows at equal distances in the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowBlocks {
+    /// Of all blocks.
+    pub rows: usize,
+    /// The first block's first row in the source.
+    pub first: usize,
+    /// Rows of a block.
+    pub block: usize,
+    /// Rows of the source from one block to the next.
+    pub stride: usize,
+}
+
+impl RowBlocks {
+    /// No blocks.
+    pub const NONE: RowBlocks = RowBlocks { rows: 0, first: 0, block: 1, stride: 0 };
+
+    /// Where the source keeps our row `row`.
+    fn source_row(blocks: &[RowBlocks; 3], mut row: usize) -> usize {
+        for one in blocks {
+            if row < one.rows {
+                return one.first + row / one.block * one.stride + row % one.block;
+            }
+            row -= one.rows;
+        }
+        panic!("a tensor has no row {row} rows behind its last")
+    }
 }
 
 impl RowOrder {
-    /// Where the source keeps our row `row`.
-    pub fn source_row(self, row: usize) -> usize {
-        let RowOrder::InterleavedHeads { head_dim, rotary_dim } = self else { return row };
+    /// Where the source keeps our row `row`, if it keeps our rows from `first_row` on; where they are blocks among others, those say.
+    pub fn source_row(self, first_row: usize, row: usize) -> usize {
+        let (head_dim, rotary_dim) = match self {
+            RowOrder::Plain => return first_row + row,
+            RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
+            RowOrder::InterleavedHeads { head_dim, rotary_dim } => (head_dim, rotary_dim),
+        };
         let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);
-        head_start
+        first_row
+            + head_start
             + match in_head {
                 first if first < half => 2 * first,
                 second if second < rotary_dim => 2 * (second - half) + 1,
@@ -276,7 +314,7 @@ impl Tensor {
             order if self.packed.is_some() => {
                 let packed = self.packed.as_ref().expect("just looked");
                 for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
-                    packed.read_row(self.first_row + order.source_row(row), out_row);
+                    packed.read_row(order.source_row(self.first_row, row), out_row);
                 }
             }
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
@@ -284,12 +322,12 @@ impl Tensor {
                 let mut interleaved = vec![0.0; self.cols];
                 self.dequantize_rows(self.first_row, &mut interleaved);
                 for (element, value) in out.iter_mut().enumerate() {
-                    *value = interleaved[self.row_order.source_row(element)];
+                    *value = interleaved[self.row_order.source_row(0, element)];
                 }
             }
-            RowOrder::InterleavedHeads { .. } => {
+            RowOrder::InterleavedHeads { .. } | RowOrder::Blocks(_) => {
                 for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
-                    self.dequantize_rows(self.first_row + self.row_order.source_row(row), out_row);
+                    self.dequantize_rows(self.row_order.source_row(self.first_row, row), out_row);
                 }
             }
         }
@@ -309,7 +347,7 @@ impl Tensor {
     pub(crate) fn read_int4_row(&self, row: usize, group: usize, codes: &mut [u8], params: &mut [WideInt4Params]) {
         assert!(self.added.is_empty(), "{} is INT4 and nothing else", self.source_name);
         let packed = self.packed.as_ref().expect("the source has INT4");
-        packed.read_int4_row(self.first_row + self.row_order.source_row(row), group, codes, params);
+        packed.read_int4_row(self.row_order.source_row(self.first_row, row), group, codes, params);
     }
 
     /// Bytes of it in the source.
@@ -326,8 +364,12 @@ impl Tensor {
             return packed.release();
         }
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
-        let start = self.offset_bytes + self.first_row * row_bytes;
-        self.map.release(start..start + self.rows * row_bytes);
+        let (first_row, rows) = match self.row_order {
+            RowOrder::Blocks(_) => (0, self.source_shape[0]),
+            _ => (self.first_row, self.rows),
+        };
+        let start = self.offset_bytes + first_row * row_bytes;
+        self.map.release(start..start + rows * row_bytes);
     }
 
     /// Whole rows that follow each other in the source, from `source_row` on, until `out` is full.
@@ -408,6 +450,15 @@ mod tests {
         let mut partly = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 5., 6., 7.]);
         partly.row_order = RowOrder::InterleavedHeads { head_dim: 8, rotary_dim: 4 };
         assert_eq!(all(&partly), [0., 1., 2., 3., 4., 5., 6., 7.]);
+    }
+
+    #[test]
+    fn blocks_of_rows_are_put_together() {
+        let mut mixed = f32_tensor(&[8, 1], &[0., 1., 2., 3., 4., 5., 6., 7.]);
+        let blocks = |rows, first, block| RowBlocks { rows, first, block, stride: 4 };
+        mixed.row_order = RowOrder::Blocks([blocks(2, 1, 1), blocks(4, 2, 2), RowBlocks::NONE]);
+        mixed.rows = 6;
+        assert_eq!(all(&mixed), [1., 5., 2., 3., 6., 7.]);
     }
 
     #[test]

@@ -42,6 +42,23 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
     /// Its MLP is the mixture of [`ModelConfig::experts`].
     pub has_experts: bool,
+    /// It has the gated delta net of [`ModelConfig::delta`] in the place of attention.
+    pub is_recurrent: bool,
+}
+
+/// A gated delta net (Yang, Kautz and Hatamizadeh 2024) in the place of attention, as Qwen3-Next and Qwen 3.5 have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeltaConfig {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values; consecutive ones share a key.
+    pub value_heads: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Inputs that an output of the convolution sees.
+    pub taps: usize,
 }
 
 /// Queries are multiplied by `1 + beta ln(1 + floor(position / interval))` (`llama_4_scaling_beta`).
@@ -129,6 +146,10 @@ pub struct ModelConfig {
     pub folder: FolderLayout,
     /// Of the layers that have them.
     pub experts: Option<ExpertsConfig>,
+    /// Of the layers that have one.
+    pub delta: Option<DeltaConfig>,
+    /// Attention's result is multiplied by the sigmoid of a projection of its input.
+    pub attention_gate: bool,
     /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
     pub kept_int4: BTreeMap<String, KeptInt4>,
 }
@@ -153,6 +174,9 @@ pub(super) mod limits {
     pub const LAYERS: usize = 10_000;
     pub const POSITIONS: usize = 1 << 30;
     pub const EXPERTS: usize = 1 << 12;
+    /// A lane of the delta rule has as many numbers in registers.
+    pub const DELTA_KEY_DIM: usize = 256;
+    pub const TAPS: usize = 32;
 }
 
 impl ModelConfig {
@@ -190,6 +214,13 @@ impl ModelConfig {
         }
         if let Some((name, kept)) = self.kept_int4.iter().find(|(_, kept)| ![32, 64, 128].contains(&kept.group)) {
             return Err(format!("{name} has INT4 in groups of {}, expected 32, 64 or 128", kept.group));
+        }
+        match &self.delta {
+            Some(delta) => delta.check()?,
+            None if self.layers.iter().any(|layer| layer.is_recurrent) => {
+                return Err("a layer has a delta net of no size".into());
+            }
+            None => {}
         }
         match &self.experts {
             Some(experts) => experts.check(),
@@ -254,6 +285,7 @@ impl ModelConfig {
         }
         let attention = [
             ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
+            ("self_attn.gate_proj", if self.attention_gate { q_rows } else { 0 }, hidden, self.qkv_bias),
             ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
             ("self_attn.v_proj", kv_rows, hidden, self.qkv_bias),
             ("self_attn.o_proj", hidden, q_rows, self.o_bias),
@@ -279,14 +311,20 @@ impl ModelConfig {
             if let Some(experts) = experts {
                 experts.add_shapes(layer, hidden, &mut shapes);
             }
+            let delta = self.delta.as_ref().filter(|_| config.is_recurrent);
+            if let Some(delta) = delta {
+                delta.add_shapes(layer, hidden, &mut shapes);
+            }
             let mlp = mlp.iter().filter(|_| experts.is_none());
-            for &(name, rows, cols, has_bias) in attention.iter().chain(mlp) {
+            let attention = attention.iter().filter(|(_, rows, ..)| delta.is_none() && *rows > 0);
+            for &(name, rows, cols, has_bias) in attention.chain(mlp) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);
                 if has_bias {
                     shapes.insert(format!("layers.{layer}.{name}.bias"), vec![rows]);
                 }
             }
-            for (name, size, _) in norms.iter().filter(|(_, _, present)| *present) {
+            let is_here = |name: &str, present| present && !(delta.is_some() && name.starts_with("self_attn."));
+            for (name, size, _) in norms.iter().filter(|(name, _, present)| is_here(name, *present)) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![*size]);
             }
         }
@@ -326,6 +364,60 @@ impl ExpertsConfig {
             shapes.insert(format!("layers.{layer}.mlp.shared_expert_gate.weight"), vec![1, hidden]);
         }
         shapes.insert(format!("layers.{layer}.mlp.gate.weight"), vec![self.count, hidden]);
+    }
+}
+
+impl DeltaConfig {
+    /// Channels of the convolution: q and k of all key heads, then v.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_width()
+    }
+
+    /// Elements of all values of a token.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (name, value, least, most) in [
+            ("linear_num_key_heads", self.key_heads, 1, limits::HEADS),
+            ("linear_num_value_heads", self.value_heads, 1, limits::HEADS),
+            ("linear_key_head_dim", self.key_dim, 4, limits::DELTA_KEY_DIM),
+            ("linear_value_head_dim", self.value_dim, 1, limits::HEAD_DIM),
+            ("linear_conv_kernel_dim", self.taps, 2, limits::TAPS),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(format!("{name} is {value}, expected {least} to {most}"));
+            }
+        }
+        if !self.key_dim.is_multiple_of(4) {
+            return Err(format!("linear_key_head_dim is {}, expected a multiple of 4", self.key_dim));
+        }
+        if !self.value_heads.is_multiple_of(self.key_heads) {
+            return Err(format!(
+                "linear_num_value_heads is {}, expected a multiple of linear_num_key_heads, {}",
+                self.value_heads, self.key_heads
+            ));
+        }
+        Ok(())
+    }
+
+    /// Those of layer `layer` of [`ModelConfig::tensor_shapes`].
+    fn add_shapes(&self, layer: usize, hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+        let (channels, width, heads) = (self.channels(), self.value_width(), self.value_heads);
+        for (name, shape) in [
+            ("in_proj_qkv.weight", vec![channels, hidden]),
+            ("in_proj_z.weight", vec![width, hidden]),
+            ("in_proj_b.weight", vec![heads, hidden]),
+            ("in_proj_a.weight", vec![heads, hidden]),
+            ("conv1d.weight", vec![channels, 1, self.taps]),
+            ("A_log", vec![heads]),
+            ("dt_bias", vec![heads]),
+            ("norm.weight", vec![self.value_dim]),
+            ("out_proj.weight", vec![hidden, width]),
+        ] {
+            shapes.insert(format!("layers.{layer}.linear_attn.{name}"), shape);
+        }
     }
 }
 

@@ -9,11 +9,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::config::{Activation, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
+use super::config::{Activation, DeltaConfig, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
 use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
 use super::json::Fields;
 use super::packed_int4::Scheme;
-use super::rope_json::{FULL_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth};
+use super::rope_json::{
+    FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
+};
 use crate::error::{CompileError, Result};
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.
@@ -48,6 +50,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let experts = experts(&text, defaults, intermediate_size)?;
     let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dim, max_positions)?;
 
+    let delta = delta(&text, defaults)?;
     let gemma = defaults.gemma.as_ref();
     let multipliers = Multipliers::read(&text, defaults)?;
     let query_scale = match (gemma, &multipliers) {
@@ -96,7 +99,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         layers,
         ropes,
         rms_norm_eps: (rms_norm_eps / (residual * residual)) as f32,
-        norm_offset: if gemma.is_some() { 1.0 } else { 0.0 },
+        norm_offset: if gemma.is_some() || delta.is_some() { 1.0 } else { 0.0 },
         activation: activation(&text, defaults)?,
         tied_embeddings,
         embedding_scale,
@@ -113,6 +116,8 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         mlp_bias,
         folder: defaults.folder,
         experts,
+        delta,
+        attention_gate: delta.is_some(),
         kept_int4: BTreeMap::new(),
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
@@ -261,6 +266,7 @@ fn experts(text: &Fields, defaults: &FamilyDefaults, intermediate_size: usize) -
         normalized: match defaults.normalized {
             Normalized::Always => true,
             Normalized::WhenAsked => text.flag("norm_topk_prob")?.unwrap_or(false),
+            Normalized::UnlessForbidden => text.flag("norm_topk_prob")?.unwrap_or(true),
         },
         intermediate_size: match defaults.intermediate_size {
             Some(default) => size("moe_intermediate_size", default)?,
@@ -271,6 +277,19 @@ fn experts(text: &Fields, defaults: &FamilyDefaults, intermediate_size: usize) -
             None => None,
         },
         names: defaults.names,
+    }))
+}
+
+/// The gated delta net of the layers that have one.
+fn delta(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<DeltaConfig>> {
+    let Some(defaults) = &defaults.delta else { return Ok(None) };
+    let size = |name: &str, default: usize| Ok(text.size(name, limits::HEADS)?.unwrap_or(default));
+    Ok(Some(DeltaConfig {
+        key_heads: size("linear_num_key_heads", defaults.key_heads)?,
+        value_heads: size("linear_num_value_heads", defaults.value_heads)?,
+        key_dim: size("linear_key_head_dim", defaults.head_dim)?,
+        value_dim: size("linear_value_head_dim", defaults.head_dim)?,
+        taps: size("linear_conv_kernel_dim", defaults.taps)?,
     }))
 }
 
@@ -303,7 +322,9 @@ fn read_layers(
     let mut found = Layers { layers: Vec::with_capacity(n_layers), ropes: Vec::new(), max_positions };
     // Few kinds of layers, each read once.
     let mut rope_of_type: BTreeMap<&str, usize> = BTreeMap::new();
-    for LayerFacts { layer_type, window, is_rotated, has_experts } in layer_facts(text, defaults, n_layers)? {
+    for LayerFacts { layer_type, window, is_rotated, has_experts, is_recurrent } in
+        layer_facts(text, defaults, n_layers)?
+    {
         if is_rotated && !rope_of_type.contains_key(layer_type) {
             let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
             found.max_positions = found.max_positions.max(max_positions);
@@ -312,7 +333,7 @@ fn read_layers(
             found.ropes.extend(known.is_none().then_some(rope));
         }
         let rope = is_rotated.then(|| rope_of_type[layer_type]);
-        found.layers.push(LayerConfig { window, rope, has_experts });
+        found.layers.push(LayerConfig { window, rope, has_experts, is_recurrent });
     }
     Ok(found)
 }
@@ -327,6 +348,8 @@ struct LayerFacts {
     is_rotated: bool,
     /// Whether experts are in the place of the MLP.
     has_experts: bool,
+    /// Whether a gated delta net is in the place of attention.
+    is_recurrent: bool,
 }
 
 fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<LayerFacts>> {
@@ -365,13 +388,15 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
             (sliding_window(Some(window))?, Box::new(move |layer| !(layer + 1).is_multiple_of(pattern)), types)
         }
     };
+    let recurrent = recurrent_layers(text, defaults, written_types.as_deref(), n_layers)?;
     let facts = |layer: usize| {
         let is_sliding = types.map_or_else(|| slides(layer), |types| types[layer] == SLIDING_ATTENTION);
         LayerFacts {
             layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },
             window: window.filter(|_| is_sliding),
-            is_rotated: rotated[layer],
+            is_rotated: rotated[layer] && !recurrent[layer],
             has_experts: has_experts[layer],
+            is_recurrent: recurrent[layer],
         }
     };
     Ok((0..n_layers).map(facts).collect())
@@ -404,6 +429,29 @@ fn rotated_layers(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> 
     Ok(written[..n_layers].iter().map(|written| *written != 0.0).collect())
 }
 
+/// Whether each layer has a gated delta net: those that `layer_types` calls linear, else all but each of an interval.
+fn recurrent_layers(
+    text: &Fields,
+    defaults: &FamilyDefaults,
+    types: Option<&[&'static str]>,
+    n_layers: usize,
+) -> Result<Vec<bool>> {
+    let is_linear = |layer_type: &&str| *layer_type == LINEAR_ATTENTION;
+    match (&defaults.delta, types) {
+        (None, types) if types.unwrap_or_default().iter().any(is_linear) => Err(CompileError::Unsupported {
+            what: format!("layer type {LINEAR_ATTENTION}"),
+            detail: format!("layers of {} have attention", defaults.architecture),
+        }),
+        (None, _) => Ok(vec![false; n_layers]),
+        (Some(_), Some(types)) => Ok(types.iter().map(is_linear).collect()),
+        (Some(delta), None) => {
+            let written = text.size("full_attention_interval", limits::LAYERS)?;
+            let interval = written.unwrap_or(delta.attention_interval);
+            Ok((0..n_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())
+        }
+    }
+}
+
 fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str>>> {
     let Some(written) = text.texts("layer_types")? else { return Ok(None) };
     if written.len() != n_layers {
@@ -413,9 +461,10 @@ fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str
     let known = |written: &str| match written {
         FULL_ATTENTION | "attention" => Ok(FULL_ATTENTION),
         SLIDING_ATTENTION => Ok(SLIDING_ATTENTION),
+        LINEAR_ATTENTION => Ok(LINEAR_ATTENTION),
         other => Err(CompileError::Unsupported {
             what: format!("layer type {other}"),
-            detail: format!("supported are {FULL_ATTENTION} and {SLIDING_ATTENTION}"),
+            detail: format!("supported are {FULL_ATTENTION}, {SLIDING_ATTENTION} and {LINEAR_ATTENTION}"),
         }),
     };
     written.into_iter().map(known).collect::<Result<_>>().map(Some)

@@ -42,12 +42,23 @@ struct EarlierConfig<Layer, Norm, Experts> {
 
 /// Without experts, and with a norm of heads or without.
 type WithoutExperts = EarlierConfig<LayerWithoutExperts, bool, ()>;
-type WithExperts = EarlierConfig<LayerConfig, QkNorm, Option<ExpertsConfig>>;
+type WithExperts = EarlierConfig<LayerWithExperts, QkNorm, Option<ExpertsConfig>>;
 
 #[derive(Deserialize)]
 struct LayerWithoutExperts {
     window: Option<usize>,
     rope: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct LayerWithExperts {
+    window: Option<usize>,
+    rope: Option<usize>,
+    has_experts: bool,
+}
+
+fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool) -> LayerConfig {
+    LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
 /// `None`: the bytes are no such record.
@@ -56,9 +67,10 @@ pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
         codec::decode("config", bytes).ok()
     }
     if let Some(earlier) = read::<WithExperts>(bytes) {
-        return Some(earlier.today(|layer| layer, |qk_norm| qk_norm, |experts| experts));
+        let layer = |LayerWithExperts { window, rope, has_experts }| with_attention(window, rope, has_experts);
+        return Some(earlier.today(layer, |qk_norm| qk_norm, |experts| experts));
     }
-    let layer = |LayerWithoutExperts { window, rope }| LayerConfig { window, rope, has_experts: false };
+    let layer = |LayerWithoutExperts { window, rope }| with_attention(window, rope, false);
     let norm = |of_heads| if of_heads { QkNorm::Heads } else { QkNorm::None };
     Some(read::<WithoutExperts>(bytes)?.today(layer, norm, |()| None))
 }
@@ -99,6 +111,8 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             mlp_bias: self.mlp_bias,
             folder: if self.fused_projections { FolderLayout::Joined } else { FolderLayout::Separate },
             experts: experts(self.experts),
+            delta: None,
+            attention_gate: false,
             kept_int4: BTreeMap::new(),
         }
     }

@@ -52,6 +52,8 @@ pub(super) struct FamilyDefaults {
     pub is_hybrid: bool,
     /// Some layers have experts in the place of the MLP.
     pub experts: Option<ExpertDefaults>,
+    /// Most layers have a gated delta net in the place of attention, the others gated attention, and norms are of 1 + weight.
+    pub delta: Option<DeltaDefaults>,
     /// The text model is config.json's `text_config`, and one of these families when it stands alone: the first, where it does not name
     /// itself.
     pub text_models: &'static [&'static FamilyDefaults],
@@ -103,11 +105,23 @@ pub(super) struct ExpertDefaults {
     pub names: ExpertNames,
 }
 
+/// A gated delta net, as the config class has it.
+pub(super) struct DeltaDefaults {
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub head_dim: usize,
+    pub taps: usize,
+    /// Every layer of this interval has attention (where `layer_types` is silent).
+    pub attention_interval: usize,
+}
+
 /// Whether the weights of a row's experts are divided by their sum.
 pub(super) enum Normalized {
     Always,
     /// With `norm_topk_prob`.
     WhenAsked,
+    /// The same, where it is not `false`.
+    UnlessForbidden,
 }
 
 pub(super) enum Bias {
@@ -165,7 +179,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 21] = [
+const FAMILIES: [FamilyDefaults; 26] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -187,6 +201,11 @@ const FAMILIES: [FamilyDefaults; 21] = [
     GRANITE4,
     PHI3,
     SMOLLM3,
+    QWEN3_NEXT,
+    QWEN3_5_TEXT,
+    QWEN3_5,
+    QWEN3_5_MOE_TEXT,
+    QWEN3_5_MOE,
 ];
 
 const LLAMA: FamilyDefaults = FamilyDefaults {
@@ -222,6 +241,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     multipliers: false,
     is_hybrid: false,
     experts: None,
+    delta: None,
     text_models: &[],
 };
 
@@ -496,4 +516,85 @@ const SMOLLM3: FamilyDefaults = FamilyDefaults {
     windows: Windows::Unrotated,
     rotated: Rotated::AllBut(4),
     ..LLAMA
+};
+
+const DELTA: DeltaDefaults = DeltaDefaults {
+    key_heads: 16,
+    value_heads: 32,
+    head_dim: 128,
+    taps: 4,
+    attention_interval: 4,
+};
+
+const QWEN3_NEXT: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3NextForCausalLM",
+    model_type: "qwen3_next",
+    hidden_size: 2048,
+    intermediate_size: 5632,
+    layers: 48,
+    heads: 16,
+    kv_heads: Some(2),
+    head_dim: Some(256),
+    partial_rotary: Some(0.25),
+    windows: Windows::Never,
+    bias: Bias::Never,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 512,
+        chosen: 10,
+        normalized: Normalized::UnlessForbidden,
+        intermediate_size: Some(512),
+        shared_intermediate_size: Some(512),
+        some_layers: true,
+        names: ExpertNames::Qwen,
+    }),
+    folder: FolderLayout::Qwen3Next,
+    delta: Some(DELTA),
+    ..QWEN3
+};
+
+const QWEN3_5_TEXT: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3_5ForCausalLM",
+    model_type: "qwen3_5_text",
+    vocab_size: 248_320,
+    hidden_size: 4096,
+    intermediate_size: 12_288,
+    layers: 32,
+    kv_heads: Some(4),
+    experts: None,
+    folder: FolderLayout::Qwen3_5,
+    ..QWEN3_NEXT
+};
+
+const QWEN3_5: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3_5ForConditionalGeneration",
+    model_type: "qwen3_5",
+    text_models: &[&QWEN3_5_TEXT],
+    ..QWEN3_5_TEXT
+};
+
+const QWEN3_5_MOE_TEXT: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3_5MoeForCausalLM",
+    model_type: "qwen3_5_moe_text",
+    vocab_size: 248_320,
+    layers: 40,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 256,
+        chosen: 8,
+        normalized: Normalized::Always,
+        intermediate_size: Some(512),
+        shared_intermediate_size: Some(512),
+        some_layers: false,
+        names: ExpertNames::Qwen,
+    }),
+    folder: FolderLayout::Qwen3_5,
+    ..QWEN3_NEXT
+};
+
+const QWEN3_5_MOE: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3_5MoeForConditionalGeneration",
+    model_type: "qwen3_5_moe",
+    text_models: &[&QWEN3_5_MOE_TEXT],
+    ..QWEN3_5_MOE_TEXT
 };

@@ -11,6 +11,7 @@ use unicorn_artifact::TokenizerSection;
 use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor};
 use super::config::{KeptInt4, ModelConfig};
 use super::config_json;
+use super::interleaved;
 use super::json::{Fields, parse_json};
 use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
@@ -192,7 +193,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         let weight_name = module.map_or(source_name.clone(), |module| format!("{module}.weight"));
         let canonical = match role_of(&weight_name) {
             Role::Text(canonical) => config.folder.canonical(&canonical),
-            Role::Vision => {
+            Role::Unused => {
                 found.skipped.tensors += 1;
                 found.skipped.bytes += stored.bytes as u64;
                 continue;
@@ -317,18 +318,19 @@ impl SourceTensor<'_> {
 enum Role {
     /// Its canonical name, projections still fused.
     Text(String),
-    Vision,
+    /// A vision tower or projector; a head that predicts further tokens.
+    Unused,
     /// A buffer that old checkpoints store and the config determines.
     Buffer,
 }
 
 fn role_of(source_name: &str) -> Role {
-    const VISION: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+    const UNUSED: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
     // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
     const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
     let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);
-    if VISION.iter().any(|prefix| without_model.starts_with(prefix)) {
-        return Role::Vision;
+    if UNUSED.iter().any(|prefix| without_model.starts_with(prefix)) {
+        return Role::Unused;
     }
     if source_name.ends_with("rotary_emb.inv_freq") {
         return Role::Buffer;
@@ -358,7 +360,7 @@ pub(crate) fn mixtral_name(name: &str) -> String {
 pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<String> {
     match role_of(source_name) {
         Role::Text(canonical) => parts_of(config, &config.folder.canonical(&canonical)),
-        Role::Vision | Role::Buffer => vec![source_name.to_owned()],
+        Role::Unused | Role::Buffer => vec![source_name.to_owned()],
     }
 }
 
@@ -368,13 +370,16 @@ fn stacked_experts(config: &ModelConfig, canonical: &str) -> Option<usize> {
     config.experts.as_ref().map(|experts| experts.count).filter(|_| is_stack)
 }
 
-/// The tensors that a source tensor holds, one below the other: several for Phi-3's fused projections, and for stacked experts.
+/// The tensors that a source tensor holds: several for fused projections and for stacked experts.
 fn parts_of(config: &ModelConfig, canonical: &str) -> Vec<String> {
     if let Some(experts) = stacked_experts(config, canonical) {
         let (block, name) = canonical.rsplit_once('.').expect("a stack has a block");
         let parts: &[&str] = if name == "down_proj" { &["down_proj"] } else { &["gate_proj", "up_proj"] };
         let of_expert = |expert| parts.iter().map(move |part| format!("{block}.{expert}.{part}.weight"));
         return (0..experts).flat_map(of_expert).collect();
+    }
+    if let Some(parts) = interleaved::parts(config, canonical) {
+        return parts.into_iter().map(|part| part.name).collect();
     }
     const FUSED: [(&str, &[&str]); 2] =
         [("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj.weight", &["gate_proj", "up_proj"])];

@@ -241,7 +241,7 @@ fn add(
         // The adapter's rows lie as those of the folder that it was trained on.
         let order = checkpoint.config.folder.row_order(&checkpoint.config, &part);
         let tensor = checkpoint.tensors.get_mut(&part).expect("found above");
-        let rows = (0..tensor.rows).map(|row| first_row + order.source_row(row));
+        let rows = (0..tensor.rows).map(|row| order.source_row(first_row, row));
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
         // What an adapter adds to is quantised anew.

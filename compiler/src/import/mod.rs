@@ -9,6 +9,7 @@ mod earlier_config;
 mod open;
 
 mod huggingface;
+mod interleaved;
 
 mod config_json;
 mod families;
@@ -28,8 +29,8 @@ pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{
-    Activation, ExpertNames, ExpertsConfig, KeptInt4, LayerConfig, LongRope, ModelConfig, QkNorm, QueryGrowth,
-    RopeConfig,
+    Activation, DeltaConfig, ExpertNames, ExpertsConfig, KeptInt4, LayerConfig, LongRope, ModelConfig, QkNorm,
+    QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};

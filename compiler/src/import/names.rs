@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::RowOrder;
 use super::config::ModelConfig;
+use super::interleaved;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolderLayout {
@@ -17,6 +18,10 @@ pub enum FolderLayout {
     Glm4,
     /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
     Granite4,
+    /// The query of a head is followed by its gate, both in q (Qwen 3.5).
+    Qwen3_5,
+    /// So it is here; and a delta net's projections are two matrices, in which the rows of a key head lie together (Qwen3-Next).
+    Qwen3Next,
 }
 
 impl FolderLayout {
@@ -34,10 +39,15 @@ impl FolderLayout {
         };
         let gate_up = || joined(".mlp.gate_up_proj.", &[".mlp.gate_proj.", ".mlp.up_proj."]);
         let qkv = || joined(".qkv_proj.", &[".q_proj.", ".k_proj.", ".v_proj."]);
+        let gated = || joined(".self_attn.q_proj.", &[".self_attn.gate_proj."]);
+        let qkvz = || joined(".in_proj_qkvz.", &[".in_proj_qkv.", ".in_proj_z."]);
+        let ba = || joined(".in_proj_ba.", &[".in_proj_b.", ".in_proj_a."]);
         let whole = match self {
             FolderLayout::Separate => None,
             FolderLayout::Joined => gate_up().or_else(qkv),
             FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
+            FolderLayout::Qwen3_5 => gated(),
+            FolderLayout::Qwen3Next => gated().or_else(qkvz).or_else(ba),
         };
         let whole = whole.unwrap_or_else(|| ours.to_owned());
         let found = self.names().iter().find(|(_, our_part)| whole.contains(our_part));
@@ -46,6 +56,10 @@ impl FolderLayout {
 
     /// How the rows of a canonical tensor, which the model has, lie in the folder.
     pub fn row_order(self, config: &ModelConfig, canonical: &str) -> RowOrder {
+        let mixed = interleaved::parts(config, &self.holder(canonical)).unwrap_or_default();
+        if let Some(part) = mixed.into_iter().find(|part| part.name == canonical) {
+            return RowOrder::Blocks(part.blocks);
+        }
         let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
         match config.ropes.first() {
             Some(rope) if self == FolderLayout::Glm4 && is_rotated => {
@@ -58,7 +72,7 @@ impl FolderLayout {
     /// Parts of names, theirs and ours; no name of ours is in two.
     fn names(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            FolderLayout::Separate | FolderLayout::Joined => &[],
+            FolderLayout::Separate | FolderLayout::Joined | FolderLayout::Qwen3_5 | FolderLayout::Qwen3Next => &[],
             FolderLayout::Glm4 => &[
                 (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
                 (".post_self_attn_layernorm.", ".post_attention_layernorm."),
@@ -103,6 +117,11 @@ mod tests {
             (FolderLayout::Glm4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
             (FolderLayout::Glm4, "layers.0.self_attn.v_proj.bias", "layers.0.self_attn.v_proj.bias"),
             (FolderLayout::Granite4, "layers.0.mlp.up_proj.weight", "layers.0.shared_mlp.input_linear.weight"),
+            (FolderLayout::Qwen3_5, "layers.3.self_attn.gate_proj.weight", "layers.3.self_attn.q_proj.weight"),
+            (FolderLayout::Qwen3_5, "layers.3.mlp.gate_proj.weight", "layers.3.mlp.gate_proj.weight"),
+            (FolderLayout::Qwen3_5, "layers.0.linear_attn.in_proj_z.weight", "layers.0.linear_attn.in_proj_z.weight"),
+            (FolderLayout::Qwen3Next, "layers.0.linear_attn.in_proj_z.weight", "layers.0.linear_attn.in_proj_qkvz.weight"),
+            (FolderLayout::Qwen3Next, "layers.0.linear_attn.in_proj_a.weight", "layers.0.linear_attn.in_proj_ba.weight"),
         ] {
             assert_eq!(layout.holder(ours), theirs);
         }

@@ -61,7 +61,7 @@ impl Selector<'_> {
     }
 
     /// Whether each row of a step is the only one of its sequence.
-    fn rows_are_alone(&self) -> bool {
+    pub(super) fn rows_are_alone(&self) -> bool {
         self.kind.rows == 1 || self.kind.batch
     }
 

@@ -143,12 +143,16 @@ impl Selector<'_> {
 
     /// The format that a matmul reads best; `None`: no matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
-        let FusedOp::MatMul { input, out, matrix, softcap, .. } = node.op else { return None };
+        let FusedOp::MatMul { input, matrix, softcap, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
         if is_f32 || !self.reads_integers(input) {
             return Some(ActivationFormat::F32);
         }
-        let precision = if self.becomes_heads(out) { Precision::Int11 } else { Precision::Int8 };
+        // Attention's gate reads what q, k and v read.
+        let becomes_heads =
+            |node: &FusedNode| matches!(node.op, FusedOp::MatMul { out, .. } if self.becomes_heads(out));
+        let is_of_heads = self.readers(input).any(becomes_heads);
+        let precision = if is_of_heads { Precision::Int11 } else { Precision::Int8 };
         let rows = self.product_rows(matrix);
         // What a GEMM cannot do, and where its tiles would be mostly empty.
         let weights =
@@ -172,10 +176,10 @@ impl Selector<'_> {
         self.weights.integer_activations && self.target.integer_dot && whole_quads
     }
 
-    /// Whether a value is q, k or v.
+    /// Whether a value is q, k or v, of attention or of a delta net, or says how that changes its state.
     fn becomes_heads(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
-            FusedOp::Heads(_) => true,
+            FusedOp::Heads(_) | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
             FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
             // Of a whole query or key; the stream's norms read the sums of many.
             FusedOp::Norm(step) => step.residual.is_none() && self.becomes_heads(step.out),

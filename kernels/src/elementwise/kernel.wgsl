@@ -24,6 +24,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     output[out] = activate(input[at]) * second[at];
 //#else if GATE
     output[out] = input[at] / (1.0 + exp(-second[row * SECOND_STRIDE]));
+//#else if GATE_EACH
+    output[out] = input[at] / (1.0 + exp(min(-second[at], 80.0)));
 //#else
     output[out] = CAP * bounded_tanh(input[at] / CAP);
 //#endif

@@ -39,6 +39,8 @@ pub enum ElementwiseOp {
         /// Elements between them.
         second_stride: usize,
     },
+    /// `input * sigmoid(second)`
+    GateEach,
 }
 
 const WORKGROUP: usize = 64;
@@ -46,7 +48,9 @@ const WORKGROUP: usize = 64;
 impl Kernel for ElementwiseSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let second = match self.op {
-            ElementwiseOp::Add | ElementwiseOp::ActMul(_) | ElementwiseOp::Gate { .. } => Some(Role::Second),
+            ElementwiseOp::Add | ElementwiseOp::ActMul(_) | ElementwiseOp::Gate { .. } | ElementwiseOp::GateEach => {
+                Some(Role::Second)
+            }
             ElementwiseOp::Bias => Some(Role::Bias),
             ElementwiseOp::SoftCap(_) => None,
         };
@@ -72,6 +76,7 @@ impl Kernel for ElementwiseSpec {
             .flag("SOFTCAP", matches!(self.op, ElementwiseOp::SoftCap(_)))
             .flag("SILU", activation == Some(Activation::Silu))
             .flag("GATE", gate.is_some())
+            .flag("GATE_EACH", self.op == ElementwiseOp::GateEach)
             .text("ROWS", rows_of_step(self.rows_per_token))
             .flag("ADD", self.op == ElementwiseOp::Add)
             .flag("BIAS", self.op == ElementwiseOp::Bias)

@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Sequences that begin with the same tokens may hold the same pages, whole ones only: a page that several hold is never written.
+//!
+//! A page of recurrent state is that of all tokens so far. Each step changes it, so that a sequence continues at the position behind its
+//! last step or begins anew, and no page of it is shared.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -102,6 +105,8 @@ pub struct BlockTable {
     /// Logical page of `pages[0]`.
     first_page: u32,
     pages: VecDeque<u32>,
+    /// Of recurrent state: tokens that it is the state of, with those of steps in flight. `None`: these are pages of a KV cache.
+    state_at: Option<u32>,
 }
 
 impl BlockTable {
@@ -112,6 +117,7 @@ impl BlockTable {
             window_tokens: group.window_tokens,
             first_page: 0,
             pages: VecDeque::with_capacity(max_pages as usize),
+            state_at: group.is_state().then_some(0),
         }
     }
 
@@ -142,6 +148,10 @@ impl BlockTable {
             !self.is_inside_shared_page(pool, rows.start),
             "a page that several sequences hold is not written"
         );
+        if let Some(state_at) = &mut self.state_at {
+            // Steps in flight may have brought it further.
+            *state_at = if rows.start == 0 { rows.end } else { rows.end.max(*state_at) };
+        }
         let oldest_visible = self.oldest_visible(rows.start);
         while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_visible {
             self.pages.pop_front().into_iter().for_each(|page| pool.release(page));
@@ -154,14 +164,18 @@ impl BlockTable {
         }
     }
 
-    /// First position whose K and V are still held.
+    /// First position whose K and V are still held; of recurrent state, the only one that it can be continued at.
     pub fn kept_from(&self) -> u32 {
-        self.first_page * self.page_tokens
+        self.state_at.unwrap_or(self.first_page * self.page_tokens)
     }
 
-    /// Whether everything that a row at `position` attends to is still held.
+    /// Whether everything that a row at `position` depends on is still held.
     pub fn can_continue_at(&self, position: u32) -> bool {
-        position == 0 || self.oldest_visible(position) >= self.kept_from()
+        match self.state_at {
+            _ if position == 0 => true,
+            Some(state_at) => position == state_at,
+            None => self.oldest_visible(position) >= self.kept_from(),
+        }
     }
 
     /// Releases positions from `len_tokens` on. [`BlockTable::can_continue_at`] must hold for `len_tokens`.
@@ -172,6 +186,7 @@ impl BlockTable {
         }
         if len_tokens == 0 {
             self.first_page = 0;
+            self.state_at = self.state_at.map(|_| 0);
         }
     }
 
@@ -208,6 +223,7 @@ impl BlockTable {
     pub fn forget(&mut self) {
         self.pages.clear();
         self.first_page = 0;
+        self.state_at = self.state_at.map(|_| 0);
     }
 
     /// First position that a row at `position` attends to: a window includes the row itself.
@@ -225,6 +241,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use unicorn_artifact::Tier;
+    use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 
     fn group(window_tokens: Option<u32>) -> KvGroupPlan {
         KvGroupPlan {
@@ -328,6 +345,28 @@ mod tests {
         table.advance(&mut pool, 17..18, |_, _| panic!("the page of position 17 was kept"));
         table.truncate(&mut pool, 0);
         assert_eq!((pool.free.len(), table.kept_from()), (4, 0));
+    }
+
+    #[test]
+    fn state_continues_behind_its_last_token_alone_and_has_one_page() {
+        let state = KvGroupPlan { page_tokens: STATE_PAGE_TOKENS, ..group(None) };
+        assert_eq!((state.pages_per_sequence(100_000, 512), state.bytes_read_per_token(100_000)), (1, 512));
+        let mut pool = PagePool::new(1, &PagesInUse::default());
+        let mut table = BlockTable::new(&state, 1);
+        let mut allocated = Vec::new();
+        table.advance(&mut pool, 0..7, |logical, physical| allocated.push((logical, physical)));
+        table.advance(&mut pool, 7..9, |_, _| panic!("state has one page"));
+        assert_eq!(allocated, [(0, 0)]);
+        assert!(table.can_continue_at(9) && table.can_continue_at(0));
+        assert!([1, 7, 8, 10].iter().all(|&position| !table.can_continue_at(position)));
+        // Steps ahead of the sequence bring it further than the sequence may come to be.
+        table.advance(&mut pool, 9..13, |_, _| ());
+        table.advance(&mut pool, 10..11, |_, _| ());
+        assert_eq!((table.kept_from(), table.can_continue_at(11)), (13, false));
+        table.truncate(&mut pool, 0);
+        assert_eq!((pool.free.len(), table.kept_from()), (1, 0));
+        table.advance(&mut pool, 0..2, |_, _| ());
+        assert!(table.can_continue_at(2));
     }
 
     #[test]

@@ -42,7 +42,12 @@ pub fn persist<T>(
         let (generation, engine) = shared.ready(&mut slot)?;
         let mut attempt = || {
             engine.settle(mine)?;
+            // Steps of this stream that ran ahead are yet to be taken.
+            let runs_ahead = mine.is_some_and(|mine| engine.is_in_flight(mine) || mine.lock().has_ended(generation));
             for sequence in sequences.iter_mut() {
+                if !runs_ahead {
+                    sequence.forget_state_ahead();
+                }
                 if sequence.catch_up(engine, generation)? {
                     return Ok(None);
                 }

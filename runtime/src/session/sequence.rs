@@ -69,8 +69,8 @@ impl Sequence {
         self.cache.as_ref().map(|cache| cache.generation)
     }
 
-    /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.
-    /// `generation` is the current engine's: tables of one that is lost are not cut, because the cache is computed again from the journal.
+    /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them; with recurrent
+    /// state, the number of tokens that it is of, where those are others. `generation` is the current engine's: tables of one that is lost are not cut, because the cache is computed again from the journal.
     pub fn forgotten(&self, len_tokens: u32, generation: u64) -> Option<u32> {
         let is_current =
             self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
@@ -112,6 +112,17 @@ impl Sequence {
         let shared =
             self.tables.iter().zip(pools.iter()).filter(|(table, pool)| table.is_inside_shared_page(pool, len_tokens));
         shared.map(|(table, _)| len_tokens / table.page_tokens() * table.page_tokens()).min().unwrap_or(len_tokens)
+    }
+
+    /// Gives up the cache where steps have brought recurrent state further than the sequence goes, and none is in flight: steps that ran
+    /// ahead of a stream that was dropped, or that failed. The journal makes it anew.
+    pub fn forget_state_ahead(&mut self) {
+        let is_ahead = |cache: &Cache| {
+            cache.replay.is_none() && !self.tables.iter().all(|table| table.can_continue_at(self.len_tokens()))
+        };
+        if self.cache.as_ref().is_some_and(is_ahead) {
+            self.forget_cache();
+        }
     }
 
     /// Runs the next step of the journal again if the cache is not that of the engine of this generation. `false`: it is, now or

@@ -193,7 +193,8 @@ impl Session {
     /// Removes tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
     ///
     /// # Errors
-    /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to.
+    /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to, or a model has recurrent
+    /// state, which only goes on or begins anew.
     pub fn truncate(&mut self, len_tokens: u32) -> Result<(), RunError> {
         if len_tokens >= self.len_tokens() {
             return Ok(());
@@ -232,13 +233,13 @@ impl Session {
     }
 
     /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with
-    /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to.
+    /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to, or where
+    /// recurrent state is of more tokens.
     /// The prompt's last token is always fed, because its logits are wanted. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
         let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
         let common = common_start(self.tokens(), prompt).min(self.sequence.len_of_variant(rope_variant));
-        let goes_on = common == self.len_tokens() || self.forgotten(common).is_none();
-        if goes_on { common } else { 0 }
+        if self.forgotten(common).is_none() { common } else { 0 }
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the

@@ -89,6 +89,11 @@ impl Flight {
         self.ended.pop_front()
     }
 
+    /// Whether a step that ended on the engine of that generation was not taken yet.
+    pub fn has_ended(&self, generation: u64) -> bool {
+        self.generation == generation && !self.ended.is_empty()
+    }
+
     /// The oldest steps in flight.
     pub fn first(&self) -> Option<SubmittedSteps> {
         self.submitted.front().copied()

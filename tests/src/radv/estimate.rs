@@ -132,7 +132,14 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::DecodeAttention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
+        KernelSpec::DeltaRule(spec) => {
+            // Read and written.
+            let words = (spec.state.heads * spec.state.head_words()) as u64;
+            (8 * words, 8 * words * rows)
+        }
         KernelSpec::Embed(_)
+        | KernelSpec::ShortConv(_)
+        | KernelSpec::GatedNorm(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
         | KernelSpec::NpuInput(_)

@@ -39,6 +39,18 @@ pub struct Config {
     pub has_experts: Vec<bool>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
+    /// In the place of the attention of the layers that `recurrent` names; the others' attention has a gate.
+    pub delta: Option<Delta>,
+    pub recurrent: Vec<bool>,
+}
+
+/// A gated delta net.
+#[derive(Clone, Copy)]
+pub struct Delta {
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
 }
 
 /// What a layer calls the norms that it has, around each of its two branches.
@@ -99,14 +111,16 @@ impl Config {
             head_dim,
             activation: activation(json, gemma),
             norm_epsilon: number(json, "rms_norm_eps").unwrap_or(default_epsilon(family)) as f32,
-            norm_weight_offset: if gemma { 1.0 } else { 0.0 },
+            norm_weight_offset: if gemma || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
             embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
             attention_scale: if granite { multiplier("attention_multiplier") } else { score_divisor.powf(-0.5) as f32 },
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
             norms: norm_names(family),
-            query_and_key_are_normed: gemma3 || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3"),
+            query_and_key_are_normed: gemma3
+                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3")
+                || has_delta_nets(family),
             residual_multiplier: multiplier("residual_multiplier"),
             logits_divisor: multiplier("logits_scaling"),
             query_growth: query_growth(&full_rope),
@@ -115,13 +129,20 @@ impl Config {
             experts: experts(json, family),
             has_experts: (0..layers).map(|layer| has_experts(json, family, layer)).collect(),
             rotated: (0..layers).map(|layer| is_rotated(json, family, layer)).collect(),
+            delta: has_delta_nets(family).then(|| Delta {
+                key_heads: required(json, "linear_num_key_heads"),
+                value_heads: required(json, "linear_num_value_heads"),
+                key_dim: required(json, "linear_key_head_dim"),
+                value_dim: required(json, "linear_value_head_dim"),
+            }),
+            recurrent: (0..layers).map(|layer| has_delta_nets(family) && is_recurrent(json, layer)).collect(),
             full_rope: Rope::new(json, &full_rope, head_dim),
             sliding_rope: Rope::new(json, &sliding_rope, head_dim),
         }
     }
 }
 
-const SUPPORTED: [&str; 17] = [
+const SUPPORTED: [&str; 20] = [
     "llama",
     "mistral",
     "ministral",
@@ -139,6 +160,9 @@ const SUPPORTED: [&str; 17] = [
     "granitemoehybrid",
     "phi3",
     "smollm3",
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
 ];
 
 fn default_epsilon(family: &str) -> f64 {
@@ -182,24 +206,38 @@ fn query_growth(parameters: &Value) -> Option<(f32, usize)> {
     Some((beta as f32, required(parameters, "original_max_position_embeddings")))
 }
 
+fn has_delta_nets(family: &str) -> bool {
+    matches!(family, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text")
+}
+
+fn is_recurrent(json: &Value, layer: usize) -> bool {
+    let interval = count(json, "full_attention_interval").unwrap_or(4);
+    let listed = json["layer_types"][layer].as_str().map(|kind| kind == "linear_attention");
+    listed.unwrap_or((layer + 1) % interval != 0)
+}
+
 fn experts(json: &Value, family: &str) -> Option<Experts> {
     let count_field = match family {
         "mixtral" => "num_local_experts",
-        "qwen2_moe" | "qwen3_moe" | "olmoe" => "num_experts",
+        "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" => "num_experts",
         _ => return None,
     };
     Some(Experts {
         count: required(json, count_field),
         chosen: required(json, "num_experts_per_tok"),
-        normalized: family == "mixtral" || json["norm_topk_prob"] == true,
+        normalized: match family {
+            "mixtral" | "qwen3_5_moe_text" => true,
+            "qwen3_next" => json["norm_topk_prob"] != false,
+            _ => json["norm_topk_prob"] == true,
+        },
     })
 }
 
 fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
     let without = json["mlp_only_layers"].as_array().is_some_and(|layers| layers.iter().any(|other| *other == layer));
     match family {
-        "mixtral" | "olmoe" => true,
-        "qwen2_moe" | "qwen3_moe" => {
+        "mixtral" | "olmoe" | "qwen3_5_moe_text" => true,
+        "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
             !without && (layer + 1).is_multiple_of(count(json, "decoder_sparse_step").unwrap_or(1))
         }
         _ => false,

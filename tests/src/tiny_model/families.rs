@@ -27,10 +27,26 @@ pub struct FamilyFacts {
     /// What gate and up are called where they are one matrix.
     pub joined_gate_up: Option<&'static str>,
     pub down: &'static str,
+    /// Norms are of 1 + weight, as Gemma's.
+    pub norms_add_one: bool,
     /// Layers without a rotary embedding: each of this interval.
     pub unrotated_interval: Option<usize>,
     /// In the place of each layer's MLP.
     pub experts: Option<ExpertFacts>,
+    /// In the place of the attention of all layers but the last; that one's has a gate.
+    pub delta: Option<DeltaFacts>,
+}
+
+/// A gated delta net.
+#[derive(Debug)]
+pub struct DeltaFacts {
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    pub taps: usize,
+    /// `in_proj_qkvz` and `in_proj_ba`.
+    pub interleaved: bool,
 }
 
 /// A mixture of experts.
@@ -239,10 +255,34 @@ pub const FAMILIES: &[FamilyFacts] = &[
         slides: Slides::EveryLayer,
         ..LLAMA
     },
+    FamilyFacts {
+        family: Family::Qwen35,
+        name: "qwen35",
+        architecture: "Qwen3_5ForCausalLM",
+        model_type: "qwen3_5_text",
+        normed_heads: true,
+        norms_add_one: true,
+        delta: Some(DELTA),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::Qwen3Next,
+        name: "qwen3-next",
+        architecture: "Qwen3NextForCausalLM",
+        model_type: "qwen3_next",
+        normed_heads: true,
+        norms_add_one: true,
+        experts: Some(ExpertFacts { shared: true, normalized: true, ..EXPERTS }),
+        delta: Some(DeltaFacts { key_heads: 2, value_heads: 6, key_dim: 8, taps: 2, interleaved: true, ..DELTA }),
+        ..LLAMA
+    },
 ];
 
 const GEMMA_NORMS: &[&str] =
     &["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"];
+
+const DELTA: DeltaFacts =
+    DeltaFacts { key_heads: 3, value_heads: 3, key_dim: 12, value_dim: 7, taps: 4, interleaved: false };
 
 const EXPERTS: ExpertFacts = ExpertFacts {
     count: 5,
@@ -268,7 +308,9 @@ const LLAMA: FamilyFacts = FamilyFacts {
     joined_gate_up: None,
     down: "mlp.down_proj",
     unrotated_interval: None,
+    norms_add_one: false,
     experts: None,
+    delta: None,
 };
 
 impl Family {

@@ -10,6 +10,7 @@ mod gemm;
 mod matmul;
 mod norm;
 mod npu;
+mod recurrent;
 
 use cases::check_cases;
 use matmul::{check_matmul, clearer, plain_matmul};

@@ -115,6 +115,8 @@ pub struct KvRow<'a> {
     pub window_tokens: Option<u32>,
     pub n_layers: u32,
     pub page_tokens: u32,
+    /// A page is a sequence's recurrent state.
+    pub is_state: bool,
     pub page_bytes: u64,
     pub pages_per_sequence: u32,
     pub bytes_per_sequence: u64,
@@ -132,6 +134,7 @@ pub fn kv_groups(plan: &Plan, all_bytes_per_token: u64) -> Vec<KvRow<'_>> {
             window_tokens: group.window_tokens,
             n_layers: group.n_layers,
             page_tokens: group.page_tokens,
+            is_state: group.is_state(),
             page_bytes: group.page_bytes,
             pages_per_sequence: pages,
             bytes_per_sequence: group.bytes(pages),

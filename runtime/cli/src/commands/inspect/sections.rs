@@ -122,7 +122,7 @@ impl Inspection<'_> {
                 vec![
                     group.n_layers.to_string(),
                     group.window_tokens.map_or("all".into(), |tokens| tokens.to_string()),
-                    group.page_tokens.to_string(),
+                    if group.is_state { "state".into() } else { group.page_tokens.to_string() },
                     size(group.page_bytes),
                     group.pages_per_sequence.to_string(),
                     size(group.bytes_per_sequence),

@@ -11,6 +11,7 @@ const kvBytes = (group, context) => 2 * group.page_bytes * group.n_layers * kvPa
 /** K and V that a decode step reads at the end of so many tokens. */
 function kvRead(group, context) {
   const tokens = group.window_tokens === null ? context : Math.min(group.window_tokens, context);
+  if (group.is_state) return 2 * group.page_bytes * group.n_layers;
   return 2 * Math.floor(group.page_bytes / group.page_tokens) * group.n_layers * tokens;
 }
 

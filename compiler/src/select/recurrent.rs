@@ -1,0 +1,86 @@
+//! Layers with a gated delta net: convolution, delta rule and gated norm between their matmuls.
+
+use unicorn_kernels::delta_rule::DeltaRuleSpec;
+use unicorn_kernels::gated_norm::GatedNormSpec;
+use unicorn_kernels::short_conv::ShortConvSpec;
+use unicorn_kernels::{KernelSpec, Number, Role};
+
+use super::{Operand, Selector, state_layout};
+use crate::fuse::{DeltaStep, FusedNode, VectorId};
+use crate::graph::ValueId;
+
+impl Selector<'_> {
+    pub(super) fn short_conv(&mut self, node: &FusedNode, input: ValueId, taps: VectorId, out: ValueId) {
+        let spec = ShortConvSpec {
+            state: state_layout(self.config),
+            kv_group: self.cache_of(node).0,
+            stride: self.stride_of(out),
+            rows_are_alone: self.rows_are_alone(),
+        };
+        let taps = self.weights.vector(taps);
+        let (low, high) = self.state_of(node);
+        self.push(node, KernelSpec::ShortConv(spec), self.kind.rows, 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::Taps => Operand::Weight(taps),
+            Role::StateLow => low,
+            Role::StateHigh => high,
+            _ => Operand::Value(out),
+        });
+    }
+
+    pub(super) fn delta_rule(&mut self, node: &FusedNode, step: &DeltaStep) {
+        let spec = DeltaRuleSpec {
+            state: state_layout(self.config),
+            key_heads: self.config.delta.expect("recurrent layers have their sizes").key_heads,
+            kv_group: self.cache_of(node).0,
+            input_stride: self.stride_of(step.input),
+            gate_stride: self.stride_of(step.decay),
+            output_stride: self.stride_of(step.out),
+            rows_are_alone: self.rows_are_alone(),
+        };
+        let (rate, bias) = (self.weights.vector(step.decay_rate), self.weights.vector(step.decay_bias));
+        let (low, high) = self.state_of(node);
+        self.push(node, KernelSpec::DeltaRule(spec), self.kind.rows, 0, |role| match role {
+            Role::InputQuads => Operand::Value(step.input),
+            Role::Decay => Operand::Value(step.decay),
+            Role::Strength => Operand::Value(step.strength),
+            Role::DecayRate => Operand::Weight(rate),
+            Role::Bias => Operand::Weight(bias),
+            Role::StateLow => low,
+            Role::StateHigh => high,
+            _ => Operand::Value(step.out),
+        });
+    }
+
+    pub(super) fn gated_norm(
+        &mut self,
+        node: &FusedNode,
+        input: ValueId,
+        gate: ValueId,
+        weight: VectorId,
+        out: ValueId,
+    ) {
+        let state = state_layout(self.config);
+        let spec = GatedNormSpec {
+            heads: state.heads,
+            head_dim: state.value_dim,
+            stride: self.stride_of(out),
+            eps: Number::new(self.config.rms_norm_eps),
+            subgroup_size: self.target.subgroup_size,
+        };
+        let weight = self.weights.vector(weight);
+        self.push(node, KernelSpec::GatedNorm(spec), self.kind.rows, 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::Second => Operand::Value(gate),
+            Role::HeadNorm => Operand::Weight(weight),
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
+    }
+
+    /// The halves of the layer's pages of state.
+    fn state_of(&self, node: &FusedNode) -> (Operand, Operand) {
+        let (group, layer) = self.cache_of(node);
+        (Operand::Keys { group, layer }, Operand::Values { group, layer })
+    }
+}

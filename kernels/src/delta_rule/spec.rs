@@ -1,0 +1,76 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Kernel;
+use crate::recurrent_state::StateLayout;
+use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one gated delta rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DeltaRuleSpec {
+    /// Value heads, the sizes of a head's state, and where it is kept. A key has a multiple of 4 elements.
+    pub state: StateLayout,
+    /// Heads of queries and keys: consecutive value heads share one, equally many each.
+    pub key_heads: usize,
+    /// Index of the KV group whose block table names the page.
+    pub kv_group: usize,
+    /// Elements between rows of the input, a multiple of 4.
+    pub input_stride: usize,
+    /// Elements between rows of decay and strength.
+    pub gate_stride: usize,
+    /// Elements between rows of the output.
+    pub output_stride: usize,
+    /// Each row is the only one of its sequence; otherwise all are of one.
+    pub rows_are_alone: bool,
+}
+
+/// Columns of a head's state in one workgroup.
+const COLUMNS: usize = 32;
+
+impl Kernel for DeltaRuleSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([
+            Role::Step,
+            Role::InputQuads,
+            Role::Decay,
+            Role::Strength,
+            Role::Output,
+            Role::DecayRate,
+            Role::Bias,
+            Role::StateLow,
+            Role::StateHigh,
+        ])
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        let blocks = self.state.value_dim.div_ceil(COLUMNS);
+        [self.state.heads * blocks, if self.rows_are_alone { rows } else { 1 }, 1]
+    }
+
+    fn wgsl(&self) -> String {
+        let StateLayout { heads, key_dim, value_dim, .. } = self.state;
+        assert!(key_dim.is_multiple_of(4) && self.input_stride.is_multiple_of(4), "quads of keys are whole");
+        let values = Values::default()
+            .size("HEADS_OF_KEY", heads / self.key_heads)
+            .size("BLOCKS", value_dim.div_ceil(COLUMNS))
+            .size("QUADS", key_dim / 4)
+            .size("KEYS_AT", self.key_heads * key_dim / 4)
+            .size("VALUES_AT", 2 * self.key_heads * key_dim)
+            .size("VALUE_DIM", value_dim)
+            .size("HEAD_WORDS", self.state.head_words())
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("GATE_STRIDE", self.gate_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
+            .size("COLUMNS", COLUMNS)
+            .number("SCALE", (key_dim as f32).sqrt().recip())
+            .number("EPS", NORM_EPS)
+            .flag("ALONE", self.rows_are_alone)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
+    }
+}
+
+/// Added to the sum of squares of a query or key.
+pub(super) const NORM_EPS: f32 = 1e-6;

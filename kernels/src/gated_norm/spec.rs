@@ -1,0 +1,52 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Kernel;
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one gated norm.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GatedNormSpec {
+    /// Heads of a row.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Elements between rows, the same for input, gate and output.
+    pub stride: usize,
+    /// Epsilon of the RMS norm.
+    pub eps: Number,
+    /// Invocations of a subgroup.
+    pub subgroup_size: u32,
+}
+
+impl GatedNormSpec {
+    fn workgroup(&self) -> usize {
+        self.head_dim.next_multiple_of(self.subgroup_size.max(32) as usize).min(128)
+    }
+}
+
+impl Kernel for GatedNormSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::Input, Role::Second, Role::Output, Role::HeadNorm])
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.heads, rows, 1]
+    }
+
+    fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("HEAD_DIM", self.head_dim)
+            .size("STRIDE", self.stride)
+            .size("WORKGROUP", self.workgroup())
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .number("EPS", self.eps.get())
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("SILU", true)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}

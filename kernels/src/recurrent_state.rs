@@ -1,0 +1,84 @@
+//! Recurrent state: what a layer with a gated delta rule keeps of all tokens so far, in f32, in the place of a KV cache.
+//!
+//! ```text
+//! pool   pages of one sequence's state each; the first entry of its block table is the page, whatever its length
+//! page   two halves, where other layers have K and V; each  [head][key dim][value dim], then [channel][tap]
+//! heads  the lower half of them lies in the first half of a page, the others in the second; so do channels
+//! ```
+//!
+//! Of a channel the last `taps - 1` inputs are kept, the oldest first. A row at position 0 finds zeros: kernels begin with them
+//! instead of reading, so that nobody clears a page that is given out again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::template::Values;
+
+/// Shape of one layer's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StateLayout {
+    /// Value heads, each with a matrix of its own.
+    pub heads: usize,
+    /// Rows of such a matrix.
+    pub key_dim: usize,
+    /// Its columns.
+    pub value_dim: usize,
+    /// Channels of the convolution in front.
+    pub channels: usize,
+    /// Inputs that one of its outputs sees.
+    pub taps: usize,
+}
+
+impl StateLayout {
+    /// Heads in the first half of a page.
+    pub fn low_heads(&self) -> usize {
+        self.heads.div_ceil(2)
+    }
+
+    /// Channels in the first half of a page.
+    pub fn low_channels(&self) -> usize {
+        self.channels.div_ceil(2)
+    }
+
+    /// Words of a head's matrix.
+    pub fn head_words(&self) -> usize {
+        self.key_dim * self.value_dim
+    }
+
+    /// Words of half a page.
+    pub fn half_words(&self) -> usize {
+        self.conv_at() + (self.low_channels() * (self.taps - 1)).next_multiple_of(4)
+    }
+
+    /// Bytes of half a page: as an artifact counts those of K, and again of V.
+    pub fn page_bytes(&self) -> usize {
+        4 * self.half_words()
+    }
+
+    /// Where a half's channels begin, in words.
+    pub fn conv_at(&self) -> usize {
+        (self.low_heads() * self.head_words()).next_multiple_of(4)
+    }
+
+    /// Values for pieces that include `recurrent_state`.
+    pub(crate) fn values(&self, kv_group: usize, values: Values) -> Values {
+        values
+            .size("KV_GROUP", kv_group)
+            .size("HALF_WORDS", self.half_words())
+            .size("CONV_AT", self.conv_at())
+            .size("LOW_HEADS", self.low_heads())
+            .size("LOW_CHANNELS", self.low_channels())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_halves_of_a_page_have_room_for_their_heads_and_channels() {
+        let layout = StateLayout { heads: 5, key_dim: 12, value_dim: 7, channels: 83, taps: 4 };
+        assert_eq!((layout.low_heads(), layout.low_channels(), layout.conv_at()), (3, 42, 252));
+        assert_eq!(layout.half_words(), 252 + 128);
+        assert_eq!(layout.page_bytes() % 16, 0);
+    }
+}

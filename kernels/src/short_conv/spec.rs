@@ -1,0 +1,45 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Kernel;
+use crate::recurrent_state::StateLayout;
+use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one short convolution.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ShortConvSpec {
+    /// Channels, taps, and where a channel's last inputs are kept.
+    pub state: StateLayout,
+    /// Index of the KV group whose block table names the page.
+    pub kv_group: usize,
+    /// Elements between rows of input and output.
+    pub stride: usize,
+    /// Each row is the only one of its sequence; otherwise all are of one.
+    pub rows_are_alone: bool,
+}
+
+const WORKGROUP: usize = 64;
+
+impl Kernel for ShortConvSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::Input, Role::Output, Role::Taps, Role::StateLow, Role::StateHigh])
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [self.state.channels.div_ceil(WORKGROUP), if self.rows_are_alone { rows } else { 1 }, 1]
+    }
+
+    fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("CHANNELS", self.state.channels)
+            .size("KEPT", self.state.taps - 1)
+            .size("STRIDE", self.stride)
+            .size("WORKGROUP", WORKGROUP)
+            .flag("ALONE", self.rows_are_alone)
+            .flag("SILU", true)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
+    }
+}

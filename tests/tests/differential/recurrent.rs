@@ -1,0 +1,198 @@
+//! Layers with recurrent state: convolution and delta rule, whose state goes from one step to the next, and the gated norm.
+
+use proptest::prelude::*;
+use unicorn_artifact::plan::STATE_PAGE_TOKENS;
+use unicorn_artifact::{KvGroupPlan, Tier};
+use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
+use unicorn_kernels::gated_norm::{self, GatedNormSpec};
+use unicorn_kernels::short_conv::{self, ShortConvSpec};
+use unicorn_kernels::{Number, StateLayout};
+
+use super::*;
+
+/// Steps of one sequence: some before whose results are not looked at, then one of `n_rows` rows.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    n_before: usize,
+    n_rows: usize,
+    /// The program has one row, and each token a step.
+    alone: bool,
+}
+
+fn steps() -> impl Strategy<Value = Steps> {
+    let of_rows = (0..9usize, 1..9usize).prop_map(|(n_before, n_rows)| Steps { n_before, n_rows, alone: false });
+    let alone = (0..5usize).prop_map(|n_before| Steps { n_before, n_rows: 1, alone: true });
+    prop_oneof![of_rows, alone]
+}
+
+impl Steps {
+    /// Rows of each step, all of which read the first rows of the same inputs.
+    fn rows(&self) -> Vec<usize> {
+        let before = if self.alone { vec![1; self.n_before] } else { vec![self.n_before] };
+        before.into_iter().chain([self.n_rows]).filter(|&rows| rows > 0).collect()
+    }
+
+    /// Rows that the inputs have.
+    fn most(&self) -> usize {
+        self.rows().into_iter().max().expect("a step has rows")
+    }
+
+    /// Another sequence has the first page of the pool, and has left its state there.
+    fn run(&self, spec: KernelSpec, state: &StateLayout, operands: Vec<Operand>) -> Vec<f32> {
+        let launch = Launch {
+            target: targets()[0].clone(),
+            steps: vec![(spec, operands)],
+            kv: Some(KvGroupPlan {
+                window_tokens: None,
+                n_layers: 1,
+                page_tokens: STATE_PAGE_TOKENS,
+                page_bytes: state.page_bytes() as u64,
+                tier: Tier::Vram,
+                reason: String::new(),
+            }),
+            rows: self.most(),
+            other: vec![1; self.most()],
+            before: vec![1; self.n_before],
+            tokens: vec![1; self.n_rows],
+        };
+        floats(&launch.run()[&0])
+    }
+}
+
+fn layouts() -> impl Strategy<Value = StateLayout> {
+    (1..6usize, 1..8usize, 1..40usize, 1..150usize, 2..6usize).prop_map(|(heads, quads, value_dim, channels, taps)| {
+        StateLayout { heads, key_dim: 4 * quads, value_dim, channels, taps }
+    })
+}
+
+#[test]
+fn short_convolutions_go_on_from_step_to_step() {
+    check_cases("short conv", 12, &(layouts(), steps()), |&(state, steps), rng| {
+        let stride = state.channels.next_multiple_of(32);
+        let spec = ShortConvSpec { state, kv_group: 0, stride, rows_are_alone: steps.alone };
+        let input = normals(rng, steps.most() * stride);
+        let taps = normals(rng, state.channels * state.taps);
+        let words = steps.most() * stride;
+        let operands = vec![
+            Operand::Step,
+            Operand::floats(&input),
+            Operand::Out { id: 0, words },
+            Operand::quads(&taps),
+            Operand::Keys,
+            Operand::Values,
+        ];
+        let found = steps.run(KernelSpec::ShortConv(spec.clone()), &state, operands);
+        let mut kept = vec![0.0; state.channels * (state.taps - 1)];
+        let mut expected = Vec::new();
+        for rows in steps.rows() {
+            expected = vec![POISON; words];
+            short_conv::twin(&spec, &input[..rows * stride], &taps, &mut kept, &mut expected);
+        }
+        assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, TOLERANCE);
+    });
+}
+
+#[test]
+fn the_delta_rule_goes_on_from_step_to_step() {
+    let cases = (layouts(), 1..4usize, steps());
+    check_cases("delta rule", 16, &cases, |&(layout, shared, steps), rng| {
+        let key_heads = layout.heads;
+        let state = StateLayout { heads: key_heads * shared, ..layout };
+        let stride = |width: usize| width.next_multiple_of(32);
+        let spec = DeltaRuleSpec {
+            state,
+            key_heads,
+            kv_group: 0,
+            input_stride: stride(2 * key_heads * state.key_dim + state.heads * state.value_dim),
+            gate_stride: stride(state.heads),
+            output_stride: stride(state.heads * state.value_dim),
+            rows_are_alone: steps.alone,
+        };
+        let rows = steps.most();
+        let input = normals(rng, rows * spec.input_stride);
+        let (decay, strength) = (normals(rng, rows * spec.gate_stride), normals(rng, rows * spec.gate_stride));
+        let (mut decay_rate, bias) = (normals(rng, state.heads), normals(rng, state.heads));
+        // One that forgets at once.
+        decay_rate[0] = 5.0;
+        let words = rows * spec.output_stride;
+        let operands = vec![
+            Operand::Step,
+            Operand::floats(&input),
+            Operand::floats(&decay),
+            Operand::floats(&strength),
+            Operand::Out { id: 0, words },
+            Operand::quads(&decay_rate),
+            Operand::quads(&bias),
+            Operand::Keys,
+            Operand::Values,
+        ];
+        let found = steps.run(KernelSpec::DeltaRule(spec.clone()), &state, operands);
+        let mut states = vec![0.0; state.heads * state.head_words()];
+        let mut expected = Vec::new();
+        for rows in steps.rows() {
+            expected = vec![POISON; words];
+            let inputs = DeltaRuleInputs {
+                input: &input[..rows * spec.input_stride],
+                decay: &decay,
+                strength: &strength,
+                decay_rate: &decay_rate,
+                bias: &bias,
+            };
+            delta_rule::twin(&spec, &inputs, &mut states, &mut expected);
+        }
+        assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, TOLERANCE);
+    });
+}
+
+#[test]
+fn gated_norms_are_those_of_the_twin() {
+    for target in targets() {
+        let name = format!("gated norm, {}", target.name);
+        check_cases(&name, 4, &(1..7usize, 1..200usize, 1..5usize), |&(heads, head_dim, n_rows), rng| {
+            let stride = (heads * head_dim).next_multiple_of(32);
+            let subgroup_size = target.subgroup_size;
+            let spec = GatedNormSpec { heads, head_dim, stride, eps: Number::new(1e-5), subgroup_size };
+            let (input, gate) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
+            let weight = normals(rng, head_dim);
+            let words = n_rows * stride;
+            let operands = vec![
+                Operand::Step,
+                Operand::floats(&input),
+                Operand::floats(&gate),
+                Operand::Out { id: 0, words },
+                Operand::quads(&weight),
+            ];
+            let found = launch(&target, KernelSpec::GatedNorm(spec.clone()), operands, n_rows).run();
+            let mut expected = vec![POISON; words];
+            for (row, expected) in expected.chunks_exact_mut(stride).enumerate() {
+                let of_row = |values: &[f32]| values[row * stride..][..heads * head_dim].to_vec();
+                let normed = gated_norm::twin_row(&spec, &of_row(&input), &of_row(&gate), &weight);
+                expected[..heads * head_dim].copy_from_slice(&normed);
+            }
+            assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);
+        });
+    }
+}
+
+#[test]
+fn a_gate_for_each_element() {
+    let spec = ElementwiseSpec {
+        op: ElementwiseOp::GateEach,
+        width: 70,
+        input_stride: 96,
+        output_stride: 96,
+        rows_per_token: 1,
+    };
+    let mut rng = StdRng::seed_from_u64(4);
+    let (input, mut gates) = (normals(&mut rng, 3 * 96), normals(&mut rng, 3 * 96));
+    (gates[5], gates[100]) = (200.0, -200.0);
+    let operands =
+        vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words: 3 * 96 }, Operand::floats(&gates)];
+    let found = launch(&targets()[0], KernelSpec::Elementwise(spec.clone()), operands, 3).run();
+    let mut expected = vec![POISON; 3 * 96];
+    for row in 0..3 {
+        let gated = elementwise::twin_row(&spec, &input[96 * row..], &gates[96 * row..]);
+        expected[96 * row..][..70].copy_from_slice(&gated);
+    }
+    assert_same("gate", &floats(&found[&0]), &expected, TOLERANCE);
+}

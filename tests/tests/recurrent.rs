@@ -1,0 +1,135 @@
+//! Sequences whose layers have recurrent state: it goes on behind its last token or begins anew, and belongs to one sequence.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use tests::compiled::{Compiled, options, with};
+use tests::models::models;
+use tests::reference::{Golden, read_golden, relative_error};
+use unicorn_compiler::WeightsOption;
+use unicorn_runtime::scheduler::{End, Request, TokenReceiver};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling};
+use unicorn_spirv::target;
+
+/// As in `e2e`: f16 weights and KV cache, everything else f32.
+const F16_TOLERANCE: f64 = 5e-3;
+
+/// The golden, its tokens, and its model with `slots` slots, on llvmpipe unless `UNICORN_DEVICE` names another device.
+fn load(slots: u32) -> (Golden, Vec<u32>, Model) {
+    let folder = models().join("tiny/qwen35-delta");
+    let golden = read_golden(&folder);
+    let tokens = golden.tokens.iter().map(|&token| token as u32).collect();
+    let generic = target::by_name("generic").expect("a preset");
+    let options = with(options(vec![generic], Vec::new()), |options| options.policy.weights = WeightsOption::F16);
+    let compiled = Compiled::of_folder(&folder, &options);
+    let options = LoadOptions::default().with(|options| {
+        options.device = DeviceChoice::Name(std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+        options.slots = slots;
+    });
+    (golden, tokens, Model::load(&compiled.artifact_path(), &options).expect("it loads"))
+}
+
+/// Compares the logits behind token `index` of the golden.
+fn assert_logits(what: &str, found: &[f32], golden: &Golden, index: usize) {
+    let error = relative_error(&golden.logits[index * found.len()..][..found.len()], found);
+    assert!(error <= F16_TOLERANCE, "{what}: relative error {error}");
+}
+
+/// Of a prompt that differs earlier nothing is kept.
+#[test]
+fn recurrent_state_is_not_cut() {
+    let (golden, tokens, model) = load(2);
+    let mut session = model.session().expect("a free slot");
+    session.feed(&tokens[..40]).expect("the steps run");
+    assert_eq!(session.common_start(&tokens), 40);
+    assert_eq!((session.common_start(&tokens[..40]), session.common_start(&tokens[..20])), (0, 0));
+    let error = session.truncate(39).expect_err("state is not cut");
+    assert!(matches!(error, RunError::Forgotten { len_tokens: 39, kept_from: 40 }), "{error}");
+    // A prompt that ends earlier is fed from its beginning, where the state of the old one is not read.
+    assert_eq!(session.keep_common_start(&tokens[..20]), 0);
+    let last = session.feed_and_read_logits(&tokens[..20]).expect("the steps run");
+    assert_logits("a prompt from its beginning", &last, &golden, 19);
+    assert_eq!(session.keep_common_start(&tokens), 20);
+    let last = session.feed_and_read_logits(&tokens[20..]).expect("the steps run");
+    assert_logits("and its rest", &last, &golden, tokens.len() - 1);
+    // Pages that were given back, and are given out again.
+    drop(session);
+    let mut sessions = [(); 2].map(|()| model.session().expect("a free slot"));
+    for session in &mut sessions {
+        let last = session.feed_and_read_logits(&tokens).expect("the steps run");
+        assert_logits("a page that was given out again", &last, &golden, tokens.len() - 1);
+    }
+}
+
+/// Steps that ran ahead of a text that ended have changed its state: what follows is computed from the beginning.
+#[test]
+fn state_that_ran_ahead_of_a_text_is_not_continued() {
+    let (golden, tokens, model) = load(1);
+    let mut session = model.session().expect("a free slot");
+    let sampling = Sampling::default();
+    let first = session.feed_and_sample(&tokens[..10], &sampling).expect("the steps run").token;
+    // Ended before the device has done all that was submitted.
+    let taken: Vec<u32> =
+        session.generate(first, &sampling, 40).take(3).map(|sampled| sampled.expect("the step runs").token).collect();
+    let text: Vec<u32> = tokens[..10].iter().copied().chain([first]).chain(taken).collect();
+    assert_eq!(session.tokens(), &text[..text.len() - 1]);
+    let more = [&text[..], &[7, 8]].concat();
+    assert_eq!(session.keep_common_start(&more), 0, "its state is of more tokens");
+    let found = session.feed_and_read_logits(&more).expect("the steps run");
+    drop(session);
+    let mut other = model.session().expect("a free slot");
+    let expected = other.feed_and_read_logits(&more).expect("the steps run");
+    assert_eq!(found, expected);
+    assert_eq!(expected.len(), golden.logits.len() / tokens.len());
+}
+
+/// The tokens of a request.
+struct Collected {
+    tokens: Arc<Mutex<Vec<u32>>>,
+    most: usize,
+    cached: u32,
+}
+
+impl TokenReceiver for Collected {
+    fn begin(&mut self, cached_tokens: u32) {
+        assert_eq!(cached_tokens, self.cached, "tokens that were there before");
+    }
+
+    fn token(&mut self, token: u32) -> ControlFlow<()> {
+        let mut tokens = self.tokens.lock().unwrap();
+        tokens.push(token);
+        if tokens.len() == self.most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    fn end(&mut self, why: End<'_>) {
+        panic!("{why:?}");
+    }
+}
+
+/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone.
+#[test]
+fn a_scheduler_shares_no_state() {
+    let (_, tokens, model) = load(3);
+    let alone = {
+        let mut session = model.session().expect("a free slot");
+        let first = session.feed_and_sample(&tokens, &Sampling::default()).expect("the steps run").token;
+        let rest = session.generate(first, &Sampling::default(), 11).map(|one| one.expect("the step runs").token);
+        [first].into_iter().chain(rest).collect::<Vec<u32>>()
+    };
+    let mut scheduler = model.scheduler().expect("slots");
+    let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
+    for text in &texts {
+        let receiver = Collected { tokens: text.clone(), most: alone.len(), cached: 0 };
+        scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), receiver });
+    }
+    while !scheduler.is_idle() {
+        scheduler.tick(&mut |_| ControlFlow::Continue(()));
+    }
+    for text in texts {
+        assert_eq!(*text.lock().unwrap(), alone);
+    }
+}
