@@ -625,6 +625,30 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_predicts_further_tokens_is_skipped() {
+        let config = json!({
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "text_config": { "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10, "num_hidden_layers": 4,
+                "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "linear_num_key_heads": 1,
+                "linear_num_value_heads": 2, "linear_key_head_dim": 4, "linear_value_head_dim": 4 },
+        });
+        let source = |name: &str| match name.strip_suffix("gate_proj.weight") {
+            _ if name == "lm_head.weight" => name.to_owned(),
+            Some(block) if name.contains("self_attn") => format!("unused.{block}"),
+            _ => format!("model.language_model.{name}"),
+        };
+        let mut folder = Folder::new(config, source);
+        folder.tensors.retain(|name, _| !name.starts_with("unused."));
+        folder.add("model.language_model.layers.3.self_attn.q_proj.weight", Dtype::F32, &[32, 8]);
+        folder.add("mtp.fc.weight", Dtype::F32, &[8, 16]);
+        folder.add("model.visual.blocks.0.norm1.weight", Dtype::F32, &[4]);
+        let checkpoint = folder.open().unwrap();
+        assert_eq!(checkpoint.skipped, Skipped { tensors: 2, bytes: 528 });
+        assert_eq!(checkpoint.tensors["layers.3.self_attn.gate_proj.weight"].rows, 16);
+        assert_eq!(checkpoint.tensors["layers.0.linear_attn.conv1d.weight"].cols, 4);
+    }
+
+    #[test]
     fn the_hash_follows_every_file_that_was_read() {
         let folder = Folder::llama();
         let hash = || folder.open().unwrap().source_hash();

@@ -213,7 +213,7 @@ fn has_delta_nets(family: &str) -> bool {
 fn is_recurrent(json: &Value, layer: usize) -> bool {
     let interval = count(json, "full_attention_interval").unwrap_or(4);
     let listed = json["layer_types"][layer].as_str().map(|kind| kind == "linear_attention");
-    listed.unwrap_or((layer + 1) % interval != 0)
+    listed.unwrap_or(!(layer + 1).is_multiple_of(interval))
 }
 
 fn experts(json: &Value, family: &str) -> Option<Experts> {
