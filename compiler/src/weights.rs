@@ -37,9 +37,9 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and what recurrent state changes by are one step finer than the rest, INT8 under INT4 and f16 under
-/// INT8: a table row is one token's only description, the head's errors reach the logits with nothing after them to
-/// even them out, and those of state add up.
+/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and what recurrent state changes by are one step finer
+/// than the rest, INT8 under INT4 and f16 under INT8: a table row is one token's only description, the head's errors reach the logits with
+/// nothing after them to even them out, and those of state add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
     /// Of the matrices inside layers.

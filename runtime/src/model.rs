@@ -203,6 +203,11 @@ impl Model {
         self.shared.batch_rows()
     }
 
+    /// Whether sequences can speculate: rejected tokens can be taken out of a KV cache, not out of recurrent state.
+    pub fn can_speculate(&self) -> bool {
+        !self.shared.has_state()
+    }
+
     /// Tokens of all sequences together that the KV cache holds.
     pub fn kv_tokens(&self) -> u64 {
         let all = u64::from(self.slots()) * u64::from(self.context_tokens());

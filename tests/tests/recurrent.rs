@@ -8,7 +8,7 @@ use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::{End, Request, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling, Speculation};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -83,6 +83,23 @@ fn state_that_ran_ahead_of_a_text_is_not_continued() {
     assert_eq!(expected.len(), golden.logits.len() / tokens.len());
 }
 
+/// Rejected tokens would stay in the state.
+#[test]
+fn a_model_with_state_does_not_speculate() {
+    let (_, _, model) = load(1);
+    assert!(!model.can_speculate());
+    let expected = "speculation must be off for a model with recurrent state, out of which rejected tokens cannot be taken, found \
+                    drafts of up to 7 tokens";
+    let mut session = model.session().expect("a free slot");
+    let error = session.set_speculation(Some(&Speculation::ngram(2))).expect_err("it has state").to_string();
+    assert_eq!(error, expected);
+    session.set_speculation(None).expect("off is possible");
+    drop(session);
+    let mut scheduler = model.scheduler::<Collected>().expect("slots");
+    let error = scheduler.set_speculation(Some(Speculation::ngram(2))).expect_err("it has state").to_string();
+    assert_eq!(error, expected);
+}
+
 /// The tokens of a request.
 struct Collected {
     tokens: Arc<Mutex<Vec<u32>>>,
@@ -110,7 +127,7 @@ impl TokenReceiver for Collected {
     }
 }
 
-/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone.
+/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone, also behind the end of another.
 #[test]
 fn a_scheduler_shares_no_state() {
     let (_, tokens, model) = load(3);
@@ -122,14 +139,15 @@ fn a_scheduler_shares_no_state() {
     };
     let mut scheduler = model.scheduler().expect("slots");
     let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
-    for text in &texts {
-        let receiver = Collected { tokens: text.clone(), most: alone.len(), cached: 0 };
+    let lens = [alone.len() - 7, alone.len(), alone.len() - 2];
+    for (text, most) in texts.iter().zip(lens) {
+        let receiver = Collected { tokens: text.clone(), most, cached: 0 };
         scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), receiver });
     }
     while !scheduler.is_idle() {
         scheduler.tick(&mut |_| ControlFlow::Continue(()));
     }
-    for text in texts {
-        assert_eq!(*text.lock().unwrap(), alone);
+    for (text, most) in texts.iter().zip(lens) {
+        assert_eq!(*text.lock().unwrap(), alone[..most]);
     }
 }

@@ -19,9 +19,9 @@ pub struct Checkpoint {
     /// By canonical name: `embed_tokens.weight`, `norm.weight`, `lm_head.weight` (absent when tied) and
     /// `layers.{i}.` + `input_layernorm | post_attention_layernorm | pre_feedforward_layernorm |
     /// post_feedforward_layernorm | self_attn.{q,k,v,o,gate}_proj | self_attn.{q,k}_norm | mlp.{gate,up,down}_proj |
-    /// linear_attn.{in_proj_{qkv,z,b,a},conv1d,norm,out_proj}`,
-    /// each with `.weight` and, where the family has one, `.bias`, and `linear_attn.{A_log,dt_bias}`. Fused projections of the source appear split.
-    /// Every tensor that the config calls for is present with the right shape, and no other.
+    /// linear_attn.{in_proj_{qkv,z,b,a},conv1d,norm,out_proj}`, each with `.weight` and, where the family has one, `.bias`, and
+    /// `linear_attn.{A_log,dt_bias}`. Fused projections of the source appear split. Every tensor that the config calls for is present
+    /// with the right shape, and no other.
     pub tensors: BTreeMap<String, Tensor>,
     /// Stop tokens are generation_config.json's `eos_token_id` (one or many), else config.json's, and, for GGUF, what its
     /// metadata names. Empty when the model came without a tokenizer.

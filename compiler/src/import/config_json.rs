@@ -13,9 +13,7 @@ use super::config::{Activation, DeltaConfig, ExpertsConfig, LayerConfig, ModelCo
 use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
 use super::json::Fields;
 use super::packed_int4::Scheme;
-use super::rope_json::{
-    FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
-};
+use super::rope_json::{FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth};
 use crate::error::{CompileError, Result};
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.

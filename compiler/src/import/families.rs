@@ -518,13 +518,8 @@ const SMOLLM3: FamilyDefaults = FamilyDefaults {
     ..LLAMA
 };
 
-const DELTA: DeltaDefaults = DeltaDefaults {
-    key_heads: 16,
-    value_heads: 32,
-    head_dim: 128,
-    taps: 4,
-    attention_interval: 4,
-};
+const DELTA: DeltaDefaults =
+    DeltaDefaults { key_heads: 16, value_heads: 32, head_dim: 128, taps: 4, attention_interval: 4 };
 
 const QWEN3_NEXT: FamilyDefaults = FamilyDefaults {
     architecture: "Qwen3NextForCausalLM",

@@ -120,8 +120,16 @@ mod tests {
             (FolderLayout::Qwen3_5, "layers.3.self_attn.gate_proj.weight", "layers.3.self_attn.q_proj.weight"),
             (FolderLayout::Qwen3_5, "layers.3.mlp.gate_proj.weight", "layers.3.mlp.gate_proj.weight"),
             (FolderLayout::Qwen3_5, "layers.0.linear_attn.in_proj_z.weight", "layers.0.linear_attn.in_proj_z.weight"),
-            (FolderLayout::Qwen3Next, "layers.0.linear_attn.in_proj_z.weight", "layers.0.linear_attn.in_proj_qkvz.weight"),
-            (FolderLayout::Qwen3Next, "layers.0.linear_attn.in_proj_a.weight", "layers.0.linear_attn.in_proj_ba.weight"),
+            (
+                FolderLayout::Qwen3Next,
+                "layers.0.linear_attn.in_proj_z.weight",
+                "layers.0.linear_attn.in_proj_qkvz.weight",
+            ),
+            (
+                FolderLayout::Qwen3Next,
+                "layers.0.linear_attn.in_proj_a.weight",
+                "layers.0.linear_attn.in_proj_ba.weight",
+            ),
         ] {
             assert_eq!(layout.holder(ours), theirs);
         }

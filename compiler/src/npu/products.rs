@@ -18,12 +18,13 @@ pub struct Product {
     pub has_bias: bool,
 }
 
-/// All of them, in the order of a step. The output head computes one row, a router chooses, and experts multiply other rows each: they are none.
+/// All of them, in the order of a step. The output head computes one row, a router chooses, errors of a state's gates add up over all
+/// tokens, and experts multiply other rows each: they are none.
 pub fn products(graph: &FusedGraph, options: &NpuOptions) -> Vec<Product> {
     let product = |op: &FusedOp| {
         let FusedOp::MatMul { matrix: id, act_mul, bias, .. } = op else { return None };
         let matrix = &graph.matrices[id.0];
-        if matrix.is_head || matrix.is_router {
+        if matrix.is_head || matrix.is_router || matrix.is_state_gate {
             return None;
         }
         let cols = matrix.parts.iter().map(|part| part.rows).sum();
@@ -38,8 +39,8 @@ pub fn products(graph: &FusedGraph, options: &NpuOptions) -> Vec<Product> {
 fn work_of(matrix: &Matrix) -> NpuWork {
     let all = |name: &str| matrix.parts.iter().all(|part| part.tensor.contains(name));
     match () {
-        () if all(".self_attn.o_proj.") => NpuWork::Output,
-        () if all(".self_attn.") => NpuWork::Qkv,
+        () if all(".self_attn.o_proj.") || all(".linear_attn.out_proj.") => NpuWork::Output,
+        () if all(".self_attn.") || all(".linear_attn.") => NpuWork::Qkv,
         () => NpuWork::Ffn,
     }
 }

@@ -15,7 +15,7 @@ use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::npu::NpuUse;
-use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, UploadPath};
+use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation, UploadPath};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -90,14 +90,32 @@ pub struct Serving {
     pub context_tokens: Option<u32>,
     /// Of all sequences together; `None`: as long as all can be.
     pub kv_tokens: Option<u32>,
+    /// Speculation was requested.
+    pub speculates: bool,
 }
 
 /// The same for a server, which looks at why it fails.
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
-    try_load(artifact, &serving.load, |options| {
+    let model = try_load(artifact, &serving.load, |options| {
         (options.slots, options.context_tokens, options.kv_tokens) =
             (serving.slots, serving.context_tokens, serving.kv_tokens);
-    })
+    })?;
+    if serving.speculates {
+        can_speculate(&model);
+    }
+    Ok(model)
+}
+
+/// The requested speculation, if the model can speculate; notes it otherwise.
+pub fn speculation_of(model: &Model, requested: Option<Speculation>) -> Option<Speculation> {
+    requested.filter(|_| can_speculate(model))
+}
+
+fn can_speculate(model: &Model) -> bool {
+    if !model.can_speculate() {
+        note("no speculation: the model has recurrent state, out of which rejected tokens cannot be taken");
+    }
+    model.can_speculate()
 }
 
 /// Whether a model may be loaded once there is more memory.

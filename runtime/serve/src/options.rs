@@ -21,7 +21,7 @@ pub struct ServeOptions {
     pub sampling: Sampling,
     /// Seed of requests without one; `None`, the default: each gets a random one.
     pub seed: Option<u64>,
-    /// How requests speculate; `None`, the default: they do not.
+    /// How requests speculate; `None`, the default: they do not. Those of a model with recurrent state never do.
     pub speculation: Option<Speculation>,
     /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
     pub template_arguments: TemplateArguments,

@@ -63,7 +63,7 @@ impl Server {
         }
         options.sampling.check()?;
         let mut scheduler = model.scheduler()?;
-        scheduler.set_speculation(options.speculation.clone())?;
+        scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
         let (access, shown) = (Access::of(&options), Shown::of(&options));

@@ -178,6 +178,11 @@ impl BlockTable {
         }
     }
 
+    /// Recurrent state is that of the tokens before `position`: the step that [`BlockTable::advance`] prepared last does not run.
+    pub fn keep_state_at(&mut self, position: u32) {
+        self.state_at = self.state_at.map(|_| position);
+    }
+
     /// Releases positions from `len_tokens` on. [`BlockTable::can_continue_at`] must hold for `len_tokens`.
     pub fn truncate(&mut self, pool: &mut PagePool, len_tokens: u32) {
         let end_page = len_tokens.div_ceil(self.page_tokens);
@@ -363,6 +368,8 @@ mod tests {
         table.advance(&mut pool, 9..13, |_, _| ());
         table.advance(&mut pool, 10..11, |_, _| ());
         assert_eq!((table.kept_from(), table.can_continue_at(11)), (13, false));
+        table.keep_state_at(11);
+        assert!(table.can_continue_at(11));
         table.truncate(&mut pool, 0);
         assert_eq!((pool.free.len(), table.kept_from()), (1, 0));
         table.advance(&mut pool, 0..2, |_, _| ());

@@ -173,9 +173,9 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// [`Speculation`].
     ///
     /// # Errors
-    /// For an option out of its range.
+    /// For an option out of its range, and for a model with recurrent state.
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<(), RunError> {
-        speculation.as_ref().map_or(Ok(()), Speculation::check)?;
+        speculation.as_ref().map_or(Ok(()), |speculation| speculation.check_for(self.shared.has_state()))?;
         self.speculation = speculation;
         Ok(())
     }
@@ -287,6 +287,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         let Some(engine) = slot.engine() else { return true };
         let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
         groups.iter().zip(pools.iter()).enumerate().all(|(index, (group, pool))| {
+            // Recurrent state does not grow, and has a page for each session.
+            if group.is_state() {
+                return true;
+            }
             let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
             let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
             let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
@@ -459,13 +463,18 @@ impl<R: TokenReceiver> Scheduler<R> {
                 }
             };
             self.times.add_plain(begun.elapsed());
-            let mut all_go_on = true;
+            let (mut all_go_on, mut chooses, mut n_tokens) = (true, false, 0);
             for (row, ((receiver, rest, speculator, goes_on), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
             {
+                if !**goes_on {
+                    continue;
+                }
+                n_tokens += 1;
                 rest[0] = sampled.token;
                 **goes_on = receiver.token(sampled.token).is_continue();
-                all_go_on &= **goes_on && !receiver.chooses();
+                all_go_on &= **goes_on;
+                chooses |= **goes_on && receiver.chooses();
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
                     let most = most_draft_tokens(&self.shared, tokens);
@@ -474,7 +483,11 @@ impl<R: TokenReceiver> Scheduler<R> {
                     }
                 }
             }
-            if after_step(sampled.len()).is_break() || !all_go_on {
+            let is_over = after_step(n_tokens).is_break() || !all_go_on || chooses;
+            if is_over && self.shared.has_state() && !chooses {
+                // Steps that ran ahead have changed the state of those that go on: their tokens are taken, too.
+                steps.end_soon();
+            } else if is_over {
                 break;
             }
         }

@@ -70,7 +70,8 @@ impl Sequence {
     }
 
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them; with recurrent
-    /// state, the number of tokens that it is of, where those are others. `generation` is the current engine's: tables of one that is lost are not cut, because the cache is computed again from the journal.
+    /// state, the number of tokens that it is of, where those are others. `generation` is the current engine's: tables of one that is lost
+    /// are not cut, because the cache is computed again from the journal.
     pub fn forgotten(&self, len_tokens: u32, generation: u64) -> Option<u32> {
         let is_current =
             self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
@@ -184,6 +185,13 @@ impl Sequence {
     pub fn take_pages(&mut self, n_tokens: u32, engine: &mut Engine) -> Result<(), RunError> {
         let end = self.len_tokens();
         engine.advance(self.slot, end..end + n_tokens, &mut self.tables)
+    }
+
+    /// The step that pages were taken for last does not run: its recurrent state stays that of its tokens and `ahead` more, which steps in
+    /// flight append.
+    pub fn keep_state(&mut self, ahead: u32) {
+        let position = self.len_tokens() + ahead;
+        self.tables.iter_mut().for_each(|table| table.keep_state_at(position));
     }
 
     /// Its pages, one table a KV group.

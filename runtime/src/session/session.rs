@@ -78,9 +78,9 @@ impl Session {
     /// [`Speculation`]. `None`, the default: it does not.
     ///
     /// # Errors
-    /// For an option out of its range.
+    /// For an option out of its range, and for a model with recurrent state.
     pub fn set_speculation(&mut self, speculation: Option<&Speculation>) -> Result<(), RunError> {
-        speculation.map_or(Ok(()), Speculation::check)?;
+        speculation.map_or(Ok(()), |speculation| speculation.check_for(self.shared.has_state()))?;
         let of = |one: &Speculation| SessionSpeculation { speculator: one.speculator(), times: StepTimes::default() };
         self.speculation = speculation.map(of);
         Ok(())

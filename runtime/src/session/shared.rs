@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::ModelMeta;
+use unicorn_artifact::{KvGroupPlan, ModelMeta};
 
 use crate::device::facts::DeviceFacts;
 use crate::error::{LoadError, RunError};
@@ -193,6 +193,11 @@ impl Shared {
             pool_pages(group, self.context_tokens(), request) < pool_pages(group, self.context_tokens(), &all)
         };
         self.artifact.plan().kv_groups.iter().any(is_less)
+    }
+
+    /// Whether layers have recurrent state, which goes on behind its last token or begins anew.
+    pub fn has_state(&self) -> bool {
+        self.artifact.plan().kv_groups.iter().any(KvGroupPlan::is_state)
     }
 
     /// Waits for the steps of others that came before, one of each thread that generates.

@@ -300,7 +300,7 @@ impl RowsOfStream<'_> {
         };
         // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence continues there, and
         // a sliding window must not have given back what that position sees.
-        if sequences.iter_mut().any(|sequence| sequence.take_pages(ahead + n_steps, engine).is_err()) {
+        if take_pages(engine, sequences, ahead, n_steps).is_err() {
             // Pages may be free again when the step is due.
             return Ok(());
         }
@@ -325,7 +325,7 @@ impl RowsOfStream<'_> {
     /// Appends the newest tokens, with pages, for a step of the program that is returned and that is yet to run.
     fn push(&self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<usize, RunError> {
         let program = decoder(engine, sequences, 0)?;
-        sequences.iter_mut().try_for_each(|sequence| sequence.take_pages(1, engine))?;
+        take_pages(engine, sequences, 0, 1)?;
         self.append(sequences, program);
         Ok(program)
     }
@@ -360,6 +360,16 @@ impl RowsOfStream<'_> {
         let samplers: Vec<SamplerInput> = both.map(|(sequence, sampling)| sequence.sampler(sampling, feeds)).collect();
         run(&Step { program, rows: &rows, samplers: &samplers })
     }
+}
+
+/// Takes pages for the last tokens of every sequence: `ahead` that steps in flight append, and `n_steps` behind them. Where one finds
+/// none, the others' state stays as it is.
+fn take_pages(engine: &mut Engine, sequences: &mut [&mut Sequence], ahead: u32, n_steps: u32) -> Result<(), RunError> {
+    let taken = sequences.iter_mut().try_for_each(|sequence| sequence.take_pages(ahead + n_steps, engine));
+    if taken.is_err() {
+        sequences.iter_mut().for_each(|sequence| sequence.keep_state(ahead));
+    }
+    taken
 }
 
 /// The program that samples the next token of every sequence, `ahead` tokens behind its last.

@@ -49,6 +49,11 @@ pub enum SpeculationType {
 }
 
 impl SpeculationArgs {
+    /// Whether tokens are to be proposed.
+    pub fn is_requested(&self) -> bool {
+        self.spec_type != SpeculationType::None
+    }
+
     /// `None`: no speculation.
     ///
     /// # Errors

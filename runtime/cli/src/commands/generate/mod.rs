@@ -15,7 +15,7 @@ use self::early_tokenizer::EarlyTokenizer;
 use self::report::{RunReport, why_empty};
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::load::load_to_generate;
+use crate::load::{load_to_generate, speculation_of};
 use crate::models;
 use crate::report::statistics::RunStatistics;
 use crate::terminal::interrupt;
@@ -88,7 +88,7 @@ fn generate(
     (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, section.stop_ids.clone());
     let mut session = model.session().map_err(TextError::from)?;
     session.set_cancel(interrupt::token());
-    let speculation = args.speculation.resolve()?;
+    let speculation = speculation_of(model, args.speculation.resolve()?);
     session.set_speculation(speculation.as_ref())?;
     session.set_feed_progress(Some(runner.prefill_progress()));
     let start = || Continuation::new(&mut session, tokenizer, &prompt, sampling, conditions);

@@ -67,6 +67,7 @@ fn serving_of(args: &ServeArgs) -> Serving {
         slots: args.parallel,
         context_tokens: args.ctx,
         kv_tokens: args.kv_tokens,
+        speculates: args.speculation.is_requested(),
     }
 }
 

@@ -78,7 +78,7 @@ impl ModelSource for Files {
         let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
         let artifact = models::artifact(self.file(name), &self.serving.load).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
-        let loaded = try_load_to_serve(&artifact, &self.load, self.ctx, self.serving.slots);
+        let loaded = load_to_serve(&artifact, &self.serving);
         let model = loaded
             .map_err(|error| Unloadable { message: explain::load_error(&error), needs_memory: needs_memory(&error) })?;
         let (name, tokens) = (printable(name), model.context_tokens());
