@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -45,13 +45,17 @@ pub enum SectionKind {
     Npu = 6,
     /// A slice of weights as NPU programs read them. Since 8.1.
     NpuWeights = 7,
+    /// Steps in which an NPU takes part: [`crate::NpuSteps`], one a target. Since 8.2, and only beside an NPU section.
+    NpuSteps = 8,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights].into_iter().find(|&kind| kind as u32 == value)
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps]
+            .into_iter()
+            .find(|&kind| kind as u32 == value)
     }
 
     /// Name for errors and tables.
@@ -64,6 +68,7 @@ impl SectionKind {
             SectionKind::Weights => "weights",
             SectionKind::Npu => "npu",
             SectionKind::NpuWeights => "npu weights",
+            SectionKind::NpuSteps => "npu steps",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! NPU programs: the record of the NPU section, and the check of what it says.
+//! NPU programs: the records of the NPU section and of the NPU's steps, and the check of what it says.
 //!
 //! ```text
 //! NpuSection ─ check ─► instruction ─► shims (registers) ─► transfers, all inside of the buffers of their command
@@ -38,7 +38,8 @@ pub struct NpuSection {
     pub products: Vec<NpuProduct>,
     /// Bytes of each section of NPU weights.
     pub slices: Vec<u64>,
-    /// The steps in which the NPU takes part, for targets of the kernels section.
+    /// The steps in which the NPU takes part, for targets of the kernels section: a section of their own in the file.
+    #[serde(skip)]
     pub steps: Vec<NpuSteps>,
 }
 

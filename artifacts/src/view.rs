@@ -113,10 +113,7 @@ impl<'a> ArtifactView<'a> {
             kernels: structured(&body, sections, SectionKind::Kernels)?,
             tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
-            npu: match sections.iter().any(|section| section.kind == SectionKind::Npu as u32) {
-                true => Some(structured(&body, sections, SectionKind::Npu)?),
-                false => None,
-            },
+            npu: npu_section(&body, sections)?,
             weights: weight_sections(&weights, sections, SectionKind::Weights)?,
             npu_weights: weight_sections(&weights, sections, SectionKind::NpuWeights)?,
         };
@@ -234,6 +231,23 @@ fn check_gaps<'s, E: From<ParseError>>(
         end = next_end;
     }
     Ok(())
+}
+
+/// The NPU section with its steps, where there are such sections.
+fn npu_section<'s, E: From<ParseError>>(
+    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+    sections: &[Section],
+) -> Result<Option<NpuSection>, E> {
+    let has = |kind: SectionKind| sections.iter().any(|section| section.kind == kind as u32);
+    match (has(SectionKind::Npu), has(SectionKind::NpuSteps)) {
+        (true, false) => Ok(Some(structured(&body, sections, SectionKind::Npu)?)),
+        (true, true) => {
+            let section: NpuSection = structured(&body, sections, SectionKind::Npu)?;
+            Ok(Some(NpuSection { steps: structured(&body, sections, SectionKind::NpuSteps)?, ..section }))
+        }
+        (false, false) => Ok(None),
+        (false, true) => Err(ParseError::invalid("number of npu sections beside npu steps", 1, 0).into()),
+    }
 }
 
 fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(

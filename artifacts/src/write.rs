@@ -30,7 +30,7 @@ pub struct ArtifactWriter {
     position_bytes: u64,
     weights: Vec<Section>,
     open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
-    npu: Option<Vec<u8>>,
+    npu: Vec<(SectionKind, Vec<u8>)>,
     update: Update,
 }
 
@@ -67,7 +67,7 @@ impl ArtifactWriter {
             position_bytes: 0,
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
-            npu: None,
+            npu: Vec::new(),
             update: hash::on_this_thread,
         };
         let n_sections = STRUCTURED_SECTIONS + n_slices;
@@ -108,9 +108,10 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// The NPU section, which [`ArtifactWriter::finish`] writes.
+    /// The NPU section and its steps, which [`ArtifactWriter::finish`] writes.
     pub fn npu(&mut self, section: &NpuSection) {
-        self.npu = Some(codec::encode(section));
+        let steps = (!section.steps.is_empty()).then(|| (SectionKind::NpuSteps, codec::encode(&section.steps)));
+        self.npu = [(SectionKind::Npu, codec::encode(section))].into_iter().chain(steps).collect();
     }
 
     /// Appends to the open weight section.
@@ -155,8 +156,7 @@ impl ArtifactWriter {
             (SectionKind::Kernels, codec::encode(kernels)),
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
         ];
-        let npu = self.npu.take().map(|bytes| (SectionKind::Npu, bytes));
-        for (kind, bytes) in records.into_iter().chain(npu) {
+        for (kind, bytes) in records.into_iter().chain(std::mem::take(&mut self.npu)) {
             self.align(SECTION_ALIGN)?;
             sections.push(Section {
                 kind: kind as u32,
@@ -210,7 +210,7 @@ impl ArtifactWriter {
 }
 
 /// Metadata, plan, kernels, tokenizer and NPU programs, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 5;
+const STRUCTURED_SECTIONS: usize = 6;
 
 /// Permissions of a file that this user makes: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

@@ -9,7 +9,7 @@ use tests::mutated_plan::load_and_run_artifact;
 use tests::programs::program;
 use unicorn_artifact::header::{Section, SectionKind, decode_header};
 use unicorn_artifact::npu::{Instruction, decode, encode_instructions};
-use unicorn_artifact::{ArtifactView, NpuProduct, NpuProgram, NpuSection, NpuShape, codec};
+use unicorn_artifact::{ArtifactView, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuSteps, codec};
 use unicorn_compiler::{
     CompileError, CompileOptions, Machine, NpuOptions, NpuPlan, NpuWork, ReplanOptions, Source, plan, replan, reproduce,
 };
@@ -262,8 +262,43 @@ fn sections_that_do_not_belong_together_are_refused() {
     assert!(error.contains("number of npu sections beside npu weights: expected 1, found 0"), "{error}");
     let error = parts(&[SectionKind::Npu]).unwrap();
     assert!(error.contains("bytes of the sections of NPU weights"), "{error}");
+    let all = [SectionKind::NpuWeights, SectionKind::Npu, SectionKind::NpuSteps];
+    assert_eq!(parts(&all), None);
+    let error = parts(&all[2..]).unwrap();
+    assert!(error.contains("number of npu sections beside npu steps: expected 1, found 0"), "{error}");
     let error = parts(&[SectionKind::NpuWeights, SectionKind::Npu, SectionKind::Npu]).unwrap();
     assert!(error.contains("number of npu sections: expected 1, found 2"), "{error}");
+}
+
+#[test]
+fn steps_that_no_compiler_writes_are_refused() {
+    let refused = |change: &dyn Fn(&mut NpuSteps), part: &str| {
+        let mut section = section_of(sound());
+        change(&mut section.steps[0]);
+        let encoded = codec::encode(&section.steps);
+        let kept = [
+            SectionKind::Weights,
+            SectionKind::NpuWeights,
+            SectionKind::Metadata,
+            SectionKind::Plan,
+            SectionKind::Kernels,
+            SectionKind::Tokenizer,
+            SectionKind::Npu,
+        ];
+        let all: Vec<_> =
+            kept.map(|kind| (kind, body(kind))).into_iter().chain([(SectionKind::NpuSteps, &encoded[..])]).collect();
+        let error = ArtifactView::parse(&assemble(&all)).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_some_and(|error| error.contains(part)), "{part} is not in {error:?}");
+    };
+    refused(&|steps| drop(steps.commands.pop()), "lists of commands of the NPU's steps");
+    refused(&|steps| steps.commands[0][0].before_dispatch = 0, "dispatch of the NPU's steps");
+    refused(&|steps| steps.commands[0].swap(0, 1), "dispatch of the NPU's steps");
+    refused(&|steps| steps.commands[0][5].before_dispatch = 1 << 20, "dispatch of the NPU's steps");
+    refused(&|steps| steps.commands[0][0].product = 6, "product of the NPU's steps");
+    refused(&|steps| steps.commands[0][0].outputs_offset_bytes += 4, "offset of the NPU's steps");
+    refused(&|steps| steps.commands[0][0].activations_offset_bytes = u64::MAX - 255, "offset of the NPU's steps");
+    refused(&|steps| steps.kernels.programs[0].rows = 512, "rows of the NPU's steps");
+    refused(&|steps| steps.kernels.programs[0].dispatches[0].pipeline = 1 << 20, "pipeline of a dispatch");
 }
 
 #[test]

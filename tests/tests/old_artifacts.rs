@@ -123,7 +123,22 @@ fn version_8_1_keeps_loading_with_its_npu_section() {
     assert_eq!((npu.device.as_str(), products.len(), npu.programs.len()), ("npu1", 2, 2), "{products:?}");
     view.npu_weights().iter().for_each(|section| section.verify().unwrap());
     let before = std::fs::read(golden("v8-tiny.unicorn")).unwrap();
-    assert!(ArtifactView::parse(&before).unwrap().npu.is_none());
+    assert!(ArtifactView::parse(&before).unwrap().npu.is_none() && npu.steps.is_empty());
+}
+
+/// Version 8.2 added the steps in which an NPU takes part.
+#[test]
+fn version_8_2_keeps_loading_with_the_steps_of_its_npu() {
+    let bytes = std::fs::read(golden("v8.2-npu.unicorn")).unwrap();
+    assert!(bytes.len() < 900_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.2 is neither read nor refused by name: {error}"),
+    };
+    let [steps] = &view.npu.as_ref().expect("an NPU section").steps[..] else { panic!("steps of one target") };
+    assert_eq!((steps.kernels.name.as_str(), steps.commands.iter().map(Vec::len).max()), ("generic", Some(2)));
+    steps.kernels.modules.unpack_all().unwrap();
 }
 
 /// The golden artifacts are those of the past and of today, no others.
@@ -134,10 +149,10 @@ fn every_version_has_its_artifact() {
     names.retain(|name| name.ends_with(".unicorn"));
     names.sort();
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
-    expected.push("v8.1-npu.unicorn".into());
+    expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 1), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 2), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -157,7 +172,8 @@ fn write_the_artifact_of_this_version() {
     });
     let artifact = Compiled::of(&golden_model(), &with_npu).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
-    let mut writer = ArtifactWriter::create(&golden("v8.1-npu.unicorn"), 2).unwrap();
+    let mut writer =
+        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-npu.unicorn")), 2).unwrap();
     writer.begin_slice().unwrap();
     writer.weight_bytes(view.weights()[0].bytes).unwrap();
     writer.begin_npu_slice().unwrap();
