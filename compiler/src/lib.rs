@@ -93,7 +93,7 @@ pub use emit::Form;
 pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
 pub use import::{Adapter, TRIAL_THREAD};
-pub use npu::{NpuMlir, NpuOptions, NpuPlan, NpuWork, npu_mlir};
+pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuWork, npu_mlir};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;

@@ -5,6 +5,7 @@
 //!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
 //! ```
 
+mod check;
 mod cost;
 #[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
 mod mlir;
@@ -33,6 +34,7 @@ use crate::weights::{FormatPolicy, WeightsOption};
 use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S};
 use products::{Product, products, solution};
 
+pub use check::NpuCheck;
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuWork};
 pub(crate) use weights::pack;

@@ -52,6 +52,19 @@ pub fn run_report(args: &NpuReportArgs) -> Result<()> {
     Ok(())
 }
 
+/// Runs whole models by a `unicorn-run` with the simulated NPU, which the next build replaces.
+///
+/// # Errors
+/// When it does not build, or a test fails.
+pub fn run_simulated(prepare: &dyn Fn(&mut Command)) -> Result<()> {
+    let features = ["--workspace", "--features", "unicorn-run/npu-simulator"];
+    run(cargo().arg("build").args(features).arg("--bins"))?;
+    let mut test = cargo();
+    test.arg("test").args(features).args(["--test", "npu_model"]);
+    prepare(&mut test);
+    run(&mut test)
+}
+
 /// Where AMD's assembler of instruction streams is packaged for Debian, and in what. It runs on every Linux with the libraries of that release.
 const AIEBU_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const AIEBU_PACKAGES: [&str; 1] = ["libxrt-utils-npu"];

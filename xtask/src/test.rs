@@ -64,6 +64,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
         suites::run_each(&programs, prepare, times)
     })?;
+    steps.time("simulated NPU", |_| npu::run_simulated(&prepare))?;
     steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
     steps.time("NPU driver's structs", |_| npu::compare_headers_where_possible(skipped))?;
     steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;

@@ -37,8 +37,8 @@ compile_error!("feature npu-simulator is for tests, not for a release build");
 
 use crate::args::{Args, Command, LoadArgs};
 use crate::commands::{
-    bench, completions, devices, doctor, generate, inspect, logits, man, perplexity, profile, replan, selftest, serve,
-    store, top, tune,
+    bench, completions, devices, doctor, generate, inspect, logits, man, npu_selftest, perplexity, profile, replan,
+    selftest, serve, store, top, tune,
 };
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
@@ -112,6 +112,9 @@ fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Tune(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| tune::run(&args)),
         Some(Command::Selftest(mut args)) => {
             compiled(&mut args.artifact, &args.load).and_then(|()| selftest::run(&args))
+        }
+        Some(Command::NpuSelftest(args)) => {
+            models::check_is_artifact(&args.artifact).and_then(|()| npu_selftest::run(&args))
         }
         Some(Command::Perplexity(mut args)) => {
             compiled(&mut args.artifact, &args.load).and_then(|()| perplexity::run(&args))

@@ -33,7 +33,7 @@ pub use output::OutputArgs;
 pub use profile::ProfileArgs;
 pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
-pub use selftest::{CONSERVATIVE, SelftestArgs};
+pub use selftest::{CONSERVATIVE, NpuSelftestArgs, SelftestArgs};
 pub use serve::{LogFormat, ServeArgs};
 pub use speculation::SpeculationArgs;
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
@@ -127,6 +127,8 @@ pub enum Command {
     Tune(TuneArgs),
     /// Check every kernel on this device, and print a report to paste; takes about a minute
     Selftest(SelftestArgs),
+    /// Check and time the NPU on an artifact's programs, and print a report to paste; takes minutes
+    NpuSelftest(NpuSelftestArgs),
     /// Measure perplexity on a text, as llama-perplexity does
     Perplexity(PerplexityArgs),
     /// Write the logits of given tokens to a safetensors file

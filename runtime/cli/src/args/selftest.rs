@@ -1,10 +1,10 @@
-//! `selftest`.
+//! `selftest` and `npu-selftest`.
 
 use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs};
+use super::{COMMON, DEVICE, LoadArgs};
 
 /// The target whose kernels use the least of a device.
 pub const CONSERVATIVE: &str = "generic";
@@ -29,4 +29,15 @@ pub struct SelftestArgs {
     pub json: bool,
     #[command(flatten)]
     pub load: LoadArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = COMMON)]
+pub struct NpuSelftestArgs {
+    /// Artifact that was compiled with --npu
+    #[arg(value_name = "ARTIFACT", help_heading = None::<&str>)]
+    pub artifact: PathBuf,
+    /// Device number or part of its name, as `devices` lists them [default: the best GPU]
+    #[arg(short, long, env = "UNICORN_DEVICE", help_heading = DEVICE)]
+    pub device: Option<String>,
 }

@@ -5,6 +5,7 @@ pub mod serve;
 
 pub mod bench;
 pub mod logits;
+pub mod npu_selftest;
 pub mod perplexity;
 pub mod profile;
 pub mod selftest;

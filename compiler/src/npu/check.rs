@@ -1,0 +1,44 @@
+//! A product of an artifact from its definition, to check an NPU by.
+
+use unicorn_artifact::{NpuProduct, NpuProgram};
+use unicorn_kernels::npu::quantize::{Activations, Weights};
+use unicorn_kernels::npu::tile::GemmShape;
+use unicorn_kernels::npu::twin;
+
+/// One product on activations that depend on nothing but their place.
+pub struct NpuCheck {
+    shape: GemmShape,
+    activations: Activations,
+    weights: Weights,
+}
+
+impl NpuCheck {
+    /// For a product of `program`, whose weights are `weights`, as the artifact has them; `None`: its activation is unknown.
+    ///
+    /// # Panics
+    /// If the weights are not as many as the program has.
+    pub fn of(program: &NpuProgram, product: &NpuProduct, weights: &[u8]) -> Option<NpuCheck> {
+        let shape = GemmShape::of_program(program)?;
+        let depth = product.depth as usize;
+        let value = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+        let values: Vec<f32> = (0..(shape.rows * depth) as u32).map(value).collect();
+        let activations = Activations::quantize(&shape, &values, depth);
+        Some(NpuCheck { shape, activations, weights: Weights::unpack(&shape, weights) })
+    }
+
+    /// As the program reads them.
+    pub fn activations(&self) -> Vec<u8> {
+        self.activations.pack(&self.shape)
+    }
+
+    /// How many values of `rows` rows, spread over all, differ from the definition, and how many there are. `outputs` are the program's.
+    pub fn wrong(&self, outputs: &[u8], rows: usize) -> (usize, usize) {
+        let GemmShape { rows: all, .. } = self.shape;
+        let rows: Vec<usize> = (0..all).step_by(all.div_ceil(rows).max(1)).collect();
+        let expected = twin::product_of_rows(&self.shape, &self.activations, &self.weights, rows.iter().copied());
+        let row_bytes = 2 * self.shape.outputs();
+        let found = rows.iter().flat_map(|row| outputs[row * row_bytes..][..row_bytes].chunks_exact(2));
+        let wrong = found.zip(&expected).filter(|(found, expected)| **found != expected.to_le_bytes()).count();
+        (wrong, expected.len())
+    }
+}
