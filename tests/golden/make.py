@@ -12,7 +12,7 @@ and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The 
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
 Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
-experts), safetensors 0.8.0.
+experts, and for olmo2, olmo3, granite, glm4, ministral and mistral3), safetensors 0.8.0.
 """
 
 import json

@@ -106,7 +106,7 @@ fn refusal(packing: &Packing, change: impl FnOnce(&mut PackedModel)) -> String {
     model.write(&packed, &folder.path().join("plain"));
     let artifact = folder.path().join("model.unicorn");
     let result = compile(Source::Model(&packed), &artifact, &llvmpipe(), &mut Silent);
-    result.err().expect("this folder is refused").to_string()
+    result.expect_err("this folder is refused").to_string()
 }
 
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
