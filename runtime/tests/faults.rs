@@ -20,6 +20,7 @@ use unicorn_runtime::{inject, injected, limit_reads};
 
 #[path = "faults/noncoherent.rs"]
 mod noncoherent;
+#[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
 
 /// Faults are counted for the whole process: one test at a time.

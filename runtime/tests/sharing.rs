@@ -131,6 +131,7 @@ fn a_cancelled_session_stops_between_two_tokens_and_continues_after_a_reset() {
     cancel.cancel();
     assert!(matches!(tokens.next(), Some(Err(RunError::Cancelled))));
     assert!(tokens.next().is_none());
+    drop(tokens);
     cancel.reset();
     found.extend(collect(session.generate(found[4].token, &Sampling::default(), 7)));
     assert_eq!(found, expected);

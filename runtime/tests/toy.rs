@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use toy_artifact::skip::skip;
 use toy_artifact::{
-    CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, repeat_penalty, twin, write_toy,
+    CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, next_token, options, prompt, repeat_penalty, twin,
+    write_toy,
 };
 use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath};
 
@@ -42,7 +43,7 @@ fn sampled_tokens_follow_the_last_row_and_truncation_repeats_them() {
     let mut session = toy.model.session().unwrap();
     let first = session.feed_and_sample(&tokens, &Sampling::default()).unwrap();
     let expected = twin(&tokens);
-    assert_eq!(first.token, argmax(&expected[32]));
+    assert_eq!(first.token, next_token(&tokens));
     assert_eq!(first.logit, expected[32][first.token as usize]);
     let second = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
     assert!(session.take_gpu_seconds().is_none_or(|seconds| seconds < 60.0));
@@ -393,15 +394,4 @@ impl Toy {
 
 fn assert_no_validation_messages() {
     assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
-}
-
-/// The last of the largest, as the kernel has it.
-fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (index, &logit) in logits.iter().enumerate() {
-        if logit >= logits[best] {
-            best = index;
-        }
-    }
-    best as u32
 }
