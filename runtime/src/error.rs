@@ -192,6 +192,11 @@ pub enum RunError {
     },
     /// No tokens were given, but at least one is needed to compute logits.
     NoTokens,
+    /// A model was to draft for another one, whose tokenizer differs.
+    OtherVocabulary {
+        /// Names of the model that was to draft, and of the other.
+        names: [String; 2],
+    },
     /// Other sequences hold the pages of the KV cache that a step needs. Nothing was appended.
     NoPages,
     /// As many sequences exist as the model was loaded for.
@@ -376,6 +381,9 @@ impl fmt::Display for RunError {
                 write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
             }
             RunError::NoTokens => write!(f, "no tokens given: at least one is needed to get logits"),
+            RunError::OtherVocabulary { names: [draft, larger] } => {
+                write!(f, "{draft} cannot draft for {larger}: their tokenizers differ")
+            }
             RunError::NoPages => f.write_str(
                 "KV cache has no free page: other sequences hold them; end one, or load with more KV tokens",
             ),

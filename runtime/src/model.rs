@@ -26,9 +26,11 @@ use crate::program::profile::StepProfile;
 use crate::report::LoadReport;
 use crate::resident::{Decided, LoadProgress, Resident, make_resident};
 use crate::session::batch::{self, BatchRow, BatchTokens};
+use crate::session::model_drafter::ModelDrafter;
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::shared::{Recovery, Shared};
+use crate::session::speculation::speculator::Speculation;
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape, shapes};
 use crate::tune::exchange::{self, Programs};
@@ -161,6 +163,22 @@ impl Model {
     /// has other sessions.
     pub fn scheduler<R: TokenReceiver>(&self) -> Result<Scheduler<R>, RunError> {
         Scheduler::new(&self.shared)
+    }
+
+    /// Speculation with the greedy continuations of this model as drafts, for a larger one with the same vocabulary. Each sequence that
+    /// speculates takes a session of this model.
+    ///
+    /// # Errors
+    /// [`RunError::OtherVocabulary`] where the tokenizers differ.
+    pub fn speculation_for(&self, larger: &Model) -> Result<Speculation, RunError> {
+        let is_alike = self.meta().model.vocab_size == larger.meta().model.vocab_size
+            && self.tokenizer_section().tokenizer_json == larger.tokenizer_section().tokenizer_json;
+        if !is_alike {
+            let names = [self, larger].map(|model| model.meta().model.name.clone());
+            return Err(RunError::OtherVocabulary { names });
+        }
+        let shared = self.shared.clone();
+        Ok(Speculation::by(move || Box::new(ModelDrafter::new(shared.clone()))))
     }
 
     /// What the artifact records of the model and of its making.

@@ -99,6 +99,23 @@ fn a_repeated_text_is_drafted_from_the_prompt() {
     }
 }
 
+/// A model drafts for itself: nearly all is accepted, beyond its window, and not at all for a model with another tokenizer.
+#[test]
+fn a_second_model_drafts() {
+    let [model, draft] = [load(&TRAINED), load(&TRAINED)];
+    let tokenizer = Tokenizer::new(model.tokenizer_section()).unwrap();
+    let prompt = tokenizer.encode_prompt("The island was").unwrap();
+    let sampling = Sampling::default();
+    let (expected, ..) = generate(&model, &prompt, &sampling, None, 200);
+    let speculation = draft.speculation_for(&model).unwrap().with(|one| one.adaptive = false);
+    let (found, accepted, proposed) = generate(&model, &prompt, &sampling, Some(&speculation), 200);
+    assert_eq!(found, expected);
+    assert!(10 * accepted >= 9 * proposed && proposed > 150, "{accepted} of {proposed}");
+    let other = compile(&models().join("tiny").join("gemma3-text"));
+    let error = load(&other).speculation_for(&model).unwrap_err().to_string();
+    assert!(error.ends_with("their tokenizers differ"), "{error}");
+}
+
 #[test]
 fn programs_report_what_was_drafted() {
     let text = LINE.repeat(4);
@@ -114,6 +131,10 @@ fn programs_report_what_was_drafted() {
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let (plain, speculative) = (run(&[]), run(&ngram));
+    let path = TRAINED.artifact_path();
+    let by_model = run(&["--model-draft", path.to_str().unwrap()]);
+    assert_eq!(by_model["text"], plain["text"]);
+    assert!(by_model["draft_n_accepted"].as_u64().unwrap() > 0, "{by_model}");
     assert_eq!((&plain["text"], &plain["draft_n"]), (&speculative["text"], &json!(0)));
     let accepted = speculative["draft_n_accepted"].as_u64().unwrap();
     assert!(accepted > 0 && speculative["draft_n"].as_u64().unwrap() >= accepted, "{speculative}");

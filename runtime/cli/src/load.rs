@@ -7,10 +7,11 @@ use std::time::Duration;
 use indicatif::ProgressStyle;
 use unicorn_artifact::{ArtifactView, MappedFile};
 
-use crate::args::{CONSERVATIVE, LoadArgs};
+use crate::args::{CONSERVATIVE, LoadArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::explain;
 use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
+use crate::models;
 use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
@@ -90,37 +91,37 @@ pub struct Serving {
     pub context_tokens: Option<u32>,
     /// Of all sequences together; `None`: as long as all can be.
     pub kv_tokens: Option<u32>,
-    /// Speculation was requested.
-    pub speculates: bool,
 }
 
 /// The same for a server, which looks at why it fails.
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
-    let model = try_load(artifact, &serving.load, |options| {
+    try_load(artifact, &serving.load, |options| {
         (options.slots, options.context_tokens, options.kv_tokens) =
             (serving.slots, serving.context_tokens, serving.kv_tokens);
-    })?;
-    if serving.speculates {
-        can_speculate(&model);
-    }
-    Ok(model)
-}
-
-/// The requested speculation, if the model can speculate; notes it otherwise.
-pub fn speculation_of(model: &Model, requested: Option<Speculation>) -> Option<Speculation> {
-    requested.filter(|_| can_speculate(model))
-}
-
-fn can_speculate(model: &Model) -> bool {
-    if !model.can_speculate() {
-        note("no speculation: the model has recurrent state, out of which rejected tokens cannot be taken");
-    }
-    model.can_speculate()
+    })
 }
 
 /// Whether a model may be loaded once there is more memory.
 pub fn needs_memory(error: &LoadError) -> bool {
     matches!(error, LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
+}
+
+/// How sequences of `model` speculate, as `args` say; loads the model of `--model-draft`, for as many sequences and as long ones as it can.
+/// That a model cannot speculate is noted.
+pub fn load_speculation(
+    args: &SpeculationArgs,
+    load: &LoadArgs,
+    model: &Model,
+) -> Result<Option<Speculation>, CliError> {
+    if args.is_requested() && !model.can_speculate() {
+        note("no speculation: the model has recurrent state, out of which rejected tokens cannot be taken");
+        return Ok(None);
+    }
+    let Some(path) = &args.model_draft else { return Ok(args.resolve(None)?) };
+    let artifact = models::artifact(path, load)?;
+    let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
+    let draft = load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?;
+    Ok(args.resolve(Some(draft.speculation_for(model)?))?)
 }
 
 /// The longest context of the model, read before it is loaded.

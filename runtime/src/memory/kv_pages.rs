@@ -102,6 +102,8 @@ impl Drop for PagePool {
 pub struct BlockTable {
     page_tokens: u32,
     window_tokens: Option<u32>,
+    /// Tokens behind the window whose pages small steps keep as well.
+    kept_behind_window: u32,
     /// Logical page of `pages[0]`.
     first_page: u32,
     pages: VecDeque<u32>,
@@ -109,12 +111,16 @@ pub struct BlockTable {
     state_at: Option<u32>,
 }
 
+/// Most tokens of a step that keeps pages behind a sliding window.
+const SMALL_STEP_TOKENS: usize = 8;
+
 impl BlockTable {
     /// An empty table that reserves space for `max_pages`, its limit.
     pub fn new(group: &KvGroupPlan, max_pages: u32) -> BlockTable {
         BlockTable {
             page_tokens: group.page_tokens,
             window_tokens: group.window_tokens,
+            kept_behind_window: 0,
             first_page: 0,
             pages: VecDeque::with_capacity(max_pages as usize),
             state_at: group.is_state().then_some(0),
@@ -123,9 +129,9 @@ impl BlockTable {
 
     /// Whether the pool has the pages that [`BlockTable::advance`] takes, those counted that it gives back first.
     pub fn can_advance(&self, pool: &PagePool, rows: Range<u32>) -> bool {
-        let oldest_visible = self.oldest_visible(rows.start);
+        let oldest_kept = self.oldest_kept(&rows);
         let ends = (self.first_page + 1..).map(|end| end * self.page_tokens);
-        let released = self.pages.iter().zip(ends).take_while(|(_, end)| *end <= oldest_visible);
+        let released = self.pages.iter().zip(ends).take_while(|(_, end)| *end <= oldest_kept);
         let n_freed = released.filter(|(page, _)| !pool.is_shared(**page)).count() as u32;
         let wanted = rows.end.div_ceil(self.page_tokens).saturating_sub(self.end_page());
         wanted <= pool.n_free() + n_freed
@@ -152,8 +158,8 @@ impl BlockTable {
             // Steps in flight may have brought it further.
             *state_at = if rows.start == 0 { rows.end } else { rows.end.max(*state_at) };
         }
-        let oldest_visible = self.oldest_visible(rows.start);
-        while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_visible {
+        let oldest_kept = self.oldest_kept(&rows);
+        while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_kept {
             self.pages.pop_front().into_iter().for_each(|page| pool.release(page));
             self.first_page += 1;
         }
@@ -162,6 +168,11 @@ impl BlockTable {
             self.pages.push_back(physical);
             allocated(logical, physical);
         }
+    }
+
+    /// From now on, small steps keep so many tokens behind a sliding window, so that the sequence can go back by as many.
+    pub fn keep_behind_window(&mut self, n_tokens: u32) {
+        self.kept_behind_window = n_tokens;
     }
 
     /// First position whose K and V are still held; of recurrent state, the only one that it can be continued at.
@@ -234,6 +245,12 @@ impl BlockTable {
     /// First position that a row at `position` attends to: a window includes the row itself.
     fn oldest_visible(&self, position: u32) -> u32 {
         self.window_tokens.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// First position that a step of `rows` keeps. The pages of a sequence are enough for a window and a long step; a small step leaves some.
+    fn oldest_kept(&self, rows: &Range<u32>) -> u32 {
+        let behind = if rows.len() <= SMALL_STEP_TOKENS { self.kept_behind_window } else { 0 };
+        self.oldest_visible(rows.start).saturating_sub(behind)
     }
 
     fn end_page(&self) -> u32 {
@@ -374,6 +391,20 @@ mod tests {
         assert_eq!((pool.free.len(), table.kept_from()), (1, 0));
         table.advance(&mut pool, 0..2, |_, _| ());
         assert!(table.can_continue_at(2));
+    }
+
+    #[test]
+    fn a_window_can_keep_tokens_to_go_back_to() {
+        let mut pool = PagePool::new(8, &PagesInUse::default());
+        let mut table = BlockTable::new(&group(Some(6)), 8);
+        table.keep_behind_window(8);
+        for position in 0..40 {
+            table.advance(&mut pool, position..position + 1, |_, _| ());
+            assert!((position.saturating_sub(8)..=position).all(|back| table.can_continue_at(back)), "{position}");
+        }
+        assert!(!table.can_continue_at(24) && pool.n_free() >= 8 - 5);
+        table.advance(&mut pool, 40..56, |_, _| ());
+        assert_eq!(table.kept_from(), 32);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod fair_lock;
 pub mod journal;
+pub mod model_drafter;
 pub mod recovery;
 pub mod scheduler;
 pub mod sequence;

@@ -118,7 +118,6 @@ struct Waiting<R> {
     prompt: Vec<u32>,
     sampling: Sampling,
     receiver: R,
-    speculator: Option<Speculator>,
     /// Tokens that were sampled for it before it was preempted; `None`: it was not.
     resumes: Option<u32>,
 }
@@ -183,10 +182,9 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// Puts a request at the end of the queue.
     pub fn submit(&mut self, request: Request<R>) {
         let Request { prompt, sampling, receiver } = request;
-        let speculator = self.speculation.as_ref().map(Speculation::speculator);
         let number = self.next_number;
         self.next_number += 1;
-        self.waiting.push_back(Waiting { number, prompt, sampling, receiver, speculator, resumes: None });
+        self.waiting.push_back(Waiting { number, prompt, sampling, receiver, resumes: None });
     }
 
     /// Requests without a session.
@@ -258,7 +256,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         {
             let session = self.idle.remove(index).expect("an index of an idle session");
             let request = self.waiting.pop_front().expect("it was at the front");
-            let Waiting { number, prompt: rest, sampling, receiver, speculator, resumes } = request;
+            let Waiting { number, prompt: rest, sampling, receiver, resumes } = request;
+            let speculator = self.speculation.as_ref().map(Speculation::speculator);
             let has_begun = false;
             self.prefill.push_back(Active {
                 number,
@@ -322,7 +321,7 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Puts a request back into the queue, where its number says. Its tokens are its prompt then.
     fn preempt(&mut self, active: Active<R>) {
-        let Active { number, mut session, rest, sampling, receiver, speculator, has_begun, resumes } = active;
+        let Active { number, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
         // One that has not begun holds the pages of the session's last request, and none of its tokens.
         let (prompt, resumes) = match has_begun {
             true => ([session.tokens(), &rest].concat(), Some(session.samples())),
@@ -331,7 +330,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         session.clear();
         self.idle.push_front(session);
         let at = self.waiting.partition_point(|request| request.number < number);
-        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, speculator, resumes });
+        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, resumes });
         self.preemptions += 1;
     }
 
@@ -530,8 +529,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             *rest = vec![newest];
             match ran {
                 Ok(ran) => {
-                    self.times.add_verification(ran.proposed + 1, ran.time);
-                    speculator.add(ran.proposed, ran.accepted());
+                    speculator.add(&ran, &mut self.times);
                     // The tick ends soon anyway.
                     let _ = after_step(ran.chosen);
                     n_verified += 1;

@@ -194,6 +194,11 @@ impl Sequence {
         self.tables.iter_mut().for_each(|table| table.keep_state_at(position));
     }
 
+    /// From now on, small steps keep so many tokens behind sliding windows.
+    pub fn keep_behind_window(&mut self, n_tokens: u32) {
+        self.tables.iter_mut().for_each(|table| table.keep_behind_window(n_tokens));
+    }
+
     /// Its pages, one table a KV group.
     pub fn tables(&self) -> &[BlockTable] {
         &self.tables

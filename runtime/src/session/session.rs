@@ -222,6 +222,11 @@ impl Session {
         self.sequence.restart_samples(n_samples);
     }
 
+    /// From now on, small steps keep so many tokens behind sliding windows, so that it can go back by as many.
+    pub(crate) fn keep_behind_window(&mut self, n_tokens: u32) {
+        self.sequence.keep_behind_window(n_tokens);
+    }
+
     /// Tokens sampled so far.
     pub(crate) fn samples(&self) -> u32 {
         self.sequence.samples()

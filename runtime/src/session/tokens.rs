@@ -61,8 +61,7 @@ impl Iterator for Tokens<'_> {
         // Steps in flight are awaited first: their tokens count as well.
         if n_ahead == 0 && !draft.is_empty() {
             return Some(stream.verify(&draft, &mut speculator.logits).map(|(verified, samples)| {
-                speculator.add(verified.proposed, verified.accepted());
-                times.add_verification(verified.proposed + 1, verified.time);
+                speculator.add(&verified, times);
                 ready.extend(samples);
                 ready.pop_front().expect("a verification samples one token at least")
             }));

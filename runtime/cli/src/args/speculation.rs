@@ -1,5 +1,7 @@
 //! Speculation options, with llama-server's names.
 
+use std::path::PathBuf;
+
 use clap::{ValueEnum, value_parser};
 
 use unicorn_runtime::{RunError, Speculation};
@@ -14,6 +16,15 @@ pub struct SpeculationArgs {
     /// stood before
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = SpeculationType::None, hide_short_help = true)]
     pub spec_type: SpeculationType,
+    /// Artifact, GGUF file or folder of a smaller model with the same tokenizer, whose continuations the model verifies
+    #[arg(
+        long,
+        aliases = ["draft", "spec-draft-model"],
+        value_name = "MODEL",
+        conflicts_with = "spec_type",
+        hide_short_help = true
+    )]
+    pub model_draft: Option<PathBuf>,
     /// Most tokens of a draft; how many of them are verified follows how many were accepted
     #[arg(
         long,
@@ -51,17 +62,18 @@ pub enum SpeculationType {
 impl SpeculationArgs {
     /// Whether tokens are to be proposed.
     pub fn is_requested(&self) -> bool {
-        self.spec_type != SpeculationType::None
+        self.spec_type != SpeculationType::None || self.model_draft.is_some()
     }
 
-    /// `None`: no speculation.
+    /// `None`: no speculation. `by_model`: that of `--model-draft`.
     ///
     /// # Errors
     /// If a draft's fewest tokens are more than its most.
-    pub fn resolve(&self) -> Result<Option<Speculation>, RunError> {
-        let speculation = match self.spec_type {
-            SpeculationType::None => return Ok(None),
-            SpeculationType::NgramSimple => Speculation::ngram(self.spec_ngram_size_n),
+    pub fn resolve(&self, by_model: Option<Speculation>) -> Result<Option<Speculation>, RunError> {
+        let speculation = match (by_model, self.spec_type) {
+            (Some(speculation), _) => speculation,
+            (None, SpeculationType::None) => return Ok(None),
+            (None, SpeculationType::NgramSimple) => Speculation::ngram(self.spec_ngram_size_n),
         };
         let speculation =
             speculation.with(|one| (one.max_tokens, one.min_tokens) = (self.draft_max, self.draft_min.max(1)));
@@ -77,7 +89,7 @@ mod tests {
 
     fn speculation(options: &[&str]) -> Option<String> {
         let args = Args::try_parse_from(["unicorn-run", "m"].iter().chain(options)).unwrap();
-        args.run.speculation.resolve().unwrap().map(|one| format!("{} to {}", one.min_tokens, one.max_tokens))
+        args.run.speculation.resolve(None).unwrap().map(|one| format!("{} to {}", one.min_tokens, one.max_tokens))
     }
 
     #[test]
@@ -87,8 +99,10 @@ mod tests {
         let all = ["--spec-type", "ngram-simple", "--draft-max", "16", "--spec-draft-n-min", "2"];
         assert_eq!(speculation(&all).as_deref(), Some("2 to 16"));
         assert!(Args::try_parse_from(["unicorn-run", "m", "--draft-max", "64"]).is_err());
+        let both = ["unicorn-run", "m", "--model-draft", "d", "--spec-type", "ngram-simple"];
+        assert!(Args::try_parse_from(both).is_err());
         let wrong = ["unicorn-run", "m", "--spec-type", "ngram-simple", "--draft-min", "8"];
-        let error = Args::try_parse_from(wrong).unwrap().run.speculation.resolve().unwrap_err();
+        let error = Args::try_parse_from(wrong).unwrap().run.speculation.resolve(None).unwrap_err();
         assert_eq!(error.to_string(), "fewest tokens of a draft must be no more than its most, found 8");
     }
 }

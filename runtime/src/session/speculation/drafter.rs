@@ -8,6 +8,12 @@ pub trait Drafter: Send {
     /// At most `max_tokens` that may follow `tokens` and, behind them, `newest`. Called between two steps, which it delays. Whatever it
     /// proposes, the text stays that of the model.
     fn draft(&mut self, tokens: &[u32], newest: u32, max_tokens: usize) -> Draft;
+
+    /// The class of all its drafts. Then it is asked only for drafts that are expected to pay, and for no more tokens than that. `None`, the
+    /// default: drafts cost nothing, and their class is known with them.
+    fn only_class(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Tokens that may follow.

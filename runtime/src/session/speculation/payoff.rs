@@ -47,7 +47,7 @@ impl StepTimes {
         add(&mut self.plain, time);
     }
 
-    /// Verification of `n_rows` rows took so long, the choice of their tokens included.
+    /// Verification of `n_rows` rows took so long, the draft and the choice of their tokens included.
     pub fn add_verification(&mut self, n_rows: usize, time: Duration) {
         add(&mut self.verification[row_class(n_rows)], time);
     }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::error::RunError;
 use crate::session::speculation::drafter::{Draft, Drafter};
 use crate::session::speculation::ngram::NGram;
 use crate::session::speculation::payoff::{Acceptance, StepTimes};
+use crate::session::speculation::verify::Verified;
 
 /// How sequences speculate: see [`crate::Session::set_speculation`] and [`crate::scheduler::Scheduler::set_speculation`].
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub struct Speculator {
     /// The last proposal, and the length of the sequence that it was for.
     draft: Draft,
     draft_at: Option<usize>,
+    /// How long the drafter took for it.
+    draft_time: Duration,
     /// Tokens since there was a draft to verify.
     since_draft: u32,
     /// Since they were last taken.
@@ -108,6 +112,7 @@ impl Speculation {
             acceptance: Acceptance::default(),
             draft: Draft::default(),
             draft_at: None,
+            draft_time: Duration::ZERO,
             since_draft: 0,
             counts: DraftCounts::default(),
             logits: Vec::new(),
@@ -139,12 +144,21 @@ impl Speculator {
             self.draft_at = Some(tokens.len());
             let Speculation { max_tokens, min_tokens, adaptive, .. } = self.options;
             let (least, most) = (min_tokens.max(1) as usize, most.min(max_tokens as usize));
-            self.draft = if least > most { Draft::default() } else { self.drafter.draft(tokens, newest, most) };
-            let Draft { tokens: proposed, class } = &mut self.draft;
-            let depth = match adaptive {
-                _ if proposed.len() < least => 0,
-                true => self.acceptance.depth(*class, least, proposed.len().min(most), n_sequences, times),
+            let mut depth = |class, most| match adaptive {
+                _ if most < least => 0,
+                true => self.acceptance.depth(class, least, most, n_sequences, times),
                 false => most,
+            };
+            let only_class = self.drafter.only_class();
+            let most = only_class.map_or(most, |class| depth(class, most));
+            let begun = Instant::now();
+            self.draft = if most < least { Draft::default() } else { self.drafter.draft(tokens, newest, most) };
+            self.draft_time = begun.elapsed();
+            let Draft { tokens: proposed, class } = &mut self.draft;
+            let depth = match only_class {
+                None => depth(*class, proposed.len().min(most)),
+                Some(_) if proposed.len() < least => 0,
+                Some(_) => most,
             };
             proposed.truncate(depth);
             self.since_draft = if proposed.is_empty() { self.since_draft.saturating_add(1) } else { 0 };
@@ -157,10 +171,12 @@ impl Speculator {
         self.since_draft >= TOKENS_WITHOUT_DRAFT
     }
 
-    /// The last draft was verified, up to so many of its tokens, and the first `accepted` were accepted.
-    pub fn add(&mut self, compared: usize, accepted: usize) {
+    /// The last draft was verified.
+    pub fn add(&mut self, verified: &Verified, times: &mut StepTimes) {
+        let (compared, accepted) = (verified.proposed, verified.accepted());
         self.acceptance.add(self.draft.class, compared, accepted);
         self.counts.add(compared as u32, accepted as u32);
+        times.add_verification(compared + 1, verified.time + self.draft_time);
         self.draft_at = None;
     }
 }

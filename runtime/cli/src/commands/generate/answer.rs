@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use unicorn_runtime::{DraftCounts, FeedProgress, Model, RunError};
+use unicorn_runtime::{DraftCounts, FeedProgress, Model, RunError, Speculation};
 use unicorn_text::{Answer, Continuation, EndReason, TextError};
 
 use crate::error::CliError;
@@ -18,6 +18,8 @@ use crate::terminal::late_bar::LateBar;
 pub struct Runner<'m> {
     pub model: &'m Model,
     pub status: StatusWriter,
+    /// How its sessions speculate.
+    pub speculation: Option<Speculation>,
     /// Bar of the prefill that is running.
     prefill_bar: Arc<Mutex<Option<ProgressBar>>>,
 }
@@ -77,9 +79,9 @@ impl Pieces for Answer<'_> {
 }
 
 impl<'m> Runner<'m> {
-    pub fn new(model: &'m Model) -> Runner<'m> {
+    pub fn new(model: &'m Model, speculation: Option<Speculation>) -> Runner<'m> {
         let status = StatusWriter::new(model);
-        Runner { model, status, prefill_bar: Arc::default() }
+        Runner { model, status, speculation, prefill_bar: Arc::default() }
     }
 
     /// For the session that runs: shows the progress of its prefill.

@@ -15,7 +15,7 @@ use self::early_tokenizer::EarlyTokenizer;
 use self::report::{RunReport, why_empty};
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::load::{load_to_generate, speculation_of};
+use crate::load::{load_speculation, load_to_generate};
 use crate::models;
 use crate::report::statistics::RunStatistics;
 use crate::terminal::interrupt;
@@ -31,13 +31,14 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         return Err(CliError::new("--json needs a prompt, as in: unicorn-run MODEL --json why is the sky blue"));
     }
 
-    args.speculation.resolve()?;
+    args.speculation.resolve(None)?;
 
     let artifact = models::artifact(model, &args.load)?;
     let tokenizer = EarlyTokenizer::begin(&artifact);
     let model = load_to_generate(&artifact, &args.load, args.ctx, args.lazy)?;
     let tokenizer = tokenizer.of(&model)?;
-    let mut runner = Runner::new(&model);
+    let speculation = load_speculation(&args.speculation, &args.load, &model)?;
+    let mut runner = Runner::new(&model, speculation);
     interrupt::catch()?;
     match prompt {
         None => chat::run(runner, tokenizer, args),
@@ -88,8 +89,7 @@ fn generate(
     (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, section.stop_ids.clone());
     let mut session = model.session().map_err(TextError::from)?;
     session.set_cancel(interrupt::token());
-    let speculation = speculation_of(model, args.speculation.resolve()?);
-    session.set_speculation(speculation.as_ref())?;
+    session.set_speculation(runner.speculation.as_ref())?;
     session.set_feed_progress(Some(runner.prefill_progress()));
     let start = || Continuation::new(&mut session, tokenizer, &prompt, sampling, conditions);
     let generated = if args.json {

@@ -19,7 +19,7 @@ use unicorn_serve::{
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
-use crate::load::{Serving, load_to_serve, note_recoveries, read};
+use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, read};
 use crate::models;
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
@@ -42,6 +42,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     let (mut options, listeners) = prepare(args)?;
     let model = load_to_serve(artifact, &serving_of(args))?;
     options.model_name.clone_from(&args.alias);
+    options.speculation = load_speculation(&args.speculation, &args.load, &model)?;
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
@@ -67,7 +68,6 @@ fn serving_of(args: &ServeArgs) -> Serving {
         slots: args.parallel,
         context_tokens: args.ctx,
         kv_tokens: args.kv_tokens,
-        speculates: args.speculation.is_requested(),
     }
 }
 
@@ -93,7 +93,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     let mut options = ServeOptions::default();
     options.sampling = args.sampling.resolve();
     options.seed = args.sampling.seed;
-    options.speculation = args.speculation.resolve()?;
+    options.speculation = args.speculation.resolve(None)?;
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
     // One that stands for all addresses of the machine stands for the others.

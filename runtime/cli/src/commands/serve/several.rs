@@ -17,6 +17,9 @@ use crate::report::text::printable;
 use crate::terminal::output::note;
 
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
+    if args.speculation.model_draft.is_some() {
+        return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
+    }
     let files = files(args)?;
     for (_, model) in &files {
         models::check(model)?;

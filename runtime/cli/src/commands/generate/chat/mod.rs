@@ -23,7 +23,6 @@ use self::settings::Settings;
 use super::answer::Runner;
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::load::speculation_of;
 use crate::report::text::{printable, printable_lines};
 use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
 use crate::terminal::{editor, interrupt};
@@ -90,8 +89,7 @@ impl<'m> Conversation<'m> {
         let template = ChatTemplate::new(runner.model.tokenizer_section(), runner.model.context_tokens())?;
         let mut chat = Chat::with_parsed(runner.model, tokenizer, template, options)?;
         chat.set_cancel(interrupt::token());
-        let speculation = speculation_of(runner.model, args.speculation.resolve()?);
-        chat.set_speculation(speculation.as_ref())?;
+        chat.set_speculation(runner.speculation.as_ref())?;
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings::new(args.sampling.clone(), verbosity() == Verbosity::Verbose);
         Ok(Conversation { runner, chat, settings, edits_question: false })
