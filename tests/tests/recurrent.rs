@@ -14,8 +14,12 @@ use unicorn_spirv::target;
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
 const F16_TOLERANCE: f64 = 5e-3;
 
-/// The golden, its tokens, and its model with `slots` slots, on llvmpipe unless `UNICORN_DEVICE` names another device.
+/// The golden, its tokens, and its model with so many slots, on llvmpipe unless `UNICORN_DEVICE` names another device.
 fn load(slots: u32) -> (Golden, Vec<u32>, Model) {
+    load_with(|options| options.slots = slots)
+}
+
+fn load_with(change: impl FnOnce(&mut LoadOptions)) -> (Golden, Vec<u32>, Model) {
     let folder = models().join("tiny/qwen35-delta");
     let golden = read_golden(&folder);
     let tokens = golden.tokens.iter().map(|&token| token as u32).collect();
@@ -24,7 +28,7 @@ fn load(slots: u32) -> (Golden, Vec<u32>, Model) {
     let compiled = Compiled::of_folder(&folder, &options);
     let options = LoadOptions::default().with(|options| {
         options.device = DeviceChoice::Name(std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
-        options.slots = slots;
+        change(options);
     });
     (golden, tokens, Model::load(&compiled.artifact_path(), &options).expect("it loads"))
 }
@@ -127,16 +131,19 @@ impl TokenReceiver for Collected {
     }
 }
 
+/// The likeliest tokens behind `prompt`, of a session of its own.
+fn text_of(model: &Model, prompt: &[u32], n_tokens: u32) -> Vec<u32> {
+    let mut session = model.session().expect("a free slot");
+    let first = session.feed_and_sample(prompt, &Sampling::default()).expect("the steps run").token;
+    let rest = session.generate(first, &Sampling::default(), n_tokens - 1).map(|one| one.expect("the step runs").token);
+    [first].into_iter().chain(rest).collect()
+}
+
 /// Requests with the same beginning, in one batch: each has its own state, and the same text as alone, also behind the end of another.
 #[test]
 fn a_scheduler_shares_no_state() {
     let (_, tokens, model) = load(3);
-    let alone = {
-        let mut session = model.session().expect("a free slot");
-        let first = session.feed_and_sample(&tokens, &Sampling::default()).expect("the steps run").token;
-        let rest = session.generate(first, &Sampling::default(), 11).map(|one| one.expect("the step runs").token);
-        [first].into_iter().chain(rest).collect::<Vec<u32>>()
-    };
+    let alone = text_of(&model, &tokens, 12);
     let mut scheduler = model.scheduler().expect("slots");
     let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
     let lens = [alone.len() - 7, alone.len(), alone.len() - 2];
@@ -149,5 +156,30 @@ fn a_scheduler_shares_no_state() {
     }
     for (text, most) in texts.iter().zip(lens) {
         assert_eq!(*text.lock().unwrap(), alone[..most]);
+    }
+}
+
+/// Two sequences grow until there are no pages of the KV cache: the newer one is interrupted and computed again, the state of the older one
+/// goes on.
+#[test]
+fn an_interrupted_sequence_makes_its_state_anew() {
+    let (_, tokens, model) = load_with(|options| {
+        (options.slots, options.context_tokens, options.kv_tokens) = (3, Some(96), Some(1));
+    });
+    let expected = text_of(&model, &tokens[..20], 60);
+    let mut scheduler = model.scheduler().expect("slots");
+    let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
+    for text in &texts {
+        let receiver = Collected { tokens: text.clone(), most: expected.len(), cached: 0 };
+        scheduler.submit(Request { prompt: tokens[..20].to_vec(), sampling: Sampling::default(), receiver });
+    }
+    let mut most_decoding = 0;
+    while !scheduler.is_idle() {
+        scheduler.tick(&mut |_| ControlFlow::Continue(()));
+        most_decoding = most_decoding.max(scheduler.decoding());
+    }
+    assert!(scheduler.preemptions() > 0 && most_decoding == 2, "{} at a time", most_decoding);
+    for text in texts {
+        assert_eq!(*text.lock().unwrap(), expected);
     }
 }
