@@ -381,16 +381,16 @@ CASES = {
             },
         },
     ),
-    # Gated delta nets in two layers of three, whose values have more heads than keys and other sizes; the third has gated attention that
+    # A gated delta net in every other layer, whose values have more heads than keys and other sizes; the others have gated attention that
     # rotates a quarter of a head. 70 tokens: more than the 64 of a chunk.
     "qwen35-delta": dict(
         tokens=70,
         greedy=16,
         config=family(
-            "Qwen3_5ForCausalLM", "qwen3_5_text", 60, 104, 3, 4, 2,
+            "Qwen3_5ForCausalLM", "qwen3_5_text", 60, 104, 2, 4, 2,
             head_dim=32, hidden_act="silu", tie_word_embeddings=True, attention_bias=False,
             linear_conv_kernel_dim=4, linear_key_head_dim=36, linear_value_head_dim=10, linear_num_key_heads=2,
-            linear_num_value_heads=6, full_attention_interval=3,
+            linear_num_value_heads=6, full_attention_interval=2,
             rope_parameters={
                 "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
                 "mrope_interleaved": True, "mrope_section": [2, 1, 1],
@@ -492,7 +492,7 @@ def write_weights(folder, seed, dtype, stacked=False):
                 # multiplied before a norm, is then not near 0.
                 parameter.copy_(1.5 * noise)
             elif name.endswith("linear_attn.out_proj.weight"):
-                parameter.copy_(noise * 0.35 * parameter.shape[-1] ** -0.5)
+                parameter.copy_(noise * 0.2 * parameter.shape[-1] ** -0.5)
             elif "norm" in name:
                 # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
                 # token would always win where the output matrix is the embedding.
