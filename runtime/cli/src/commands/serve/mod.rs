@@ -63,12 +63,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
 }
 
 fn serving_of(args: &ServeArgs) -> Serving {
-    Serving {
-        load: args.load.clone(),
-        slots: args.parallel,
-        context_tokens: args.ctx,
-        kv_tokens: args.kv_tokens,
-    }
+    Serving { load: args.load.clone(), slots: args.parallel, context_tokens: args.ctx, kv_tokens: args.kv_tokens }
 }
 
 /// Generates until the server is stopped, and shows what it does to `top`.
