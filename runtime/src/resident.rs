@@ -176,8 +176,8 @@ pub fn make_resident(
     }
 
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
-    let prepared =
-        programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers, &npu_transfers)?;
+    let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?
+        .with_npu(&npu_transfers, &buffers);
     let mut cost_models = prepared.estimated_costs(facts.kind == DeviceKind::Cpu);
     let bound = options.submission_seconds();
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);

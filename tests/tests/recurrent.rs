@@ -159,8 +159,7 @@ fn a_scheduler_shares_no_state() {
     }
 }
 
-/// Two sequences grow until there are no pages of the KV cache: the newer one is interrupted and computed again, the state of the older one
-/// goes on.
+/// Sequences grow until there are no pages of the KV cache: the newest is interrupted and computed again, the state of the oldest goes on.
 #[test]
 fn an_interrupted_sequence_makes_its_state_anew() {
     let (_, tokens, model) = load_with(|options| {
@@ -178,7 +177,7 @@ fn an_interrupted_sequence_makes_its_state_anew() {
         scheduler.tick(&mut |_| ControlFlow::Continue(()));
         most_decoding = most_decoding.max(scheduler.decoding());
     }
-    assert!(scheduler.preemptions() > 0 && most_decoding == 2, "{} at a time", most_decoding);
+    assert!(scheduler.preemptions() > 0 && most_decoding >= 2, "{most_decoding} at a time");
     for text in texts {
         assert_eq!(*text.lock().unwrap(), expected);
     }

@@ -92,7 +92,7 @@ impl Weights {
                 for k in 0..depth {
                     let index = k % BLOCK_DEPTH * BLOCK_COLS + lane;
                     let byte = object[(block * (depth / BLOCK_DEPTH) + k / BLOCK_DEPTH) * BLOCK_BYTES + index / 2];
-                    let code = if index % 2 == 0 { (byte << 4) as i8 >> 4 } else { byte as i8 >> 4 };
+                    let code = if index.is_multiple_of(2) { (byte << 4) as i8 >> 4 } else { byte as i8 >> 4 };
                     weights.codes[col * shape.depth + chunk * depth + k] = code;
                 }
                 weights.multipliers[col * shape.chunks() + chunk] =

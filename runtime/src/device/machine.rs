@@ -220,7 +220,7 @@ fn resets(log: &str) -> Vec<String> {
 
 #[cfg(test)]
 #[path = "../../../tests/src/machine_files.rs"]
-mod machine_files;
+pub(crate) mod machine_files;
 
 #[cfg(test)]
 mod tests {

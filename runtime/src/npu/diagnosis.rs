@@ -36,13 +36,9 @@ pub fn remedy(machine: &Machine) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/src/machine_files.rs"]
-mod machine_files;
-
-#[cfg(test)]
 mod tests {
-    use super::machine_files::{LAPTOP, Tree, write_tree};
     use super::*;
+    use crate::device::machine::machine_files::{LAPTOP, Tree, write_tree};
 
     fn cause(more: Tree<'_>) -> String {
         let tree = [LAPTOP, more].concat();

@@ -188,7 +188,7 @@ fn monotonic_ns() -> io::Result<i64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the struct is valid for writes.
     match unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) } {
-        0 => Ok(time.tv_sec as i64 * 1_000_000_000 + time.tv_nsec as i64),
+        0 => Ok(time.tv_sec * 1_000_000_000 + time.tv_nsec),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -95,7 +95,23 @@ struct BoundDispatch {
     set: BoundSet,
 }
 
-/// Binds every dispatch to its buffers. `npu`: the stops of each program for an NPU; empty: there are none. `barriers`: use barriers also where the artifact has counter synchronisation.
+impl PreparedPrograms {
+    /// The same programs, which stop for an NPU: `transfers` has the stops of each.
+    pub fn with_npu(mut self, transfers: &[Vec<NpuTransfer>], buffers: &Buffers) -> PreparedPrograms {
+        let bound = |transfer: &NpuTransfer| BoundTransfer {
+            before_dispatch: transfer.before_dispatch,
+            product: transfer.product,
+            to_npu: buffers.copy_to_npu(transfer.activations.0, transfer.activations.1),
+            from_npu: buffers.copy_from_npu(transfer.outputs.0, transfer.outputs.1),
+        };
+        for program in &mut self.programs {
+            program.npu = transfers.get(program.index).into_iter().flatten().map(bound).collect();
+        }
+        self
+    }
+}
+
+/// Binds every dispatch to its buffers. `barriers`: use barriers also where the artifact has counter synchronisation.
 ///
 /// # Errors
 /// [`LoadError::BindingTooLarge`] where the device cannot bind a range, [`LoadError::Unsupported`] where the plan has too few rows
@@ -108,7 +124,6 @@ pub fn prepare(
     buffers: &Buffers,
     context_tokens: u32,
     barriers: bool,
-    npu: &[Vec<NpuTransfer>],
 ) -> Result<PreparedPrograms, LoadError> {
     let limit_bytes = device.facts().storage_range_bytes;
     let mut requests = Vec::new();
@@ -128,12 +143,6 @@ pub fn prepare(
             let cost = |dispatch: &Dispatch| DispatchCost { bytes: bytes(dispatch), grid: dispatch.workgroups };
             program.dispatches.iter().map(cost).collect()
         };
-        let bound = |transfer: &NpuTransfer| BoundTransfer {
-            before_dispatch: transfer.before_dispatch,
-            product: transfer.product,
-            to_npu: buffers.copy_to_npu(transfer.activations.0, transfer.activations.1),
-            from_npu: buffers.copy_from_npu(transfer.outputs.0, transfer.outputs.1),
-        };
         Ok(PreparedProgram {
             shape: ProgramShape { rows, logits, samples, batch, from_tokens },
             index,
@@ -142,7 +151,7 @@ pub fn prepare(
             weight_costs: costs(&|dispatch| dispatch.weight_bytes),
             costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)),
             read_logits,
-            npu: npu.get(index).into_iter().flatten().map(bound).collect(),
+            npu: Vec::new(),
         })
     };
     let programs = target.programs.iter().enumerate().map(one).collect::<Result<_, LoadError>>()?;

@@ -40,7 +40,7 @@ pub fn record(
     };
     let TuningResources { device, buffers, bound_seconds } = resources;
     let pipelines = compile_each(device, &made, None, Capture::Nothing, &AtomicBool::new(false), Ok)?;
-    let prepared = programs::prepare(device, plan, &made, &pipelines, buffers, context_tokens, barriers, &[])?;
+    let prepared = programs::prepare(device, plan, &made, &pipelines, buffers, context_tokens, barriers)?;
     let is_software = device.facts().kind == DeviceKind::Cpu;
     let recorded = prepared.record(device, &prepared.estimated_costs(is_software), *bound_seconds, None)?;
     Ok(Programs { recorded })

@@ -194,7 +194,7 @@ impl Tuner<'_> {
         let pipelines = compile_each(device, target, None, Capture::Nothing, &AtomicBool::new(false), Ok)?;
         let barriers = profile || self.barriers;
         let prepared =
-            programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers, &[])?;
+            programs::prepare(device, self.plan, target, &pipelines, buffers, self.context_tokens, barriers)?;
         prepared.record(device, &prepared.estimated_costs(false), *bound_seconds, profile.then_some(target))
     }
 

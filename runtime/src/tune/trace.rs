@@ -74,8 +74,7 @@ impl Tracer<'_> {
         let TuningResources { device, buffers, .. } = resources;
         let made = variants(self.target, step.shape, std::slice::from_ref(step.choice)).expect("the program exists");
         let pipelines = compile_each(device, &made, None, Capture::Nothing, &AtomicBool::new(false), Ok)?;
-        let prepared =
-            programs::prepare(device, self.plan, &made, &pipelines, buffers, self.context_tokens, true, &[])?;
+        let prepared = programs::prepare(device, self.plan, &made, &pipelines, buffers, self.context_tokens, true)?;
         let [program] = &prepared.programs[..] else { unreachable!("one choice gives one program") };
         let own = &self.target.programs[versions(self.target, step.shape)[step.choice.version as usize]];
         let limit_bytes = device.facts().storage_range_bytes;

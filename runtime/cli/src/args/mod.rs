@@ -98,7 +98,7 @@ pub enum Command {
     #[command(visible_alias = "chat")]
     Run(RunArgs),
     /// Serve OpenAI's HTTP API, several requests at a time
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Fetch an artifact from a registry, or a model from the Hugging Face Hub
     Pull(PullArgs),
     /// Verify the signature of an artifact

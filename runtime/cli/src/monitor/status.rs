@@ -272,7 +272,7 @@ pub mod tests {
         let folder = tempfile::tempdir().unwrap();
         let taken = folder.path().join("taken");
         fs::write(&taken, "a file").unwrap();
-        put(&taken, &status(1));
+        put(&taken, "1", &status(1));
         assert_eq!(fs::read(&taken).unwrap(), b"a file");
     }
 }

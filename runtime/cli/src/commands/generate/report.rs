@@ -48,8 +48,7 @@ impl fmt::Display for RunReport {
         if let Some(seconds) = self.first_token_s {
             writeln!(f, "latency  {}", latency(seconds, self.statistics.load.load_resident_s))?;
         }
-        if self.draft_n > 0 {
-            let percent = 100 * self.draft_n_accepted / self.draft_n;
+        if let Some(percent) = (100 * self.draft_n_accepted).checked_div(self.draft_n) {
             writeln!(f, "drafts   {} of {} tokens accepted ({percent} %)", self.draft_n_accepted, self.draft_n)?;
         }
         write!(f, "seed     {}\nstopped  {}", self.seed, self.stop_reason)

@@ -1,0 +1,153 @@
+//! The operations of a fused graph.
+
+use unicorn_kernels::Activation;
+use unicorn_kernels::elementwise::ElementwiseOp;
+use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
+
+use super::{MatrixId, VectorId};
+use crate::graph::ValueId;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FusedOp {
+    Embed {
+        table: MatrixId,
+        scale: f32,
+        out: ValueId,
+    },
+    Norm(NormStep),
+    MatMul {
+        input: ValueId,
+        matrix: MatrixId,
+        bias: Option<VectorId>,
+        act_mul: Option<Activation>,
+        softcap: Option<f32>,
+        out: ValueId,
+    },
+    /// See [`Op::Route`](crate::graph::Op::Route).
+    Route {
+        input: ValueId,
+        chosen: usize,
+        normalized: bool,
+        out: ValueId,
+    },
+    ExpertMatMul {
+        input: ValueId,
+        routes: ValueId,
+        matrix: MatrixId,
+        act_mul: Option<Activation>,
+        out: ValueId,
+    },
+    ExpertSum {
+        input: ValueId,
+        routes: ValueId,
+        out: ValueId,
+    },
+    Heads(HeadsStep),
+    Attention {
+        /// Multiplied by `scale` already, by the heads step that makes it.
+        query: ValueId,
+        /// What a product of query and key is multiplied by.
+        scale: f32,
+        growth: Option<Growth>,
+        out: ValueId,
+    },
+    Elementwise {
+        op: ElementwiseOp,
+        input: ValueId,
+        second: Option<ValueId>,
+        bias: Option<VectorId>,
+        out: ValueId,
+    },
+    ShortConv {
+        input: ValueId,
+        taps: VectorId,
+        out: ValueId,
+    },
+    DeltaRule(DeltaStep),
+    GatedNorm {
+        input: ValueId,
+        gate: ValueId,
+        weight: VectorId,
+        out: ValueId,
+    },
+}
+
+/// See [`Op::DeltaRule`](crate::graph::Op::DeltaRule).
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaStep {
+    pub input: ValueId,
+    pub decay: ValueId,
+    pub strength: ValueId,
+    pub decay_rate: VectorId,
+    pub decay_bias: VectorId,
+    pub out: ValueId,
+}
+
+/// `sum = residual + [post norm](input)`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormStep {
+    pub input: ValueId,
+    pub residual: Option<ValueId>,
+    pub post_weight: Option<VectorId>,
+    /// `None`: the sum is not normed.
+    pub weight: Option<VectorId>,
+    /// Present with `residual`.
+    pub sum: Option<ValueId>,
+    pub out: ValueId,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadsStep {
+    pub input: ValueId,
+    pub parts: Vec<HeadsPart>,
+    pub query_norm: Option<VectorId>,
+    pub key_norm: Option<VectorId>,
+    pub rope: Option<usize>,
+    pub out: Option<ValueId>,
+}
+
+impl FusedOp {
+    /// Values written: the result, and the sum of a norm that adds.
+    pub fn outputs(&self) -> Vec<ValueId> {
+        match self {
+            FusedOp::Embed { out, .. }
+            | FusedOp::MatMul { out, .. }
+            | FusedOp::Route { out, .. }
+            | FusedOp::ExpertMatMul { out, .. }
+            | FusedOp::ExpertSum { out, .. }
+            | FusedOp::Attention { out, .. }
+            | FusedOp::ShortConv { out, .. }
+            | FusedOp::DeltaRule(DeltaStep { out, .. })
+            | FusedOp::GatedNorm { out, .. }
+            | FusedOp::Elementwise { out, .. } => vec![*out],
+            FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
+            FusedOp::Heads(step) => step.out.into_iter().collect(),
+        }
+    }
+
+    pub fn inputs(&self) -> Vec<ValueId> {
+        match self {
+            FusedOp::Embed { .. } => vec![],
+            FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
+            FusedOp::MatMul { input, .. } | FusedOp::Route { input, .. } => vec![*input],
+            FusedOp::ExpertMatMul { input, routes, .. } | FusedOp::ExpertSum { input, routes, .. } => {
+                vec![*input, *routes]
+            }
+            FusedOp::Heads(step) => vec![step.input],
+            FusedOp::Attention { query, .. } => vec![*query],
+            FusedOp::ShortConv { input, .. } => vec![*input],
+            FusedOp::DeltaRule(step) => vec![step.input, step.decay, step.strength],
+            FusedOp::GatedNorm { input, gate, .. } => vec![*input, *gate],
+            FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
+        }
+    }
+
+    /// Whether it changes the KV cache or recurrent state, which outlive the step.
+    pub fn writes_cache(&self) -> bool {
+        match self {
+            FusedOp::Heads(step) => step.parts.iter().any(|part| part.to != Destination::Output),
+            FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
+            _ => false,
+        }
+    }
+}
