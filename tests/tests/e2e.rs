@@ -96,8 +96,7 @@ struct Built {
 
 impl Built {
     fn of(source: &Path, case: Case) -> Built {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let built = Built { folder, source: source.to_owned(), case };
+        let built = Built { folder: tempfile::tempdir().expect("a folder"), source: source.to_owned(), case };
         compile(Source::Model(source), &built.artifact(), &built.options(), &mut Silent)
             .unwrap_or_else(|error| panic!("{} does not compile: {error}", source.display()));
         built
@@ -495,8 +494,7 @@ fn int4_of_a_trained_model_diverges_little() {
 
 #[test]
 fn a_seed_gives_the_same_text_again() {
-    let folder = models().join("tiny").join("llama-tied");
-    let model = Built::of(&folder, INT4).load();
+    let model = Built::of(&models().join("tiny/llama-tied"), INT4).load();
     let text = |seed: u64| -> Vec<u32> {
         let sampling = Sampling::default().with(|sampling| {
             sampling.temperature = 1.0;

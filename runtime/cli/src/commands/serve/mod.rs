@@ -47,6 +47,8 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
 
     let stopper = server.stopper();
     let serving = stop_by_signals(args, move || stopper.stop())?;
+    // Its folder is made before files are restricted.
+    let status = StatusWriter::new(&model);
     if args.sandbox {
         enter_sandbox(artifact)?;
     }
@@ -58,7 +60,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
             model.context_tokens()
         )
     })?;
-    run_with_status(&model, server, StatusWriter::new(&model));
+    run_with_status(&model, server, status);
     Ok(())
 }
 
