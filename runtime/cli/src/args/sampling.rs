@@ -33,7 +33,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..=MAX_HISTORY as i64), hide_short_help = true)]
     pub repeat_last_n: Option<u32>,
     /// Seed of sampling [default: a random one, which is printed]
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub seed: Option<u64>,
 }
 
