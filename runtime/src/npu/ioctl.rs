@@ -265,7 +265,7 @@ fn checked(mapped: *mut c_void) -> io::Result<NonNull<u8>> {
     }
 }
 
-/// Unmaps a part of a range that this file has mapped and nobody uses any more.
+/// Unmaps a part of a range that this file has mapped and that is no longer used.
 fn unmap(range: NonNull<u8>, from: usize, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the callers own the range and drop what they unmap; it fails only for an address that is no page's.

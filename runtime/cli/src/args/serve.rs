@@ -24,7 +24,7 @@ pub struct ServeArgs {
     /// Of several models, those that are in memory at a time; the least recently used one makes place
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub models_max: u32,
-    /// Of several models, unload one that nobody has used for so many seconds [default: only when its memory is needed]
+    /// Of several models, unload one that had no request for so many seconds [default: only when its memory is needed]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub sleep_idle_seconds: Option<u64>,
     /// Of several models, load this one at the start and never unload it; repeatable

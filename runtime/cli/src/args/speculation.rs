@@ -53,7 +53,7 @@ pub struct SpeculationArgs {
 /// Who proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SpeculationType {
-    /// Nobody.
+    /// No speculation.
     None,
     /// The text itself.
     NgramSimple,

@@ -58,7 +58,7 @@ pub struct Unloadable {
 pub struct PoolOptions {
     /// Models that are in memory at a time, at most. Default: 4, as llama-server's.
     pub max_loaded: usize,
-    /// A model that nobody has used for so long is unloaded; `None`, the default: only when its memory is needed.
+    /// A model without a request for so long is unloaded; `None`, the default: only when its memory is needed.
     pub idle: Option<Duration>,
     /// Models that are never unloaded, once they are loaded. Default: none.
     pub pinned: Vec<String>,

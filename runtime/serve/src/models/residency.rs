@@ -122,7 +122,7 @@ impl Residency {
         (closed.state == State::Unloading).then_some(model)
     }
 
-    /// Begins to unload the models that nobody has used for so long.
+    /// Begins to unload the models that had no request for so long.
     pub(super) fn unload_idle(&mut self, after: Duration, now: Instant) -> Vec<usize> {
         let mut idle = Vec::new();
         for (at, one) in self.models.iter_mut().enumerate() {
