@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Of a channel the last `taps - 1` inputs are kept, the oldest first. A row at position 0 finds zeros: kernels begin with them
-//! instead of reading, so that nobody clears a page that is given out again.
+//! instead of reading, so that a page that is given out again needs no clearing.
 
 use serde::{Deserialize, Serialize};
 
