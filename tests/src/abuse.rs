@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod compile;
+mod greedy;
 mod http;
 mod kills;
 mod soak;

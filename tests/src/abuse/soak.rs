@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Row;
+use super::greedy::GreedyPrompt;
 use crate::http::begin_post;
 use crate::server::Server;
 
@@ -24,7 +25,7 @@ pub struct SoakOptions {
     /// How long clients begin requests.
     pub duration: Duration,
     /// Tokens of an answer.
-    pub tokens: u32,
+    pub tokens: usize,
     /// How often figures are printed.
     pub report_every: Duration,
 }
@@ -33,8 +34,8 @@ pub struct SoakOptions {
 pub struct Soak {
     /// Right answers, and what went wrong.
     pub row: Row,
-    /// Prompts whose answers depend on the size of the batch already before the soak, which the soak does not cause: they are left out.
-    pub unstable_prompts: usize,
+    /// Answers that differ from the one known before by a tie of two tokens: right ones, too.
+    pub tied_answers: usize,
     /// Before and after.
     pub figures: [Figures; 2],
 }
@@ -56,7 +57,7 @@ const TEXT: &str = "/v1/completions";
 /// Every so many requests, a client disconnects in the middle.
 const DISCONNECTS_EVERY: u64 = 8;
 
-/// Starts a server by `command` and loads it. The model's greedy answers are requested before, one at a time and all at once.
+/// Starts a server by `command` and loads it. The model's greedy answers are requested before, one at a time.
 ///
 /// # Panics
 /// When the server does not start.
@@ -66,7 +67,7 @@ pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soa
     let parallel = options.parallel.to_string();
     let server = Server::start(command, artifact, &["--parallel", &parallel, "--ctx", "1024"]);
     let status_file = folder.path().join(format!("unicorn/{}.json", server.child.id()));
-    let (known, unstable_prompts) = known_answers(&server, options);
+    let known = known_answers(&server, options);
     let before = settle(&server, options, &status_file);
     let row = Row::of("known answers under load", |row| {
         let findings = Mutex::new(Vec::new());
@@ -77,18 +78,20 @@ pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soa
                 let (server, known, findings, right) = (&server, &known, &findings, &right);
                 scope.spawn(move || {
                     for number in 0.. {
-                        if begun.elapsed() > options.duration || known.is_empty() {
+                        if begun.elapsed() > options.duration {
                             return;
                         }
-                        let (prompt, expected) = &known[(client * 31 + number as usize * 17) % known.len()];
+                        let prompt = &known[(client * 31 + number as usize * 17) % known.len()];
                         if (client as u64 + number).is_multiple_of(DISCONNECTS_EVERY) {
-                            disconnect(server, prompt, number);
+                            disconnect(server, &prompt.text, number);
                             continue;
                         }
-                        match answer(server, prompt, options.tokens) {
-                            Ok(found) if found == *expected => drop(right.fetch_add(1, Ordering::Relaxed)),
-                            Ok(found) => add(findings, wrong(begun, prompt, expected, &found)),
-                            Err(error) => add(findings, wrong(begun, prompt, expected, &error)),
+                        match prompt.ask(server) {
+                            Ok(()) => drop(right.fetch_add(1, Ordering::Relaxed)),
+                            // When it happened tells whether the server was full.
+                            Err(error) => {
+                                add(findings, format!("{error} after {:.1} s", begun.elapsed().as_secs_f64()));
+                            }
                         }
                     }
                 });
@@ -113,7 +116,8 @@ pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soa
         row.findings = findings.into_inner().expect("no client panics while it adds");
     });
     let after = settle(&server, options, &status_file);
-    let mut soak = Soak { row, unstable_prompts, figures: [before, after] };
+    let tied_answers = known.iter().map(GreedyPrompt::n_tied).sum();
+    let mut soak = Soak { row, tied_answers, figures: [before, after] };
     soak.compare();
     soak
 }
@@ -138,37 +142,13 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// When it happened tells whether the server was full.
-fn wrong(begun: Instant, prompt: &str, expected: &str, found: &str) -> String {
-    format!("{prompt:?}: expected {expected:?}, found {found:?} after {:.1} s", begun.elapsed().as_secs_f64())
-}
-
-/// Prompts that repeat a pattern, whose continuation a model is sure of, with their greedy answers; and how many had several. Each prompt
-/// is asked alone, then in batches of every size: sums of other sizes round differently, which a tie between two tokens shows.
-fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String)>, usize) {
+/// Prompts that repeat a pattern, whose continuation a model is sure of, with their greedy answers.
+fn known_answers(server: &Server, options: &SoakOptions) -> Vec<GreedyPrompt> {
     let words = ["sea", "ship", "sun", "tree", "house", "king", "road", "bird", "stone", "river", "cloud", "fire"];
     let patterns = words.iter().zip(words.iter().cycle().skip(1));
     let prompts = patterns.map(|(one, other)| format!("the {one} and the {other}, ").repeat(6));
-    let ask =
-        |prompt: &String| answer(server, prompt, options.tokens).unwrap_or_else(|error| panic!("{prompt}: {error}"));
-    let mut known = Vec::new();
-    let mut unstable = 0;
-    for prompt in prompts {
-        let alone = ask(&prompt);
-        let sizes = std::iter::successors(Some(2), |size| Some(2 * size)).take_while(|size| *size <= options.parallel);
-        let is_stable = sizes.into_iter().all(|size| {
-            std::thread::scope(|scope| {
-                let answers: Vec<_> = (0..size).map(|_| scope.spawn(|| ask(&prompt))).collect();
-                let answers = answers.into_iter().map(|answer| answer.join().expect("the server answers"));
-                answers.collect::<Vec<_>>().iter().all(|answer| *answer == alone)
-            })
-        });
-        match is_stable {
-            true => known.push((prompt, alone)),
-            false => unstable += 1,
-        }
-    }
-    (known, unstable)
+    let first = |prompt| GreedyPrompt::ask_first(server, prompt, options.tokens);
+    prompts.map(|prompt| first(prompt).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
 /// Gives every sequence a short prompt of its own, and waits until the server has nothing to do. No prompt has half of another's tokens
@@ -176,7 +156,7 @@ fn known_answers(server: &Server, options: &SoakOptions) -> (Vec<(String, String
 fn settle(server: &Server, options: &SoakOptions, status_file: &Path) -> Figures {
     for number in 0..2 * options.parallel {
         let letter = char::from_u32('Ā' as u32 + number as u32).expect("a letter");
-        let _ = answer(server, &format!("{letter} is a letter, {letter}{letter} are two"), 1);
+        let _ = GreedyPrompt::ask_first(server, format!("{letter} is a letter, {letter}{letter} are two"), 1);
     }
     let is_idle = || read_status(status_file).is_some_and(|status| status["doing"] == "idle" && status["queue"] == 0);
     let begun = Instant::now();
@@ -198,15 +178,6 @@ fn figures(server: &Server, status_file: &Path) -> Figures {
 
 fn read_status(file: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
-}
-
-fn answer(server: &Server, prompt: &str, tokens: u32) -> Result<String, String> {
-    let request = json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0}).to_string();
-    let mut text = String::new();
-    begin_post(&server.address, TEXT, &request).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
-    let body: Value = serde_json::from_str(body).map_err(|_| head.to_owned())?;
-    body["choices"][0]["text"].as_str().map(str::to_owned).ok_or(format!("{head}: {body}"))
 }
 
 /// Requests more than it reads, and disconnects after a few bytes.
