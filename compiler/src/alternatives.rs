@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads in flight
-//!             ├─ dot_gemm    tiles of a workgroup and of a lane
+//!             ├─ lane_tile   tiles of a workgroup and of a lane, of GEMMs without matrix units
 //!             ├─ matrices    tiles of gemm and flash
 //!             ├─ attention   splits, heads and rows a workgroup; combine's lanes
 //!             └─ norm        lanes
@@ -11,7 +11,7 @@
 //! ```
 
 mod attention;
-mod dot_gemm;
+mod lane_tile;
 mod matmul;
 mod matrices;
 
@@ -27,7 +27,12 @@ use crate::select::{PROGRAMS, ProgramKind};
 pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     let others: Vec<KernelSpec> = match spec {
         KernelSpec::MatMul(spec) => matmul::others(spec, target).into_iter().map(KernelSpec::MatMul).collect(),
-        KernelSpec::DotGemm(spec) => dot_gemm::others(spec, target).into_iter().map(KernelSpec::DotGemm).collect(),
+        KernelSpec::DotGemm(spec) => {
+            lane_tile::other_dot_gemms(spec, target).into_iter().map(KernelSpec::DotGemm).collect()
+        }
+        KernelSpec::FloatGemm(spec) => {
+            lane_tile::other_float_gemms(spec, target).into_iter().map(KernelSpec::FloatGemm).collect()
+        }
         KernelSpec::Gemm(spec) => matrices::other_gemms(spec, target).into_iter().map(KernelSpec::Gemm).collect(),
         KernelSpec::Flash(spec) => matrices::other_flashes(spec, target).into_iter().map(KernelSpec::Flash).collect(),
         KernelSpec::Attention(spec) => attention::others(spec, target).into_iter().map(KernelSpec::Attention).collect(),
@@ -72,7 +77,8 @@ pub fn alternative_name(spec: &KernelSpec) -> String {
     let name = pipeline_name(spec);
     let particular = match spec {
         KernelSpec::MatMul(spec) => matmul::particular(spec),
-        KernelSpec::DotGemm(spec) => dot_gemm::particular(spec),
+        KernelSpec::DotGemm(spec) => lane_tile::particular(&spec.tile),
+        KernelSpec::FloatGemm(spec) => lane_tile::particular(&spec.tile),
         KernelSpec::Gemm(spec) => matrices::gemm_particular(spec),
         KernelSpec::Flash(spec) => format!("{} subgroups", spec.tile.subgroups),
         KernelSpec::Attention(spec) => attention::particular(spec),

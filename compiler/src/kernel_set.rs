@@ -130,6 +130,10 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let activations = ActivationFormat::Quantized(spec.product.input).name();
             format!("dot gemm {rows}×{cols} {} {activations} ×{}", format.name(), spec.tile.step_rows)
         }
+        KernelSpec::FloatGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            format!("float gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
+        }
         KernelSpec::Gemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;
             let experts = of_experts(&spec.product);

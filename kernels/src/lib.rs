@@ -26,6 +26,7 @@ pub mod counter_sync;
 pub mod fixed_sums;
 pub mod fused_tail;
 mod kernel;
+pub mod lane_tile;
 // Families.
 pub mod attention;
 pub mod bandwidth_probe;
@@ -39,6 +40,7 @@ pub mod embed;
 pub mod expert_rows;
 pub mod expert_sum;
 pub mod flash;
+pub mod float_gemm;
 pub mod fragments;
 pub mod gated_norm;
 pub mod gemm;

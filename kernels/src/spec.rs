@@ -51,6 +51,8 @@ kernels! {
     MatMul(crate::matmul::MatMulSpec) "matmul"
     /// Matrix times many rows, by packed integer dot products.
     DotGemm(crate::dot_gemm::DotGemmSpec) "dot gemm"
+    /// Matrix times many rows, in f32.
+    FloatGemm(crate::float_gemm::FloatGemmSpec) "float gemm"
     /// Matrix times many rows, on matrix units.
     Gemm(crate::gemm::GemmSpec) "gemm"
     /// The same, weights straight from registers.

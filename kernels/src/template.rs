@@ -244,6 +244,7 @@ fn include(name: &str) -> Option<&'static str> {
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "group_weights" => include_str!("wgsl/group_weights.wgsl"),
+        "lane_results" => include_str!("wgsl/lane_results.wgsl"),
         "halves" => include_str!("wgsl/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/gemm_halves.wgsl"),
         "tanh" => include_str!("wgsl/tanh.wgsl"),

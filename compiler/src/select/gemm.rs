@@ -1,9 +1,11 @@
 //! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided. And those by packed dot
-//! products, on devices without matrix units.
+//! products or in f32, on devices without matrix units.
 
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
-use unicorn_kernels::dot_gemm::{DotGemmSpec, DotGemmTile};
+use unicorn_kernels::dot_gemm::DotGemmSpec;
+use unicorn_kernels::float_gemm::FloatGemmSpec;
 use unicorn_kernels::gemm::{GemmSpec, Product};
+use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
 use unicorn_spirv::target::{GemmTuning, RegisterTuning, TimedTile};
@@ -55,25 +57,33 @@ impl Selector<'_> {
         });
     }
 
-    /// How a matmul is cut that reads integers of many rows; `None`: it is no such matmul, or the target has no such kernel.
-    pub(super) fn dot_gemm_tile(&self, node: &FusedNode) -> Option<DotGemmTile> {
+    /// How a matmul of many rows is cut without matrix units; `None`: another kernel takes it.
+    pub(super) fn lane_tile(&self, node: &FusedNode) -> Option<LaneTile> {
         let FusedOp::MatMul { input, matrix, softcap: None, .. } = node.op else { return None };
-        let rows = self.product_rows(matrix);
-        let reads_codes = matches!(self.stored_format(input), ActivationFormat::Quantized(_));
-        self.target.dot_gemm.filter(|_| reads_codes)?.tile(rows)
+        let takes = match self.stored_format(input) {
+            ActivationFormat::Quantized(_) => true,
+            ActivationFormat::F32 => {
+                self.weights.matrix(matrix).iter().all(|&id| FloatGemmSpec::takes(&self.matrix(id).0))
+            }
+            ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => false,
+        };
+        self.target.lane_gemm.filter(|_| takes)?.tile(self.product_rows(matrix))
     }
 
     /// One part of a node's matrix.
-    pub(super) fn dot_gemm(&mut self, node: &FusedNode, id: PackedId, tile: DotGemmTile, bytes: u64) {
+    pub(super) fn lane_gemm(&mut self, node: &FusedNode, id: PackedId, tile: LaneTile, bytes: u64) {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
-        let precision = self.stored_format(input).precision().expect("it reads codes");
         let rows = self.product_rows(matrix);
-        let spec = KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile });
+        let spec = match self.stored_format(input).precision() {
+            Some(precision) => KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile }),
+            None => KernelSpec::FloatGemm(FloatGemmSpec { product: self.product(node, id, Precision::Int8), tile }),
+        };
         let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
         let result = self.value(out);
         self.push(node, spec, rows, bytes, |role| match role {
             Role::Weights => Operand::Weight(id),
             Role::QuantizedInput => Operand::Encoded(input),
+            Role::InputQuads => Operand::Value(input),
             Role::Bias => bias.expect("biased"),
             _ => result,
         });

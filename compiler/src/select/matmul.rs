@@ -104,8 +104,8 @@ impl Selector<'_> {
                 self.mark_part(part);
                 continue;
             }
-            if let Some(tile) = self.dot_gemm_tile(node) {
-                self.dot_gemm(node, id, tile, bytes);
+            if let Some(tile) = self.lane_tile(node) {
+                self.lane_gemm(node, id, tile, bytes);
                 self.mark_part(part);
                 continue;
             }
@@ -190,7 +190,7 @@ impl Selector<'_> {
     /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
-        let on_gemm = self.on_matrices(input).is_some() || self.dot_gemm_tile(node).is_some();
+        let on_gemm = self.on_matrices(input).is_some() || self.lane_tile(node).is_some();
         let whole = self.weights.matrix(matrix).len() == 1 && !on_gemm;
         let codes = matches!(self.stored_format(out), ActivationFormat::Quantized(Precision::Int8));
         act_mul.is_some() && whole && codes

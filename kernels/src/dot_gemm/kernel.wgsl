@@ -1,14 +1,11 @@
 // output[row of the step][matrix row] = dot(matrix row, input row) by packed integer dot products, for programs of many rows.
 //
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results, a group of 32 columns a stage. In workgroup memory both operands lie row by row: eight
-// words of int8 codes in each plane, and a scale. Each lane owns LANE_ROWS rows of the step and one row in each of LANE_TILES tiles of 8
-// matrix rows: eight neighbouring lanes read the rows of a tile, in different banks, and the same rows of the step.
+// words of int8 codes in each plane, and a scale. Eight neighbouring lanes read the rows of a tile, in different banks.
 ${DECLARATIONS}
 //#include weights
 //#include group_weights
-//#if ACT_MUL
-//#include activation
-//#endif
+//#include lane_results
 
 var<workgroup> weight_tile: array<vec4<u32>, ${BUFFERS}u * MATRIX_ROWS * WEIGHT_ROW_WORDS>;
 var<workgroup> activation_tile: array<vec4<u32>, ${BUFFERS}u * STEP_ROWS * ACTIVATION_ROW_WORDS>;
@@ -104,16 +101,7 @@ var<workgroup> activation_tile: array<vec4<u32>, ${BUFFERS}u * STEP_ROWS * ACTIV
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let first_step_row = group.x * STEP_ROWS;
-    let first_tile = group.y * (MATRIX_ROWS / 8u);
-    if (first_step_row >= step.header.n_rows) {
-        return;
-    }
-    // Rows past the last are computed as the last one again, and not written.
-    let last_step_row = step.header.n_rows - 1u;
-    let row = lane % 8u;
-    let lane_tile = lane / 8u % ${ACROSS}u * ${LANE_TILES}u;
-    let lane_step_row = lane / ${8 * ACROSS}u * ${LANE_ROWS}u;
+//#expand place_lane()
 //#for tile in 0..LANE_TILES
 //#for token in 0..LANE_ROWS
     var sum_${tile}_${token} = 0.0;
@@ -145,33 +133,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
 
-//#for tile in 0..LANE_TILES
-    let matrix_row_of_${tile} = (first_tile + lane_tile + ${tile}u) * 8u + row;
-//#if BIAS
-    let bias_${tile} = bias[min(matrix_row_of_${tile}, ${MATRIX_ROWS_WITHOUT_PADDING - 1}u)];
-//#for token in 0..LANE_ROWS
-    sum_${tile}_${token} += bias_${tile};
-//#end
-//#endif
-//#end
-//#for token in 0..LANE_ROWS
-    let step_row_of_${token} = first_step_row + lane_step_row + ${token}u;
-    if (step_row_of_${token} <= last_step_row) {
-        let output_at = step_row_of_${token} * OUTPUT_STRIDE + OUTPUT_FIRST;
-//#if ACT_MUL
-//#for pair in 0..LANE_TILES / 2
-        let column_${pair} = (first_tile + lane_tile) / 2u * 8u + ${8 * pair}u + row;
-        if (column_${pair} < OUTPUT_ROWS) {
-            output[output_at + column_${pair}] = activate(sum_${2 * pair}_${token}) * sum_${2 * pair + 1}_${token};
-        }
-//#end
-//#else
-//#for tile in 0..LANE_TILES
-        if (matrix_row_of_${tile} < OUTPUT_ROWS) {
-            output[output_at + matrix_row_of_${tile}] = sum_${tile}_${token};
-        }
-//#end
-//#endif
-    }
-//#end
+//#expand write_results()
 }

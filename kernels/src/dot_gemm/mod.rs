@@ -15,5 +15,5 @@
 mod spec;
 mod twin;
 
-pub use spec::{DotGemmSpec, DotGemmTile};
+pub use spec::DotGemmSpec;
 pub use twin::twin;

@@ -4,7 +4,7 @@ mod presets;
 mod tuning;
 
 pub use tuning::{
-    DecodeAttentionTuning, DotGemmTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning,
+    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LaneGemmTuning, LongContextAttention, MatMulTuning,
     MatrixTuning, MinRows, NormTuning, RegisterTuning, TimedTile,
 };
 
@@ -39,8 +39,8 @@ pub struct Target {
     pub integer_dot: bool,
     /// How matmuls are cut.
     pub matmul: MatMulTuning,
-    /// How matmuls of many rows are cut on devices with packed dot products that have no cooperative matrices.
-    pub dot_gemm: Option<DotGemmTuning>,
+    /// How matmuls of many rows are cut on devices without cooperative matrices.
+    pub lane_gemm: Option<LaneGemmTuning>,
     /// How norms are computed.
     pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 and sums of f32, 16 x 16 x 16.
@@ -165,6 +165,8 @@ pub fn defaults() -> Vec<Target> {
 
 #[cfg(test)]
 mod tests {
+    use unicorn_kernels::dot_gemm::DotGemmSpec;
+    use unicorn_kernels::float_gemm::FloatGemmSpec;
     use unicorn_kernels::{CacheLayout, KvFormat, Precision};
 
     use super::*;
@@ -192,12 +194,16 @@ mod tests {
     }
 
     #[test]
-    fn dot_gemm_tiles_fit_into_their_device() {
+    fn lane_tiles_fit_into_their_device() {
         for target in presets() {
-            let tiles = target.dot_gemm.iter().flat_map(|tuning| [tuning.many, tuning.few]);
+            let tiles = target.lane_gemm.iter().flat_map(|tuning| [tuning.many, tuning.few]);
             for tile in tiles {
-                assert!(target.integer_dot && tile.is_whole(), "{} {tile:?}", target.name);
-                let bytes = tile.shared_bytes(Precision::Int11);
+                let bytes = match target.integer_dot {
+                    true => DotGemmSpec::shared_bytes(&tile, Precision::Int11),
+                    false => 0,
+                };
+                let bytes = bytes.max(FloatGemmSpec::shared_bytes(&tile));
+                assert!(FloatGemmSpec::fits(&tile), "{} {tile:?}", target.name);
                 assert!(bytes <= target.shared_memory_bytes, "{} {tile:?}: {bytes} bytes", target.name);
                 assert!(tile.lanes() <= target.workgroup_invocations, "{} {tile:?}", target.name);
             }

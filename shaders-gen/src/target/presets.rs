@@ -1,14 +1,14 @@
 //! Every target, as data. A new kind of device is a new row here.
 
 use unicorn_artifact::DeviceClass;
-use unicorn_kernels::dot_gemm::DotGemmTile;
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
+use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;
 use unicorn_kernels::register_gemm::RegisterTile;
 
 use super::{
-    DecodeAttentionTuning, DotGemmTuning, FusedTailTuning, GemmTuning, LongContextAttention, MatMulTuning,
+    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LaneGemmTuning, LongContextAttention, MatMulTuning,
     MatrixTuning, MinRows, NormTuning, RegisterTuning, Target, TimedTile,
 };
 
@@ -69,7 +69,7 @@ const RDNA3: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
-    dot_gemm: None,
+    lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 128 },
     matrix: Some(MatrixTuning {
         fragment: 16,
@@ -110,7 +110,7 @@ const RDNA2: Target = Target {
     about: "Radeon 680M, Steam Deck and RX 6000 (gfx10.3): packed dot products, no matrix units",
     classes: &[DeviceClass::Rdna2],
     is_default: false,
-    dot_gemm: Some(DOT_GEMM),
+    lane_gemm: Some(LANE_GEMM),
     matrix: None,
     ..RDNA3
 };
@@ -122,7 +122,6 @@ const GCN: Target = Target {
     is_default: true,
     subgroup_size: 64,
     integer_dot: false,
-    dot_gemm: None,
     ..RDNA2
 };
 
@@ -154,7 +153,7 @@ const NVIDIA: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
-    dot_gemm: None,
+    lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 256 },
     matrix: Some(MatrixTuning {
         fragment: 16,
@@ -195,7 +194,7 @@ const INTEL: Target = Target {
     classes: &[DeviceClass::Intel],
     subgroup_size: 16,
     compute_units: 20,
-    dot_gemm: Some(DOT_GEMM_OF_FEW_REGISTERS),
+    lane_gemm: Some(LANE_GEMM_OF_FEW_REGISTERS),
     ..RDNA2
 };
 
@@ -204,7 +203,7 @@ const ADRENO: Target = Target {
     about: "Adreno 600 and later: packed dot products, subgroups of 64",
     classes: &[DeviceClass::Adreno],
     subgroup_size: 64,
-    dot_gemm: Some(DOT_GEMM_OF_FEW_REGISTERS),
+    lane_gemm: Some(LANE_GEMM_OF_FEW_REGISTERS),
     ..RDNA2
 };
 
@@ -252,7 +251,7 @@ const LLVMPIPE: Target = Target {
         sharing_one: Sharing::Broadcast,
         sharing_many: Sharing::Broadcast,
     },
-    dot_gemm: None,
+    lane_gemm: None,
     norm: NormTuning { fold: false, lanes: 8 },
     matrix: None,
     attention_workgroups: 1,
@@ -276,7 +275,7 @@ const GENERIC_DOT: Target = Target {
     name: "generic-dot",
     about: "any device with packed dot products and subgroups of 32",
     is_default: true,
-    dot_gemm: Some(DOT_GEMM),
+    lane_gemm: Some(LANE_GEMM),
     matrix: None,
     ..GENERIC_MATRIX
 };
@@ -286,7 +285,6 @@ const GENERIC_SUBGROUP: Target = Target {
     about: "any device with subgroups of 32: Apple's, older ones of NVIDIA and Intel",
     is_default: true,
     integer_dot: false,
-    dot_gemm: None,
     ..GENERIC_DOT
 };
 
@@ -318,7 +316,7 @@ const GENERIC: Target = Target {
         sharing_one: Sharing::Own,
         sharing_many: Sharing::Own,
     },
-    dot_gemm: None,
+    lane_gemm: Some(LANE_GEMM_OF_SMALL_MEMORY),
     norm: NormTuning { fold: true, lanes: 128 },
     matrix: None,
     attention_workgroups: 64,
@@ -331,16 +329,23 @@ const GENERIC: Target = Target {
 
 /// As much as the registers of a lane hold. With 128 rows of the step, a workgroup of twice the lanes waits longer at each barrier: on an H100
 /// a third more time.
-const DOT_GEMM: DotGemmTuning = DotGemmTuning {
-    many: DotGemmTile { matrix_rows: 128, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
-    few: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
+const LANE_GEMM: LaneGemmTuning = LaneGemmTuning {
+    many: LaneTile { matrix_rows: 128, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
+    few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
+    min_rows: 64,
+};
+
+/// As much as 16 KiB hold of both operands in f32.
+const LANE_GEMM_OF_SMALL_MEMORY: LaneGemmTuning = LaneGemmTuning {
+    many: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
+    few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
     min_rows: 64,
 };
 
 /// Half of those, for devices whose lanes have 64 or 128.
-const DOT_GEMM_OF_FEW_REGISTERS: DotGemmTuning = DotGemmTuning {
-    many: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
-    few: DotGemmTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
+const LANE_GEMM_OF_FEW_REGISTERS: LaneGemmTuning = LaneGemmTuning {
+    many: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
+    few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
     min_rows: 64,
 };
 

@@ -1,8 +1,8 @@
 //! How kernels are cut on a kind of device: `unicorn_compiler` fits these numbers to each shape.
 
-use unicorn_kernels::dot_gemm::DotGemmTile;
 use unicorn_kernels::flash::FlashTile;
 use unicorn_kernels::gemm::GemmTile;
+use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;
 use unicorn_kernels::register_gemm::RegisterTile;
 
@@ -44,20 +44,21 @@ pub struct MatMulTuning {
     pub sharing_many: Sharing,
 }
 
-/// How matmuls of many rows are cut that use packed dot products (`unicorn_kernels::dot_gemm`).
+/// How matmuls of many rows are cut without matrix units: by packed dot products (`unicorn_kernels::dot_gemm`) where activations are
+/// integers, else in f32 (`unicorn_kernels::float_gemm`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DotGemmTuning {
+pub struct LaneGemmTuning {
     /// For programs of more than `few.step_rows` rows.
-    pub many: DotGemmTile,
+    pub many: LaneTile,
     /// For programs of at most `few.step_rows` rows.
-    pub few: DotGemmTile,
+    pub few: LaneTile,
     /// From how many rows of the step on they are used.
     pub min_rows: usize,
 }
 
-impl DotGemmTuning {
+impl LaneGemmTuning {
     /// The tile for a program of so many rows; `None`: another kernel is better.
-    pub fn tile(&self, rows: usize) -> Option<DotGemmTile> {
+    pub fn tile(&self, rows: usize) -> Option<LaneTile> {
         let tile = if rows > self.few.step_rows { self.many } else { self.few };
         (rows >= self.min_rows).then_some(tile)
     }

@@ -3,6 +3,7 @@
 
 use unicorn_artifact::{Dispatch, LogitsRows};
 use unicorn_kernels::dot_gemm::DotGemmSpec;
+use unicorn_kernels::float_gemm::FloatGemmSpec;
 use unicorn_kernels::gemm::GemmSpec;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{CacheLayout, KernelSpec};
@@ -124,6 +125,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
         KernelSpec::DotGemm(DotGemmSpec { product, .. })
+        | KernelSpec::FloatGemm(FloatGemmSpec { product, .. })
         | KernelSpec::Gemm(GemmSpec { product, .. })
         | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
             let rows = rows * product.experts.map_or(1, |experts| experts.chosen as u64);

@@ -16,7 +16,7 @@ use unicorn_spirv::target::MatrixTuning;
 use unicorn_spirv::{Target, target};
 
 use crate::attention::Case;
-use crate::gemm::{check_dot_gemm, check_gemm};
+use crate::gemm::{check_dot_gemm, check_float_gemm, check_gemm};
 use crate::{check_matmul, check_norm};
 
 #[test]
@@ -89,6 +89,7 @@ fn check(target: &Target, specs: &[KernelSpec], other: &KernelSpec, rng: &mut St
             check_matmul(target, spec, rng.random_range(1..columns + 1), columns, rng);
         }
         KernelSpec::DotGemm(spec) => check_dot_gemm(target, spec, rng.random_range(64..150), rng),
+        KernelSpec::FloatGemm(spec) => check_float_gemm(target, spec, rng.random_range(64..150), rng),
         KernelSpec::Gemm(spec) => check_gemm(target, spec, rng.random_range(1..150), rng),
         KernelSpec::Norm(spec) => check_norm(target, spec, rng.random_range(1..6), rng),
         KernelSpec::Attention(spec) => check_attention(target, specs, spec, rng),

@@ -1,4 +1,4 @@
-//! GEMMs on matrix units, on devices that have some (`cargo xtask matrices` brings one), and by packed dot products.
+//! GEMMs on matrix units, on devices that have some (`cargo xtask matrices` brings one), by packed dot products, and in f32.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -9,14 +9,18 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tests::launch::{Operand, POISON, device, device_register_matrices, skip_matrix_units};
 use unicorn_kernels::activations::{decode_row, encode_row};
-use unicorn_kernels::dot_gemm::{self, DotGemmSpec, DotGemmTile};
+use unicorn_kernels::dot_gemm::{self, DotGemmSpec};
+use unicorn_kernels::float_gemm::{self, FloatGemmSpec};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};
+use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_spirv::target::GemmTuning;
 use unicorn_spirv::{Target, target};
 
-use crate::{TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed};
+use crate::{
+    TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed, targets,
+};
 
 const FORMATS: [WeightFormat; 6] = [
     WeightFormat::Int4 { group: 32 },
@@ -107,19 +111,44 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
 fn packed_dot_products() {
     let mut target = integer_targets().pop().expect("one with subgroups");
     (target.workgroup_invocations, target.shared_memory_bytes) = (256, 32 << 10);
-    let odd = DotGemmTile { matrix_rows: 32, step_rows: 24, lane_tiles: 2, lane_rows: 3 };
+    let odd = LaneTile { matrix_rows: 32, step_rows: 24, lane_tiles: 2, lane_rows: 3 };
     for format in &FORMATS[..4] {
         let cases = (products(*format, 1..400), 1..150usize);
         check_cases(&format!("dot GEMM of {format:?}"), 2, &cases, |(product, n_rows), rng| {
             check_dot_gemm(&target, &DotGemmSpec { product: product.clone(), tile: odd }, *n_rows, rng);
         });
     }
-    let tunings = target::presets().into_iter().filter_map(|one| one.dot_gemm);
-    let tiles: BTreeSet<DotGemmTile> = tunings.flat_map(|tuning| [tuning.many, tuning.few]).collect();
-    for tile in tiles {
+    for tile in lane_tiles(true) {
         let product = Product { bias: true, ..large_product() };
         check_dot_gemm(&target, &DotGemmSpec { product, tile }, 150, &mut StdRng::seed_from_u64(23));
     }
+}
+
+/// The same in f32, of the formats that a GEMM takes so.
+#[test]
+fn products_in_f32() {
+    let mut target = targets().pop().expect("one with subgroups");
+    (target.workgroup_invocations, target.shared_memory_bytes) = (256, 32 << 10);
+    let odd = LaneTile { matrix_rows: 64, step_rows: 24, lane_tiles: 4, lane_rows: 4 };
+    for format in &FORMATS[..5] {
+        let cases = (products(*format, 1..400), 1..150usize);
+        check_cases(&format!("float GEMM of {format:?}"), 2, &cases, |(product, n_rows), rng| {
+            let cols = product.layout.cols.next_multiple_of(32);
+            let product = Product { layout: WeightLayout { cols, ..product.layout }, ..product.clone() };
+            check_float_gemm(&target, &FloatGemmSpec { product, tile: odd }, *n_rows, rng);
+        });
+    }
+    for tile in lane_tiles(false) {
+        let layout = WeightLayout { cols: 320, ..large_product().layout };
+        let product = Product { layout, bias: true, ..large_product() };
+        check_float_gemm(&target, &FloatGemmSpec { product, tile }, 150, &mut StdRng::seed_from_u64(29));
+    }
+}
+
+/// Those of targets with or without packed dot products.
+fn lane_tiles(integer_dot: bool) -> BTreeSet<LaneTile> {
+    let tunings = target::presets().into_iter().filter(|one| one.integer_dot == integer_dot);
+    tunings.filter_map(|one| one.lane_gemm).flat_map(|tuning| [tuning.many, tuning.few]).collect()
 }
 
 /// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that are known to keep
@@ -184,6 +213,12 @@ pub fn check_dot_gemm(target: &Target, spec: &DotGemmSpec, n_rows: usize, rng: &
     inputs.check(target, kernel, n_rows, |inputs, expected| dot_gemm::twin(spec, inputs, expected));
 }
 
+pub fn check_float_gemm(target: &Target, spec: &FloatGemmSpec, n_rows: usize, rng: &mut StdRng) {
+    let inputs = Inputs::random(&spec.product, ActivationFormat::F32, n_rows + 70, rng);
+    let kernel = KernelSpec::FloatGemm(spec.clone());
+    inputs.check(target, kernel, n_rows, |inputs, expected| float_gemm::twin(spec, inputs, expected));
+}
+
 pub fn check_register_gemm(target: &Target, spec: &RegisterGemmSpec, n_rows: usize, rng: &mut StdRng) {
     let format = ActivationFormat::Halves(spec.product.input);
     let inputs = Inputs::random(&spec.product, format, spec.rows, rng);
@@ -221,7 +256,7 @@ impl Inputs {
             Role::Weights => Operand::Bytes(self.weights.clone()),
             Role::Output | Role::Encoded => Operand::Out { id: 0, words: out_words },
             Role::ProductFactor => Operand::floats(&[8.0; 4]),
-            Role::QuantizedInput => Operand::words(&self.codes),
+            Role::QuantizedInput | Role::InputQuads => Operand::words(&self.codes),
             Role::Bias => Operand::floats(&self.bias),
             Role::ExchangedSums => Operand::Out { id: 1, words: partials },
             Role::CompletionCounters => Operand::Arrivals,

@@ -1,0 +1,17 @@
+//! Matrix times many f32 activations: the matmul of prefill on devices without matrix units and packed dot products.
+//!
+//! Formula: that of `gemm`, `y[t][n] = Σ_k W[n][k] · x[t][k]`, in f32. Folded in, according to the spec: bias; activation·mul of interleaved gate
+//! and up tiles.
+//!
+//! ```text
+//! stage    32 columns: every row of the tile as f32 in workgroup memory, column by column
+//! lane     lane_rows × lane_tiles results: of each column it loads so many activations and weights, four at a time
+//! ```
+//!
+//! A weight is unpacked once for all rows of the step of a workgroup. Then 8 × 8 results of a lane are 64 multiplications for four loads.
+
+mod spec;
+mod twin;
+
+pub use spec::FloatGemmSpec;
+pub use twin::twin;

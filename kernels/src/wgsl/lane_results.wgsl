@@ -1,0 +1,52 @@
+// A workgroup's tile of a GEMM without matrix units, and each lane's results in it: LANE_ROWS rows of the step by one row in each of
+// LANE_TILES tiles of 8 matrix rows. Eight neighbouring lanes have the rows of a tile, and the same rows of the step.
+//#if ACT_MUL
+//#include activation
+//#endif
+
+// Where the tile begins, and in it the lane's part.
+//#macro place_lane()
+    let first_step_row = group.x * STEP_ROWS;
+    let first_tile = group.y * (MATRIX_ROWS / 8u);
+    if (first_step_row >= step.header.n_rows) {
+        return;
+    }
+    // Rows past the last are computed as the last one again, and not written.
+    let last_step_row = step.header.n_rows - 1u;
+    let row = lane % 8u;
+    let lane_tile = lane / 8u % ${ACROSS}u * ${LANE_TILES}u;
+    let lane_step_row = lane / ${8 * ACROSS}u * ${LANE_ROWS}u;
+//#end
+
+// Finishes and writes sum_TILE_ROW of each.
+//#macro write_results()
+//#for tile in 0..LANE_TILES
+    let matrix_row_of_${tile} = (first_tile + lane_tile + ${tile}u) * 8u + row;
+//#if BIAS
+    let bias_${tile} = bias[min(matrix_row_of_${tile}, ${MATRIX_ROWS_WITHOUT_PADDING - 1}u)];
+//#for token in 0..LANE_ROWS
+    sum_${tile}_${token} += bias_${tile};
+//#end
+//#endif
+//#end
+//#for token in 0..LANE_ROWS
+    let step_row_of_${token} = first_step_row + lane_step_row + ${token}u;
+    if (step_row_of_${token} <= last_step_row) {
+        let output_at = step_row_of_${token} * OUTPUT_STRIDE + OUTPUT_FIRST;
+//#if ACT_MUL
+//#for pair in 0..LANE_TILES / 2
+        let column_${pair} = (first_tile + lane_tile) / 2u * 8u + ${8 * pair}u + row;
+        if (column_${pair} < OUTPUT_ROWS) {
+            output[output_at + column_${pair}] = activate(sum_${2 * pair}_${token}) * sum_${2 * pair + 1}_${token};
+        }
+//#end
+//#else
+//#for tile in 0..LANE_TILES
+        if (matrix_row_of_${tile} < OUTPUT_ROWS) {
+            output[output_at + matrix_row_of_${tile}] = sum_${tile}_${token};
+        }
+//#end
+//#endif
+    }
+//#end
+//#end
