@@ -1,7 +1,8 @@
 // output[row of the step][matrix row] = dot(matrix row, input row) in f32, for programs of many rows.
 //
-// A workgroup makes STEP_ROWS x MATRIX_ROWS results, a group of 32 columns a stage. In workgroup memory both operands lie column by column,
-// as vectors of four rows: a lane's rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles.
+// A workgroup makes STEP_ROWS x MATRIX_ROWS results. In workgroup memory both operands lie column by column, as vectors of four rows: a lane's
+// rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles. It holds a group of 32 columns: while
+// one half is multiplied, the other is written, so that a barrier after each is enough.
 ${DECLARATIONS}
 //#include weights
 //#include group_weights
@@ -10,27 +11,42 @@ ${DECLARATIONS}
 //#include int8
 //#endif
 
-var<workgroup> weight_tile: array<vec4<f32>, ${STAGE_COLS * MATRIX_QUADS}u>;
-var<workgroup> activation_tile: array<vec4<f32>, ${STAGE_COLS * STEP_QUADS}u>;
+//#if !MATRIX_INT8
+// Codes 0..4 of a word, and 4..8, without their zero point. In the mantissa of a power of two a code is itself added to it, wherever its bits
+// lie, which takes one instruction; a conversion of each takes three. Differences are exact.
+fn low_differences(word: u32, zero: f32) -> vec4<f32> {
+    let codes = vec4<u32>(word, word, word, word >> 12u) & vec4<u32>(0xfu, 0xf00u, 0xf0000u, 0xf000u);
+    let lifted = bitcast<vec4<f32>>(codes | vec4<u32>(0x4b000000u, 0x47000000u, 0x43000000u, 0x45000000u));
+    return lifted - (vec4<f32>(8388608.0, 32768.0, 128.0, 2048.0) + vec4<f32>(zero));
+}
 
-// A stage's words of weights and of activations, into registers.
-//#macro fetch(group)
+fn high_differences(word: u32, zero: f32) -> vec4<f32> {
+    let codes = vec4<u32>(word, word, word >> 12u, word >> 12u) & vec4<u32>(0xf0u, 0xf000u, 0xf00u, 0xf0000u);
+    let lifted = bitcast<vec4<f32>>(codes | vec4<u32>(0x49000000u, 0x45000000u, 0x47000000u, 0x43000000u));
+    return lifted - (vec4<f32>(524288.0, 2048.0, 32768.0, 128.0) + vec4<f32>(zero));
+}
+//#endif
+
+var<workgroup> weight_tile: array<vec4<f32>, ${32 * MATRIX_QUADS}u>;
+var<workgroup> activation_tile: array<vec4<f32>, ${32 * STEP_QUADS}u>;
+
+// The words of a group of weights, into registers.
+//#macro fetch_weights(group)
 //#for i in 0..WEIGHT_LOADS
 //#expand place_group("MATRIX", "${i}", "base_${i}", group)
-//#expand load_group("MATRIX", "${i}", "let ", "weights", "row", group)
+//#expand load_group("MATRIX", "${i}", "", "weights", "row", group)
 //#end
+//#end
+
+// The activations of half a group, likewise.
+//#macro fetch_activations(group, half)
 //#for i in 0..ACTIVATION_LOADS
-    let quad_of_${i} = input[from_${i} + ${group} * ${STAGE_COLS / 4}u];
+    let quad_of_${i} = input[from_${i} + ${group} * 8u + ${4 * half}u];
 //#end
 //#end
 
-// One weight of the lane's row `i`.
-//#macro put_weight(i, column, weight)
-        weight_tile[weight_at_${i} + ${column * MATRIX_QUADS}u][weight_part_${i}] = ${weight};
-//#end
-
-// The stage into workgroup memory.
-//#macro put()
+// Half a group into workgroup memory.
+//#macro put(half)
 //#for i in 0..WEIGHT_LOADS
 //#if MATRIX_ROWS % LANES != 0
     if (matrix_row_${i} < MATRIX_ROWS) {
@@ -39,32 +55,32 @@ var<workgroup> activation_tile: array<vec4<f32>, ${STAGE_COLS * STEP_QUADS}u>;
 //#endif
 //#expand unpack_group("MATRIX", "${i}", "row")
 //#if MATRIX_INT8
-//#for word in 0..8
-//#if word < 4
-        let values_${word} = int8_codes(first_${i}.${"xyzw"[word % 4]}) * scale_${i};
+//#for quad in 0..4
+//#if half == 0
+        let weights_${quad} = int8_codes(first_${i}.${"xyzw"[quad]}) * scale_${i};
 //#else
-        let values_${word} = int8_codes(second_${i}.${"xyzw"[word % 4]}) * scale_${i};
+        let weights_${quad} = int8_codes(second_${i}.${"xyzw"[quad]}) * scale_${i};
 //#endif
 //#end
 //#else
-        let zero = vec4<f32>(f32(zero_${i}));
-//#for word in 0..4
-        let values_${2 * word} = (int4_low(word_${i}.${"xyzw"[word]}) - zero) * scale_${i};
-        let values_${2 * word + 1} = (int4_high(word_${i}.${"xyzw"[word]}) - zero) * scale_${i};
+        let zero = f32(zero_${i});
+//#for word in 0..2
+        let weights_${2 * word} = low_differences(word_${i}.${"xyzw"[2 * half + word]}, zero) * scale_${i};
+        let weights_${2 * word + 1} = high_differences(word_${i}.${"xyzw"[2 * half + word]}, zero) * scale_${i};
 //#end
 //#endif
-//#for column in 0..STAGE_COLS
-//#expand put_weight(i, column, "values_${column / 4}.${"xyzw"[column % 4]}")
+//#for column in 0..16
+        weight_tile[weight_at_${i} + ${(16 * half + column) * MATRIX_QUADS}u][weight_part_${i}] = weights_${column / 4}.${"xyzw"[column % 4]};
 //#end
     }
 //#end
 //#for i in 0..ACTIVATION_LOADS
-//#if STEP_ROWS * 8 % LANES != 0
-    if (quad_${i} < ${STAGE_COLS / 4}u) {
+//#if STEP_ROWS * 4 % LANES != 0
+    if (quad_${i} < 4u) {
 //#else
     {
 //#endif
-        let at = quad_${i} * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
+        let at = (quad_${i} + ${4 * half}u) * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
 //#for c in 0..4
         activation_tile[at + ${c * STEP_QUADS}u][step_row_${i} % 4u] = quad_of_${i}.${"xyzw"[c]};
 //#end
@@ -72,8 +88,9 @@ var<workgroup> activation_tile: array<vec4<f32>, ${STAGE_COLS * STEP_QUADS}u>;
 //#end
 //#end
 
-// The products of one column.
-//#macro multiply_column(column)
+// The products of half a group.
+//#macro multiply(half)
+//#for column in 16 * half..16 * half + 16
 //#for part in 0..LANE_ROWS / 4
         let x_${column}_${part} = activation_tile[activations_at + ${column * STEP_QUADS + part}u];
 //#end
@@ -84,10 +101,13 @@ var<workgroup> activation_tile: array<vec4<f32>, ${STAGE_COLS * STEP_QUADS}u>;
 //#end
 //#end
 //#end
+//#end
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 //#expand place_lane()
+    let activations_at = lane_step_row / 4u;
+    let weights_at = lane_tile / ${LANE_TILES}u * 8u + row;
 //#for part in 0..LANE_TILES / 4
 //#for token in 0..LANE_ROWS
     var sums_${part}_${token} = vec4<f32>(0.0);
@@ -105,27 +125,39 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for i in 0..ACTIVATION_LOADS
     let step_row_${i} = (lane + ${i * LANES}u) % STEP_ROWS;
     let quad_${i} = (lane + ${i * LANES}u) / STEP_ROWS;
-    let from_${i} = min(first_step_row + step_row_${i}, last_step_row) * (INPUT_STRIDE / 4u) + quad_${i} % ${STAGE_COLS / 4}u;
+    let from_${i} = min(first_step_row + step_row_${i}, last_step_row) * (INPUT_STRIDE / 4u) + quad_${i} % 4u;
+//#end
+//#for i in 0..WEIGHT_LOADS
+//#if MATRIX_INT8
+    var first_${i}: vec4<u32>;
+    var second_${i}: vec4<u32>;
+//#else
+    var word_${i}: vec4<u32>;
+//#endif
+    var pair_${i}: u32;
 //#end
     {
         let begin = 0u;
-//#expand fetch("begin")
-//#expand put()
+//#expand fetch_weights("begin")
+//#expand fetch_activations("begin", 0)
+//#expand put(0)
     }
     workgroupBarrier();
-    for (var stage = 0u; stage < ${STAGES}u; stage++) {
-        // While a stage is multiplied, the next is loaded into registers. The last fetches itself again; nothing reads it.
-        let next = min(stage + 1u, ${STAGES - 1}u);
-//#expand fetch("next")
-        for (var first_column = 0u; first_column < ${STAGE_COLS}u; first_column += ${UNROLL}u) {
-            let activations_at = first_column * ${STEP_QUADS}u + lane_step_row / 4u;
-            let weights_at = first_column * ${MATRIX_QUADS}u + lane_tile / ${LANE_TILES}u * 8u + row;
-//#for column in 0..UNROLL
-//#expand multiply_column(column)
-//#end
+    for (var stage = 0u; stage < ${GROUPS}u; stage++) {
+        {
+//#expand fetch_activations("stage", 1)
+//#expand multiply(0)
+//#expand put(1)
         }
         workgroupBarrier();
-//#expand put()
+        {
+            // The last group is fetched again at the end; nothing reads it.
+            let next = min(stage + 1u, ${GROUPS - 1}u);
+//#expand fetch_weights("next")
+//#expand fetch_activations("next", 0)
+//#expand multiply(1)
+//#expand put(0)
+        }
         workgroupBarrier();
     }
 

@@ -10,10 +10,8 @@ use crate::layout::{WeightFormat, WeightLayout};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
-/// Columns of a stage: those of a group of weights.
-const STAGE_COLS: usize = 32;
-/// Columns of a stage whose products follow one another without a branch. Measured on an H100: 1 to 8 are slower by up to a half, 32 is not faster.
-const UNROLL: usize = 16;
+/// Columns in workgroup memory: those of a group of weights.
+const GROUP_COLS: usize = 32;
 
 /// Parameters of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,12 +25,12 @@ pub struct FloatGemmSpec {
 impl FloatGemmSpec {
     /// Whether the kernel multiplies by such a matrix: INT4 or INT8 weights in whole groups of 32 columns.
     pub fn takes(layout: &WeightLayout) -> bool {
-        (layout.format.is_int4() || layout.format == WeightFormat::Int8) && layout.cols.is_multiple_of(STAGE_COLS)
+        (layout.format.is_int4() || layout.format == WeightFormat::Int8) && layout.cols.is_multiple_of(GROUP_COLS)
     }
 
     /// Bytes of workgroup memory.
     pub fn shared_bytes(tile: &LaneTile) -> usize {
-        STAGE_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
+        GROUP_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
     }
 
     /// Whether a lane's part of the tile is whole vectors of four in both directions.
@@ -60,12 +58,10 @@ impl Kernel for FloatGemmSpec {
         let values = tile
             .values(layout, values)
             .text("DECLARATIONS", declarations(&self.bindings()))
-            .count("STAGE_COLS", STAGE_COLS)
-            .count("UNROLL", UNROLL)
             .count("MATRIX_QUADS", tile.matrix_rows / 4)
             .count("STEP_QUADS", tile.step_rows / 4)
-            .count("ACTIVATION_LOADS", (tile.step_rows * STAGE_COLS / 4).div_ceil(tile.lanes()))
-            .count("STAGES", layout.cols / STAGE_COLS);
+            .count("ACTIVATION_LOADS", (tile.step_rows * GROUP_COLS / 2 / 4).div_ceil(tile.lanes()))
+            .count("GROUPS", layout.cols / GROUP_COLS);
         render(include_str!("kernel.wgsl"), &values)
     }
 }

@@ -337,8 +337,8 @@ const LANE_GEMM: LaneGemmTuning = LaneGemmTuning {
 
 /// As much as 16 KiB hold of both operands in f32.
 const LANE_GEMM_OF_SMALL_MEMORY: LaneGemmTuning = LaneGemmTuning {
-    many: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
-    few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
+    many: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
+    few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
     min_rows: 64,
 };
 
