@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 2;
+pub const VERSION_MINOR: u16 = 3;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -47,13 +47,15 @@ pub enum SectionKind {
     NpuWeights = 7,
     /// Steps in which an NPU takes part: [`crate::NpuSteps`], one a target. Since 8.2, and only beside an NPU section.
     NpuSteps = 8,
+    /// Programs that write hidden rows, a list of them for each target. Since 8.3, and only where there are some.
+    HiddenPrograms = 9,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps]
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms]
             .into_iter()
             .find(|&kind| kind as u32 == value)
     }
@@ -69,6 +71,7 @@ impl SectionKind {
             SectionKind::Npu => "npu",
             SectionKind::NpuWeights => "npu weights",
             SectionKind::NpuSteps => "npu steps",
+            SectionKind::HiddenPrograms => "hidden programs",
         }
     }
 }

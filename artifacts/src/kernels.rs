@@ -15,6 +15,29 @@ pub struct Kernels {
     pub targets: Vec<TargetKernels>,
 }
 
+impl Kernels {
+    /// The programs that write hidden rows, one list a target, apart from all others.
+    pub(crate) fn split_hidden(&self) -> (Kernels, Vec<Vec<Program>>) {
+        let mut rest = self.clone();
+        let hidden = rest.targets.iter_mut().map(|target| {
+            let (hidden, others) = std::mem::take(&mut target.programs)
+                .into_iter()
+                .partition(|program: &Program| program.logits == LogitsRows::Hidden);
+            target.programs = others;
+            hidden
+        });
+        let hidden = hidden.collect();
+        (rest, hidden)
+    }
+
+    /// The inverse of [`Kernels::split_hidden`], where those programs were the last of their targets.
+    pub(crate) fn join_hidden(&mut self, hidden: Vec<Vec<Program>>) {
+        for (target, programs) in self.targets.iter_mut().zip(hidden) {
+            target.programs.extend(programs);
+        }
+    }
+}
+
 /// Everything that runs on one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetKernels {
@@ -104,6 +127,18 @@ pub struct Program {
     pub dispatches: Vec<Dispatch>,
 }
 
+impl Program {
+    /// Elements between the hidden rows that it writes; `None`: it writes none, or no whole rows.
+    pub fn hidden_stride(&self) -> Option<u32> {
+        let row_bytes = 4 * u64::from(self.rows);
+        let bindings = || self.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
+        let written = bindings().find(|binding| binding.writes && binding.buffer == BufferRef::Logits)?;
+        let is_whole =
+            self.logits == LogitsRows::Hidden && row_bytes > 0 && written.len_bytes.is_multiple_of(row_bytes);
+        u32::try_from(written.len_bytes / row_bytes.max(1)).ok().filter(|&stride| is_whole && stride > 0)
+    }
+}
+
 /// Which rows of a step get logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogitsRows {
@@ -113,6 +148,9 @@ pub enum LogitsRows {
     One,
     /// Every row.
     All,
+    /// No row; instead of logits, the buffer gets what the head would multiply: the hidden row of every row, after the final norm,
+    /// f32. The rows of the program divide the bytes of the binding. Such programs have a section of their own.
+    Hidden,
 }
 
 /// One launch of a kernel.

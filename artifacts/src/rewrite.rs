@@ -41,10 +41,13 @@ pub fn replace_kernels(
     kernels: &Kernels,
     begun: impl FnOnce(&Path),
 ) -> io::Result<u64> {
+    let (kernels, hidden) = kernels.split_hidden();
     let new = [
         (SectionKind::Metadata, codec::encode(meta)),
         (SectionKind::Plan, codec::encode(plan)),
-        (SectionKind::Kernels, codec::encode(kernels)),
+        (SectionKind::Kernels, codec::encode(&kernels)),
+        // An artifact from before format 8.3 has no such section, and gets none.
+        (SectionKind::HiddenPrograms, codec::encode(&hidden)),
     ];
     replace(path, output, &new, begun)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
-use crate::kernels::{Binding, BufferRef, Dispatch, Order, Program, TargetKernels};
+use crate::kernels::{Binding, BufferRef, Dispatch, LogitsRows, Order, Program, TargetKernels};
 use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
 use crate::spirv;
 use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
@@ -57,6 +57,11 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
     in_range("context", u64::from(view.meta.model.max_positions), 1, 1 << 30)?;
     view.kernels.targets.iter().try_for_each(|target| validate_target(plan, target))?;
+    let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
+    let hidden_size = u64::from(view.meta.model.hidden_size);
+    programs
+        .filter(|program| program.logits == LogitsRows::Hidden)
+        .try_for_each(|program| validate_hidden(hidden_size, program))?;
     let steps = view.npu.iter().flat_map(|section| &section.steps);
     steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target))
 }
@@ -199,6 +204,13 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
     Ok(())
 }
 
+/// A program of hidden rows samples nothing, and writes whole rows.
+fn validate_hidden(hidden_size: u64, program: &Program) -> Result<(), ParseError> {
+    equal("sampling of a program of hidden rows", false, program.samples)?;
+    let what = format!("elements of each hidden row of a program of {} rows", program.rows);
+    in_range(&what, u64::from(program.hidden_stride().unwrap_or(0)), hidden_size.max(1), 1 << 24)
+}
+
 fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Result<(), ParseError> {
     let what = format!("binding of dispatch {}", dispatch.label);
     let whole = binding.offset_bytes == 0 && binding.len_bytes == 0;
@@ -299,7 +311,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernels::LogitsRows;
 
     #[test]
     fn a_program_for_long_sequences_does_not_stand_alone() {

@@ -13,7 +13,7 @@ use crate::hash::{SUBTREE_BYTES, hash, hash_parts, join, subtrees_at};
 use crate::header::{
     self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
 };
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, Program};
 use crate::map::open_regular;
 use crate::meta::Meta;
 use crate::npu::{self, NpuSection};
@@ -110,7 +110,7 @@ impl<'a> ArtifactView<'a> {
         let view = ArtifactView {
             meta: structured(&body, sections, SectionKind::Metadata)?,
             plan: structured(&body, sections, SectionKind::Plan)?,
-            kernels: structured(&body, sections, SectionKind::Kernels)?,
+            kernels: kernels(&body, sections)?,
             tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
             npu: npu_section(&body, sections)?,
@@ -231,6 +231,22 @@ fn check_gaps<'s, E: From<ParseError>>(
         end = next_end;
     }
     Ok(())
+}
+
+/// The kernels section, with the programs that write hidden rows, where there is a section of them.
+fn kernels<'s, E: From<ParseError>>(
+    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+    sections: &[Section],
+) -> Result<Kernels, E> {
+    let mut kernels: Kernels = structured(&body, sections, SectionKind::Kernels)?;
+    if sections.iter().any(|section| section.kind == SectionKind::HiddenPrograms as u32) {
+        let hidden: Vec<Vec<Program>> = structured(&body, sections, SectionKind::HiddenPrograms)?;
+        if hidden.len() != kernels.targets.len() {
+            return Err(ParseError::invalid("lists of hidden programs", kernels.targets.len(), hidden.len()).into());
+        }
+        kernels.join_hidden(hidden);
+    }
+    Ok(kernels)
 }
 
 /// The NPU section with its steps, where there are such sections.

@@ -150,13 +150,16 @@ impl ArtifactWriter {
     ) -> io::Result<u64> {
         self.end_slice();
         let mut sections = Vec::new();
+        let (kernels, hidden) = kernels.split_hidden();
+        let hidden = hidden.iter().any(|programs| !programs.is_empty()).then(|| codec::encode(&hidden));
         let records = [
             (SectionKind::Metadata, codec::encode(meta)),
             (SectionKind::Plan, codec::encode(plan)),
-            (SectionKind::Kernels, codec::encode(kernels)),
+            (SectionKind::Kernels, codec::encode(&kernels)),
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
         ];
-        for (kind, bytes) in records.into_iter().chain(std::mem::take(&mut self.npu)) {
+        let hidden = hidden.map(|bytes| (SectionKind::HiddenPrograms, bytes));
+        for (kind, bytes) in records.into_iter().chain(hidden).chain(std::mem::take(&mut self.npu)) {
             self.align(SECTION_ALIGN)?;
             sections.push(Section {
                 kind: kind as u32,
@@ -209,8 +212,8 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer and NPU programs, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 6;
+/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 7;
 
 /// Permissions of a file that this user makes: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

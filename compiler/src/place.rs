@@ -299,6 +299,9 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
     match operand {
         Operand::StepBuffer => whole(BufferRef::Step),
         Operand::Logits => whole(BufferRef::Logits),
+        Operand::Hidden { len } => {
+            Binding { buffer: BufferRef::Logits, offset_bytes: 0, len_bytes: 4 * len as u64, writes }
+        }
         Operand::Samples => whole(BufferRef::Output),
         Operand::Arrivals => words(0, COMPLETION_COUNTERS),
         Operand::SyncCounters { dispatch } => words(slot(dispatch - 1), 2 * counter_sync::SLOT_WORDS),

@@ -57,7 +57,7 @@ impl ProgramKind {
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`). For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub const PROGRAMS: [ProgramKind; 17] = {
+pub const PROGRAMS: [ProgramKind; 20] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, from_tokens: 0 }
     }
@@ -82,6 +82,10 @@ pub const PROGRAMS: [ProgramKind; 17] = {
         kind(64, LogitsRows::All),
         kind(512, LogitsRows::One),
         kind(512, LogitsRows::None),
+        // In a section of their own, which readers from before 8.3 skip.
+        kind(8, LogitsRows::Hidden),
+        kind(64, LogitsRows::Hidden),
+        kind(512, LogitsRows::Hidden),
     ]
 };
 
@@ -148,6 +152,10 @@ pub enum Operand {
         layer: usize,
     },
     Logits,
+    /// So many f32 elements at the begin of the logits: the rows that the head would read.
+    Hidden {
+        len: usize,
+    },
     Samples,
 }
 
@@ -282,7 +290,11 @@ fn select(
 /// Nodes that reach the cache or, where a program has logits, those.
 fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
     let mut wanted = vec![false; graph.values.len()];
-    wanted[graph.logits.0] = kind.logits != LogitsRows::None;
+    match kind.logits {
+        LogitsRows::None => {}
+        LogitsRows::One | LogitsRows::All => wanted[graph.logits.0] = true,
+        LogitsRows::Hidden => wanted[head_input(graph).0] = true,
+    }
     let mut live = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate().rev() {
         if node.op.writes_cache() || node.op.outputs().iter().any(|out| wanted[out.0]) {
@@ -293,6 +305,15 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
         }
     }
     live
+}
+
+/// What the head multiplies: the stream after the final norm.
+fn head_input(graph: &FusedGraph) -> ValueId {
+    let of_head = |node: &FusedNode| match node.op {
+        FusedOp::MatMul { input, matrix, .. } if graph.matrices[matrix.0].is_head => Some(input),
+        _ => None,
+    };
+    graph.nodes.iter().find_map(of_head).expect("a model has a head")
 }
 
 struct Selector<'a> {
@@ -413,7 +434,16 @@ impl Selector<'_> {
     }
 
     fn value(&self, id: ValueId) -> Operand {
-        if id == self.graph.logits { Operand::Logits } else { Operand::Value(id) }
+        match id {
+            id if id == self.graph.logits => Operand::Logits,
+            id if self.is_result(id) => Operand::Hidden { len: self.rows_of(id) * self.stride_of(id) },
+            id => Operand::Value(id),
+        }
+    }
+
+    /// Whether a value is what this program is for, and nothing in it reads that.
+    fn is_result(&self, id: ValueId) -> bool {
+        self.kind.logits == LogitsRows::Hidden && id == head_input(self.graph)
     }
 
     /// Most rows of a value.

@@ -79,7 +79,7 @@ pub use report::{LoadReport, NpuReport};
 pub use resident::LoadProgress;
 pub use session::batch::{BatchRow, BatchTokens};
 pub use session::scheduler;
-pub use session::session::{FeedProgress, LogitsSink, Session};
+pub use session::session::{FeedProgress, HiddenSink, LogitsSink, Session};
 pub use session::shared::Recovery;
 pub use session::speculation::drafter::{DRAFT_CLASSES, Draft, Drafter};
 pub use session::speculation::speculator::{DraftCounts, Speculation};

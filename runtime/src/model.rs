@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -219,6 +219,13 @@ impl Model {
     /// Most sequences that one step takes.
     pub fn batch_rows(&self) -> u32 {
         self.shared.batch_rows()
+    }
+
+    /// Whether hidden rows can be read, see [`crate::Session::feed_with_hidden_rows`]: artifacts from before format 8.3 have no programs
+    /// for it.
+    pub fn gives_hidden_rows(&self) -> bool {
+        let programs = &self.shared.artifact.target(self.shared.decided.target).programs;
+        programs.iter().any(|program| program.logits == LogitsRows::Hidden)
     }
 
     /// Whether sequences can speculate: rejected tokens can be taken out of a KV cache, not out of recurrent state.

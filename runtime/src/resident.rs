@@ -195,7 +195,6 @@ pub fn make_resident(
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),
-        logits_stride: plan.logits_stride,
     };
     if options.submission.is_some() || facts.kind != DeviceKind::Cpu {
         calibration::measure(&mut engine, &prepared, &mut cost_models, bound, context_tokens)?;

@@ -2,7 +2,7 @@
 //!
 //! It shares no code with the compiler, the kernels or the runtime, so that agreement means something. It is written
 //! to be read beside a paper, not to be fast: every matrix product is three loops, nothing is cached between tokens,
-//! and the whole sequence is computed anew for each call. [`Reference::logits`] is the story; `config` says what the
+//! and the whole sequence is computed anew for each call. [`Reference::hidden`] is the story; `config` says what the
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
@@ -52,6 +52,19 @@ impl Reference {
     /// # Panics
     /// If a token is not in the vocabulary, or a tensor is missing or of another shape than the config says.
     pub fn logits(&self, tokens: &[i32]) -> Vec<f32> {
+        let mut logits = self.multiply(self.output_matrix(), &self.hidden(tokens));
+        logits.iter_mut().for_each(|logit| *logit /= self.config.logits_divisor);
+        if let Some(cap) = self.config.final_softcap {
+            logits.iter_mut().for_each(|logit| *logit = softcap(*logit, cap));
+        }
+        logits
+    }
+
+    /// Hidden states of every position after the final norm, (tokens, hidden) in row order.
+    ///
+    /// # Panics
+    /// As [`Reference::logits`].
+    pub fn hidden(&self, tokens: &[i32]) -> Vec<f32> {
         let mut residual = self.embed(tokens);
         let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
         for layer in 0..self.config.layers {
@@ -68,13 +81,7 @@ impl Reference {
             let transformed = self.feed_forward(layer, &norm(norms.before_feed_forward, residual.clone()));
             add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
         }
-        let normed = self.norm("norm.weight", &residual);
-        let mut logits = self.multiply(self.output_matrix(), &normed);
-        logits.iter_mut().for_each(|logit| *logit /= self.config.logits_divisor);
-        if let Some(cap) = self.config.final_softcap {
-            logits.iter_mut().for_each(|logit| *logit = softcap(*logit, cap));
-        }
-        logits
+        self.norm("norm.weight", &residual)
     }
 
     /// The `count` tokens that follow `tokens` when the likeliest is taken each time; of equals, the first.

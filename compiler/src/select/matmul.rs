@@ -48,7 +48,7 @@ impl Selector<'_> {
     pub(super) fn norm(&mut self, node: &FusedNode, step: &NormStep) {
         let spec = KernelSpec::Norm(self.norm_spec(step));
         let operands = operands(&spec, |role| match role {
-            Role::OutputQuads => Operand::Value(step.out),
+            Role::OutputQuads => self.value(step.out),
             Role::Encoded => Operand::Encoded(step.out),
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         });
@@ -61,6 +61,9 @@ impl Selector<'_> {
     /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
     /// one row, if a workgroup has room for the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
+        if self.is_result(step.out) {
+            return None;
+        }
         let mut readers = self.readers(step.out);
         let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
         let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
@@ -131,6 +134,9 @@ impl Selector<'_> {
 
     /// The format in which a value's readers take it: integers if all are matmuls that take the same ones.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
+        if self.is_result(value) {
+            return ActivationFormat::F32;
+        }
         let mut formats = self.readers(value).map(|node| match node.op {
             FusedOp::ExpertMatMul { input, routes, .. } => {
                 (input == value).then(|| self.best_experts_input(input, routes))

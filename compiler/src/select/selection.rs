@@ -12,7 +12,7 @@ use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_spirv::Target;
 
 use super::npu::NpuProducts;
-use super::{KernelDispatch, PROGRAMS, ProgramKind, SelectOptions, select};
+use super::{KernelDispatch, PROGRAMS, ProgramKind, SelectOptions, select, stride};
 use crate::alternatives;
 use crate::import::ModelConfig;
 use crate::verify::VerifiedGraph;
@@ -70,9 +70,8 @@ impl Selection {
         let of_target = |target: &Target| TargetSelection::of(graph, config, weights, target, options);
         let targets: Vec<TargetSelection> = targets.par_iter().map(of_target).collect();
         let programs = || targets.iter().flat_map(|target| &target.programs).map(|program| program.kind);
-        let of_all_rows = programs().filter(|kind| kind.logits == LogitsRows::All);
         Selection {
-            logits_rows: of_all_rows.map(|kind| kind.rows).max().unwrap_or(1),
+            logits_rows: LOGITS_ROWS,
             chunk_tokens: programs().map(|kind| kind.rows).max().unwrap_or(1),
             targets,
         }
@@ -93,7 +92,8 @@ impl Selection {
         let options = SelectOptions { alternatives: false, ..options };
         let kinds: Vec<ProgramKind> = PROGRAMS
             .into_iter()
-            .filter(|kind| !kind.batch && kind.rows == npu.rows && !npu.products.is_empty())
+            .filter(|kind| !kind.batch && kind.logits != LogitsRows::Hidden)
+            .filter(|kind| kind.rows == npu.rows && !npu.products.is_empty())
             .collect();
         let of_target = |target: &Target| {
             let mut found = TargetSelection::empty(target);
@@ -106,6 +106,23 @@ impl Selection {
         };
         Selection { targets: targets.par_iter().map(of_target).collect(), logits_rows: 1, chunk_tokens: npu.rows }
     }
+}
+
+/// Rows of the largest program that gives logits of all rows.
+const LOGITS_ROWS: usize = {
+    let (mut rows, mut at) = (1, 0);
+    while at < PROGRAMS.len() {
+        if matches!(PROGRAMS[at].logits, LogitsRows::All) && PROGRAMS[at].rows > rows {
+            rows = PROGRAMS[at].rows;
+        }
+        at += 1;
+    }
+    rows
+};
+
+/// Whether the buffer of logits has room for so many hidden rows.
+fn hidden_rows_fit(config: &ModelConfig, rows: usize) -> bool {
+    rows * stride(config.hidden_size) <= LOGITS_ROWS * stride(config.vocab_size)
 }
 
 impl TargetSelection {
@@ -132,6 +149,9 @@ impl TargetSelection {
         let mut found = TargetSelection::empty(target);
         let mut kernel_of_spec = BTreeMap::new();
         for (kind, target) in alternatives::programs(target, config.max_positions, options.alternatives) {
+            if kind.logits == LogitsRows::Hidden && !hidden_rows_fit(config, kind.rows) {
+                continue;
+            }
             let dispatches = select(graph, config, weights, &target, kind, options, None);
             if !found.has_program(kind, &dispatches) {
                 found.add_program(kind, dispatches, options, &mut kernel_of_spec);

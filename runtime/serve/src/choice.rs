@@ -218,6 +218,8 @@ impl TokenReceiver for Choice {
     fn end(&mut self, why: End<'_>) {
         match why {
             End::ContextFull => drop(self.send_piece(|output| output.end(EndReason::ContextFull))),
+            // A choice reads no hidden rows.
+            End::Fed => {}
             End::Failed(error) => self.send(Event::Failed(ApiError::failed(error.to_string()))),
         }
     }

@@ -15,6 +15,11 @@ pub enum ServeError {
         /// The model's name.
         model: String,
     },
+    /// Embeddings are wanted of an artifact without programs for them.
+    NoHiddenRows {
+        /// The model's name.
+        model: String,
+    },
     /// Several models that cannot be served together.
     Models {
         /// What, expected, found.
@@ -34,6 +39,10 @@ impl fmt::Display for ServeError {
                 f,
                 "weights of {model} are synthetic, good for timing and not for text: a server expects those of a trained model"
             ),
+            ServeError::NoHiddenRows { model } => write!(
+                f,
+                "embeddings: expected an artifact of format 8.3, whose programs write hidden rows, found {model} without; compile it again"
+            ),
             ServeError::Models { what } => f.write_str(what),
             ServeError::Text(error) => error.fmt(f),
             ServeError::Run(error) => error.fmt(f),
@@ -44,7 +53,7 @@ impl fmt::Display for ServeError {
 impl Error for ServeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            ServeError::SyntheticWeights { .. } | ServeError::Models { .. } => None,
+            ServeError::SyntheticWeights { .. } | ServeError::NoHiddenRows { .. } | ServeError::Models { .. } => None,
             ServeError::Text(error) => error.source(),
             ServeError::Run(error) => error.source(),
         }

@@ -7,6 +7,7 @@ use axum::extract;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::oneshot;
 use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, random_seed};
@@ -29,6 +30,7 @@ use crate::options::ServeOptions;
 use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
+use crate::reading::{Finding, Found, Pooling, ReadJob, Reader, Wanted};
 use crate::reply::Reply;
 use crate::structure::{Constraint, Start, Vocabulary};
 use crate::worker::{Command, Job};
@@ -37,7 +39,12 @@ use crate::writer::ResponseWriter;
 /// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
 pub(crate) struct RequestHandler {
     admission: Admission,
-    encoder: PromptEncoder,
+    pub(crate) encoder: PromptEncoder,
+    /// How hidden rows become embeddings; `None`: they do not.
+    pub(crate) embeddings: Option<Pooling>,
+    pub(crate) reranking: bool,
+    /// Elements of a hidden row.
+    pub(crate) hidden_size: usize,
     template_arguments: TemplateArguments,
     stop_tokens: Vec<u32>,
     sampling: Sampling,
@@ -85,6 +92,9 @@ impl RequestHandler {
                 context_tokens,
                 max_text_bytes,
             },
+            embeddings: options.embeddings,
+            reranking: options.reranking,
+            hidden_size: meta.hidden_size as usize,
             template_arguments: options.template_arguments.clone(),
             stop_tokens: section.stop_ids.clone(),
             sampling: options.sampling.clone(),
@@ -189,6 +199,22 @@ impl RequestHandler {
             self.commands.send(Command::Generate(Box::new(job))).map_err(|_| ApiError::stopping())?;
         }
         Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
+    }
+
+    /// Queues prompts that are read for what `wanted` says, and after which nothing is generated.
+    ///
+    /// # Errors
+    /// When the queue is full or the server is stopping.
+    pub(crate) fn read(&self, prompts: Vec<Vec<u32>>, wanted: impl Fn() -> Wanted) -> Result<Awaited, ApiError> {
+        let places = self.admission.queue(prompts.len())?;
+        let mut awaited = Awaited { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
+        for (prompt, place) in prompts.into_iter().zip(places) {
+            let (reader, found) = Reader::new(wanted(), prompt.len() as u32, self.metrics.clone(), place);
+            awaited.found.push(found);
+            let job = Box::new(ReadJob { prompt, reader });
+            self.commands.send(Command::Read(job)).map_err(|_| ApiError::stopping())?;
+        }
+        Ok(awaited)
     }
 
     /// What the device's sampler does not do, with biases by token id.
@@ -449,6 +475,28 @@ impl RequestHandler {
     /// The chat template, Jinja.
     pub(crate) fn template_source(&self) -> &str {
         self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default()
+    }
+}
+
+/// What is being read from the prompts of a request. Dropping it cancels them.
+pub(crate) struct Awaited {
+    /// Of all prompts.
+    pub(crate) n_tokens: usize,
+    found: Vec<oneshot::Receiver<Found>>,
+}
+
+impl Awaited {
+    /// What was found in each prompt, in order.
+    ///
+    /// # Errors
+    /// The first one's that failed.
+    pub(crate) async fn all(self) -> Result<Vec<Finding>, ApiError> {
+        let mut all = Vec::with_capacity(self.found.len());
+        for found in self.found {
+            // The worker has dropped the sender: the server is stopping.
+            all.push(found.await.unwrap_or_else(|_| Err(ApiError::stopping()))?);
+        }
+        Ok(all)
     }
 }
 

@@ -13,6 +13,8 @@
 //! `structure` finds which tokens may follow in a reply that has to match something; `chooser` samples on the host, where the device's
 //! sampler does not suffice.
 //!
+//! `reading` has the endpoints that generate nothing: embeddings, and ranks of documents.
+//!
 //! `models` puts several such servers behind one address, and loads each when a request names its model.
 //!
 //! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
@@ -50,6 +52,8 @@ mod routes;
 mod choice;
 mod chooser;
 mod metrics;
+mod reading;
+mod receiver;
 mod structure;
 mod worker;
 
@@ -78,4 +82,5 @@ pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
 pub use options::ServeOptions;
+pub use reading::Pooling;
 pub use server::{Activity, Server, Stopper};

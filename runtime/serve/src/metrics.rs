@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::choice::ChoiceEnd;
 use crate::server::Activity;
@@ -81,6 +81,14 @@ impl Metrics {
         add(&self.decode_tokens, end.tokens.saturating_sub(1).into());
         add(&self.requests, 1);
         self.longest.fetch_max(u64::from(prompt_tokens) + u64::from(end.tokens), Ordering::Relaxed);
+    }
+
+    /// A prompt was read, `tokens` of which were computed, and nothing is to follow it.
+    pub(crate) fn count_read(&self, tokens: u32, time: Duration) {
+        self.prompt_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+        self.prompt_micros.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.longest.fetch_max(tokens.into(), Ordering::Relaxed);
     }
 
     pub(crate) fn count_cached(&self, tokens: u32) {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::reading::Pooling;
 use unicorn_text::unicorn_runtime::{Sampling, Speculation};
 use unicorn_text::{TemplateArguments, default_sampling};
 
@@ -33,6 +34,10 @@ pub struct ServeOptions {
     pub metrics: bool,
     /// Whether `/slots` is answered. Default: yes.
     pub slots: bool,
+    /// How hidden rows become embeddings; `None`, the default: embeddings are refused.
+    pub embeddings: Option<Pooling>,
+    /// Whether documents are ranked. Default: no.
+    pub reranking: bool,
     /// Whether the chat page is at `/`. Default: yes.
     pub page: bool,
     /// Choices of requests that may wait while others run; then requests get status 429 with `Retry-After`. Default: 512.
@@ -59,6 +64,8 @@ impl Default for ServeOptions {
             api_keys: Vec::new(),
             metrics: false,
             slots: true,
+            embeddings: None,
+            reranking: false,
             page: true,
             max_queue: 512,
             timeout: Duration::from_secs(30),

@@ -67,6 +67,16 @@ impl PromptEncoder {
         Ok(encoded)
     }
 
+    /// Ids of a prompt that is no chat, the parameter `name`, and fits the context.
+    ///
+    /// # Errors
+    /// As [`PromptEncoder::encode`].
+    pub(crate) fn encode_plain(&self, name: &str, prompt: &Prompt, client: &ClientGone) -> Result<Vec<u32>, ApiError> {
+        let tokens = self.plain_tokens(prompt, true, client)?;
+        self.check_tokens(name, &tokens)?;
+        Ok(tokens)
+    }
+
     /// Ids of a prompt that is no chat; `is_first`: nothing precedes it.
     fn plain_tokens(&self, prompt: &Prompt, is_first: bool, client: &ClientGone) -> Result<Vec<u32>, ApiError> {
         client.check()?;

@@ -18,6 +18,7 @@ use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::ollama::date::rfc3339;
 use crate::options::ServeOptions;
 use crate::page;
+use crate::reading::EmbeddingsApi;
 
 /// Which of the endpoints that are no API are served.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,17 @@ const GENERATE: [(&str, Api); 13] = [
     ("/v1/infill", Api::Infill),
 ];
 
+/// Paths of embeddings, and whose form they have.
+const EMBED: [(&str, EmbeddingsApi); 4] = [
+    ("/v1/embeddings", EmbeddingsApi::OpenAi),
+    ("/embeddings", EmbeddingsApi::Llama),
+    ("/embedding", EmbeddingsApi::Llama),
+    ("/api/embed", EmbeddingsApi::Ollama),
+];
+
+/// Paths of ranks.
+const RERANK: [&str; 4] = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"];
+
 /// Everything that is answered about one model, without [`Access`].
 pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     let routes = GENERATE.iter().fold(Router::new(), |routes, &(path, api)| {
@@ -58,6 +70,7 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     });
     routes
         .merge(about_text(&handler))
+        .merge(about_documents(&handler))
         .merge(about_models(&handler))
         .merge(about_the_server(&handler, shown))
         .merge(if shown.page { page::routes() } else { Router::new() })
@@ -117,6 +130,26 @@ fn about_text(handler: &Arc<RequestHandler>) -> Router {
         .route("/messages/count_tokens", count_tokens())
 }
 
+/// What is read from texts, without an answer.
+fn about_documents(handler: &Arc<RequestHandler>) -> Router {
+    let routes = EMBED.iter().fold(Router::new(), |routes, &(path, api)| {
+        let handler = handler.clone();
+        let embed = move |request: Request| async move {
+            expect_json(request.headers())?;
+            handler.embed(api, request).await
+        };
+        routes.route(path, post(embed))
+    });
+    RERANK.iter().fold(routes, |routes, path| {
+        let handler = handler.clone();
+        let rerank = move |request: Request| async move {
+            expect_json(request.headers())?;
+            handler.rerank(request).await
+        };
+        routes.route(path, post(rerank))
+    })
+}
+
 type Work = fn(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<Value, ApiError>;
 
 fn answer(handler: &Arc<RequestHandler>, api: Api, work: Work) -> MethodRouter {
@@ -170,19 +203,11 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     let adapters = constant(json!([])).post(|| async {
         ApiError::disabled("lora-adapters: this server has none; they are merged into the model before it is compiled")
     });
-    let no_embeddings = || {
-        post(|| async {
-            ApiError::disabled("embeddings: not supported here; the engine returns tokens, no hidden states")
-        })
-    };
     let routes = Router::new()
         .route("/health", health())
         .route("/v1/health", health())
         .route("/props", get(move || async move { json_response(StatusCode::OK, &props.props()) }))
         .route("/lora-adapters", adapters);
-    let routes = ["/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/reranking", "/api/embed"]
-        .iter()
-        .fold(routes, |routes, path| routes.route(path, no_embeddings()));
     let slots = get(move || async move {
         match shown.slots {
             true => Ok(json_response(StatusCode::OK, &slots.slot_list())),

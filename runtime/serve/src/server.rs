@@ -61,6 +61,9 @@ impl Server {
         if meta.synthetic {
             return Err(ServeError::SyntheticWeights { model: meta.name.clone() });
         }
+        if options.embeddings.is_some() && !model.gives_hidden_rows() {
+            return Err(ServeError::NoHiddenRows { model: meta.name.clone() });
+        }
         options.sampling.check()?;
         let mut scheduler = model.scheduler()?;
         scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;

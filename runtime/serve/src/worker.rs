@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc;
 
 use tokio::sync::mpsc::UnboundedSender;
 use unicorn_text::OutputText;
@@ -14,11 +14,14 @@ use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
 use crate::chooser::Chooser;
 use crate::metrics::Metrics;
+use crate::reading::ReadJob;
+use crate::receiver::Receiver;
 use crate::server::Activity;
 
 /// What is sent to the worker.
 pub(crate) enum Command {
     Generate(Box<Job>),
+    Read(Box<ReadJob>),
     /// End at once, whatever is being generated.
     Stop,
 }
@@ -39,8 +42,8 @@ pub(crate) struct Job {
 }
 
 pub(crate) struct Worker {
-    pub(crate) scheduler: Scheduler<Choice>,
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) scheduler: Scheduler<Receiver>,
+    pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -60,6 +63,7 @@ impl Worker {
             for command in received.drain(..) {
                 match command {
                     Command::Generate(job) => self.scheduler.submit(request(*job)),
+                    Command::Read(job) => self.scheduler.submit(reading(*job)),
                     Command::Stop => return,
                 }
             }
@@ -90,8 +94,13 @@ impl Worker {
     }
 }
 
-fn request(job: Job) -> Request<Choice> {
+fn reading(job: ReadJob) -> Request<Receiver> {
+    let ReadJob { prompt, reader } = job;
+    Request { prompt, sampling: Sampling::default(), receiver: Receiver::Reading(Box::new(reader)) }
+}
+
+fn request(job: Job) -> Request<Receiver> {
     let Job { choice, prompt, sampling, output, chooser, events, metrics, place } = job;
     let receiver = Choice::new(choice, prompt.len() as u32, events, output, chooser, metrics, place);
-    Request { prompt, sampling, receiver }
+    Request { prompt, sampling, receiver: Receiver::Text(Box::new(receiver)) }
 }

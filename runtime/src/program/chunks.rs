@@ -13,6 +13,8 @@ pub enum StepOutput {
     Token,
     /// Logits of every row.
     AllLogits,
+    /// The hidden row of every row, after the final norm.
+    Hidden,
 }
 
 impl StepOutput {
@@ -22,6 +24,7 @@ impl StepOutput {
             StepOutput::Nothing => "only the cache",
             StepOutput::Token => "a sampled token",
             StepOutput::AllLogits => "logits of every row",
+            StepOutput::Hidden => "hidden rows",
         }
     }
 }
@@ -91,6 +94,7 @@ pub fn next_chunk(
     match output {
         StepOutput::Nothing => best(&feeds, remaining.min(limit)),
         StepOutput::AllLogits => best(&|shape| shape.logits == LogitsRows::All, remaining.min(limit)),
+        StepOutput::Hidden => best(&|shape| shape.logits == LogitsRows::Hidden, remaining.min(limit)),
         StepOutput::Token => {
             let last = best(&|shape| shape.samples, remaining.min(limit))?;
             if last.n_rows == remaining {

@@ -38,6 +38,8 @@ pub struct RecordedProgram {
     pub timestamps: Option<ProgramTimestamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
     pub read_logits: Vec<CommandList>,
+    /// Elements between the rows that are read.
+    pub logits_stride: u32,
     /// Where the lists of a slot stop for the NPU, in order.
     pub npu: Vec<NpuStop>,
 }
@@ -79,6 +81,7 @@ pub struct PreparedProgram {
     /// Cost of each dispatch at the longest context: its weights, or its layer's K and V.
     costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
+    logits_stride: u32,
     npu: Vec<BoundTransfer>,
 }
 
@@ -134,9 +137,10 @@ pub fn prepare(
     }
     let mut sets = BoundSet::create_all(device, &requests)?.into_iter();
     let one = |(index, program): (usize, &Program)| {
+        let logits_stride = program.hidden_stride().unwrap_or(plan.logits_stride);
         let read_logits = match logits_rows(plan, program)? {
             0 => None,
-            rows => Some(copy_logits(plan, buffers, rows)),
+            rows => Some(copy_logits(buffers, rows, logits_stride)),
         };
         let &Program { rows, logits, samples, batch, from_tokens, .. } = program;
         let costs = |bytes: &dyn Fn(&Dispatch) -> u64| {
@@ -151,6 +155,7 @@ pub fn prepare(
             weight_costs: costs(&|dispatch| dispatch.weight_bytes),
             costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)),
             read_logits,
+            logits_stride,
             npu: Vec::new(),
         })
     };
@@ -204,7 +209,9 @@ impl PreparedPrograms {
             let multistep_slots = multistep.map_or(Ok(Vec::new()), |list| record_slots(&[list]))?;
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
-            programs.recorded.push(RecordedProgram { slots, multistep_slots, timestamps, read_logits, npu });
+            let logits_stride = program.logits_stride;
+            let recorded = RecordedProgram { slots, multistep_slots, timestamps, read_logits, logits_stride, npu };
+            programs.recorded.push(recorded);
             programs.shapes.push(program.shape);
         }
         Ok(programs)
@@ -353,6 +360,8 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
         LogitsRows::None => 0,
         LogitsRows::One => 1,
         LogitsRows::All => program.rows,
+        // The artifact's check found that the buffer has room for them.
+        LogitsRows::Hidden => return Ok(program.rows),
     };
     if rows > plan.logits_rows {
         let max = plan.logits_rows;
@@ -363,7 +372,7 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
     Ok(rows)
 }
 
-fn copy_logits(plan: &Plan, buffers: &Buffers, rows: u32) -> Command {
-    let bytes = 4 * u64::from(rows) * u64::from(plan.logits_stride);
+fn copy_logits(buffers: &Buffers, rows: u32, stride: u32) -> Command {
+    let bytes = 4 * u64::from(rows) * u64::from(stride);
     Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) }
 }

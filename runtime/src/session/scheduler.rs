@@ -87,6 +87,16 @@ pub trait TokenReceiver {
         0
     }
 
+    /// Whether [`TokenReceiver::hidden_row`] wants the prompt's hidden rows, and no token. Such a prompt is fed from its first token on, by
+    /// a session that forgets it afterwards.
+    fn reads_hidden_rows(&self) -> bool {
+        false
+    }
+
+    /// The next token's hidden state, see [`Session::feed_with_hidden_rows`]. After the last one, [`End::Fed`] follows; a preempted request
+    /// begins again with [`TokenReceiver::begin`].
+    fn hidden_row(&mut self, _row: &[f32]) {}
+
     /// Adds to the counts of its drafts: with the tokens of one that is about to be verified, and with each accepted token, just before
     /// that is received.
     fn drafted(&mut self, _proposed: u32, _accepted: u32) {}
@@ -104,6 +114,8 @@ pub trait TokenReceiver {
 pub enum End<'e> {
     /// The sequence is as long as the model was loaded for.
     ContextFull,
+    /// The prompt was fed to a receiver of hidden rows.
+    Fed,
     /// A step failed, or the prompt was refused.
     Failed(&'e RunError),
 }
@@ -251,7 +263,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     }
 
     fn admit(&mut self) {
-        while let Some(index) = self.waiting.front().and_then(|request| self.best_session(&request.prompt))
+        while let Some(index) = self.waiting.front().and_then(|request| self.best_session(reused(request)))
             && self.has_pages_for(&self.waiting[0].prompt)
         {
             let session = self.idle.remove(index).expect("an index of an idle session");
@@ -343,6 +355,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let Active { session, has_begun, resumes, rest, receiver, .. } = first;
         *has_begun = true;
+        if receiver.reads_hidden_rows() {
+            session.clear();
+            return receiver.begin(0);
+        }
         session.keep_common_start(rest);
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
         if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
@@ -379,6 +395,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
         let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
+            _ if receiver.reads_hidden_rows() => {
+                session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)
+            }
             true => session.feed_part(rest, n_tokens).map(|()| None),
             false if receiver.chooses() => session
                 .feed_and_read_logits(rest)
@@ -389,7 +408,12 @@ impl<R: TokenReceiver> Scheduler<R> {
             self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
         }
         match fed {
-            Ok(None) => drop(rest.drain(..n_tokens)),
+            Ok(None) => {
+                drop(rest.drain(..n_tokens));
+                if rest.is_empty() {
+                    self.end_fed();
+                }
+            }
             Ok(Some(token)) => {
                 *rest = vec![token];
                 let goes_on = receiver.token(token).is_continue();
@@ -410,6 +434,14 @@ impl<R: TokenReceiver> Scheduler<R> {
                 self.idle.push_back(active.session);
             }
         }
+    }
+
+    /// The first prompt is fed, to a receiver of hidden rows. Nothing continues from its session, which is the next to be used.
+    fn end_fed(&mut self) {
+        let mut active = self.prefill.pop_front().expect("it was at the front");
+        active.receiver.end(End::Fed);
+        active.session.clear();
+        self.idle.push_front(active.session);
     }
 
     /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the
@@ -612,6 +644,11 @@ impl<R: TokenReceiver> Scheduler<R> {
             false => self.idle.push_back(active.session),
         }
     }
+}
+
+/// The prompt whose beginning a session may have in its cache already.
+fn reused<R: TokenReceiver>(request: &Waiting<R>) -> &[u32] {
+    if request.receiver.reads_hidden_rows() { &[] } else { &request.prompt }
 }
 
 /// Most tokens of a draft behind `tokens` and the newest one, so that the context has room for the token that follows, too.

@@ -41,6 +41,9 @@ pub type FeedProgress = Box<dyn FnMut(u32, u32) + Send>;
 /// Is called with each row's position in the sequence and its logits (`vocab_size` f32), in order.
 pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 
+/// Is called with each row's position in the sequence and its hidden state (`hidden_size` f32), in order.
+pub type HiddenSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
+
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
         let sequence = shared.new_sequence()?;
@@ -163,17 +166,48 @@ impl Session {
     /// As [`Session::feed`].
     pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
         let vocab_size = self.shared.model().vocab_size;
+        self.feed_rows(tokens, tokens.len(), StepOutput::AllLogits, vocab_size, sink)
+    }
+
+    /// Appends the first `n_tokens` of `tokens`, the rest of which will follow, and calls `sink` with every row's hidden state, in order:
+    /// `hidden_size` f32 after the final norm, which the model's head would read (times the model's factor of the logits, if it has
+    /// one). No lock is held while it runs. Blocks until the last step has ended.
+    ///
+    /// # Errors
+    /// As [`Session::feed_part`], and [`RunError::NoProgram`] for an artifact from before format 8.3.
+    ///
+    /// # Panics
+    /// If there are fewer tokens than `n_tokens`.
+    pub fn feed_with_hidden_rows(
+        &mut self,
+        tokens: &[u32],
+        n_tokens: usize,
+        sink: &mut HiddenSink<'_>,
+    ) -> Result<(), RunError> {
+        let row_len = self.shared.model().hidden_size;
+        self.feed_rows(tokens, n_tokens, StepOutput::Hidden, row_len, sink)
+    }
+
+    /// Appends the first `n_tokens` of `tokens` and calls `sink` with `row_len` numbers that the step gives for each.
+    fn feed_rows(
+        &mut self,
+        tokens: &[u32],
+        n_tokens: usize,
+        output: StepOutput,
+        row_len: u32,
+        sink: &mut dyn FnMut(u32, &[f32]),
+    ) -> Result<(), RunError> {
         let read = |engine: &mut Engine, chunk: Chunk, _| {
-            let mut logits = Vec::with_capacity(chunk.n_rows as usize * vocab_size as usize);
-            engine.read_logits(chunk.program, 0..chunk.n_rows as usize, vocab_size, &mut logits)?;
-            Ok(logits)
+            let mut rows = Vec::with_capacity(chunk.n_rows as usize * row_len as usize);
+            engine.read_logits(chunk.program, 0..chunk.n_rows as usize, row_len, &mut rows)?;
+            Ok(rows)
         };
-        let each = |position: u32, logits: Vec<f32>| {
-            for (position, row) in (position..).zip(logits.chunks_exact(vocab_size as usize)) {
+        let each = |position: u32, rows: Vec<f32>| {
+            for (position, row) in (position..).zip(rows.chunks_exact(row_len as usize)) {
                 sink(position, row);
             }
         };
-        self.feed_steps(tokens, tokens.len(), StepOutput::AllLogits, &Sampling::default(), read, each)
+        self.feed_steps(tokens, n_tokens, output, &Sampling::default(), read, each)
     }
 
     /// Appends `first` and then each token that is sampled, at most `max_tokens` in all, as the iterator is advanced. It

@@ -48,8 +48,6 @@ pub struct Engine {
     pub table_stride: u32,
     /// Sequences longer than this take LongRoPE's long frequencies.
     pub long_rope_above: u32,
-    /// f32 elements from one row of logits to the next.
-    pub logits_stride: u32,
 }
 
 /// Consecutive tokens that a step appends to one sequence.
@@ -231,20 +229,22 @@ impl Engine {
         Ok(Sampled { token, logit: f32::from_bits(logit), candidates })
     }
 
-    /// Appends the last step's logits of these of its rows to `logits`, `vocab_size` a row.
+    /// Appends the last step's logits of these of its rows to `logits`, `row_len` a row: `vocab_size`, or `hidden_size` of a program
+    /// that writes hidden rows.
     pub fn read_logits(
         &mut self,
         program: usize,
         rows: impl IntoIterator<Item = usize>,
-        vocab_size: u32,
+        row_len: u32,
         logits: &mut Vec<f32>,
     ) -> Result<(), Failure> {
-        self.queue.run(&self.programs.recorded[program].read_logits)?;
+        let recorded = &self.programs.recorded[program];
+        self.queue.run(&recorded.read_logits)?;
         self.views.readback.invalidate()?;
-        let (all, row_bytes) = (self.views.readback.bytes(), 4 * self.logits_stride as usize);
+        let (all, row_bytes) = (self.views.readback.bytes(), 4 * recorded.logits_stride as usize);
         for row in rows {
             let (values, _) = all[row * row_bytes..][..row_bytes].as_chunks::<4>();
-            logits.extend(values[..vocab_size as usize].iter().map(|&bytes| f32::from_le_bytes(bytes)));
+            logits.extend(values[..row_len as usize].iter().map(|&bytes| f32::from_le_bytes(bytes)));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use clap::value_parser;
 
 use super::sampling::template_arguments;
 use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
+use unicorn_serve::Pooling;
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
@@ -67,6 +68,15 @@ pub struct ServeArgs {
     /// Answer /metrics, for Prometheus
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub metrics: bool,
+    /// Answer /v1/embeddings, by the hidden states behind the final norm
+    #[arg(long, visible_alias = "embedding", help_heading = ACCESS, hide_short_help = true)]
+    pub embeddings: bool,
+    /// How the hidden states of a text become its embedding: their mean, that of the last token or of the first (cls), or none: one a token
+    #[arg(long, value_name = "HOW", value_enum, default_value = "last", requires = "embeddings", help_heading = ACCESS, hide_short_help = true)]
+    pub pooling: PoolingOption,
+    /// Answer /v1/rerank, by how likely the model says that a document answers the query
+    #[arg(long, visible_alias = "rerank", help_heading = ACCESS, hide_short_help = true)]
+    pub reranking: bool,
     /// Do not answer /slots
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub no_slots: bool,
@@ -110,6 +120,27 @@ pub struct ServeArgs {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+/// How hidden states become an embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PoolingOption {
+    Mean,
+    Last,
+    Cls,
+    None,
+}
+
+impl PoolingOption {
+    /// The server's word for it.
+    pub fn pooling(self) -> Pooling {
+        match self {
+            PoolingOption::Mean => Pooling::Mean,
+            PoolingOption::Last => Pooling::Last,
+            PoolingOption::Cls => Pooling::Cls,
+            PoolingOption::None => Pooling::None,
+        }
+    }
 }
 
 /// `NAME=MODEL`.

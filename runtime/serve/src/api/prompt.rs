@@ -13,7 +13,7 @@ use super::request::Prompt;
 pub(super) const PROMPT: &str = "text, a list of texts, token ids, or a list of lists of token ids";
 
 /// One prompt or several, as text, token ids, or a list of both.
-pub(super) fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+pub(crate) fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
     let several = |prompt: &Value| prompt.as_array()?.iter().map(whole).collect::<Option<Vec<Prompt>>>();
     let prompts = whole(prompt).map(|one| vec![one]).or_else(|| several(prompt));
     prompts.ok_or_else(|| unexpected("prompt", PROMPT, prompt))

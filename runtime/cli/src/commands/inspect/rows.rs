@@ -256,6 +256,7 @@ impl ProgramRow {
                 LogitsRows::None => "none",
                 LogitsRows::One => "one",
                 LogitsRows::All => "all",
+                LogitsRows::Hidden => "hidden rows",
             },
             samples: program.samples,
             from_tokens: program.from_tokens,

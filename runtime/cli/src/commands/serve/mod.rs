@@ -99,6 +99,8 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
     options.cors.clone_from(&args.cors);
     (options.api_keys, options.metrics) = (api_keys, args.metrics);
+    options.embeddings = args.embeddings.then(|| args.pooling.pooling());
+    options.reranking = args.reranking;
     (options.slots, options.page) = (!args.no_slots, !args.no_webui);
     Ok((options, listeners))
 }

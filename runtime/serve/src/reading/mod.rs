@@ -1,0 +1,138 @@
+//! Endpoints that read a prompt and generate nothing: embeddings, and the ranks of documents.
+//!
+//! ```text
+//! embeddings: prompt ─► hidden rows after the final norm ─► pooling ─► norm ─► a vector
+//! rerank:     query and document as a question ─► logits of "yes" and "no" ─► a score
+//! ```
+
+mod embeddings;
+mod pooling;
+mod rerank;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
+
+use crate::admission::QueuePlace;
+use crate::api::error::ApiError;
+use crate::metrics::Metrics;
+
+pub(crate) use embeddings::EmbeddingsApi;
+pub(crate) use pooling::Pool;
+pub use pooling::Pooling;
+pub(crate) use rerank::Yes;
+
+/// What a prompt is read for.
+pub(crate) enum Wanted {
+    /// Its hidden rows, pooled.
+    Hidden(Pool),
+    /// How much more likely yes follows than no.
+    Yes(Yes),
+}
+
+/// What was read from a prompt.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Finding {
+    /// Pooled rows: one, or one a token.
+    Rows(Vec<Vec<f32>>),
+    /// Probability of yes, where only yes and no can follow.
+    Score(f32),
+}
+
+/// What is awaited.
+pub(crate) type Found = Result<Finding, ApiError>;
+
+/// A prompt to be read, on its way to the worker.
+pub(crate) struct ReadJob {
+    /// Fits the context.
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) reader: Reader,
+}
+
+/// Reads one prompt. The other end of `found` is dropped when the client has disconnected.
+pub(crate) struct Reader {
+    wanted: Wanted,
+    /// `None`: it was sent.
+    found: Option<oneshot::Sender<Found>>,
+    prompt_tokens: u32,
+    begun: Instant,
+    metrics: Arc<Metrics>,
+    _place: QueuePlace,
+}
+
+impl Reader {
+    /// Of a prompt of `prompt_tokens`.
+    pub(crate) fn new(
+        wanted: Wanted,
+        prompt_tokens: u32,
+        metrics: Arc<Metrics>,
+        place: QueuePlace,
+    ) -> (Reader, oneshot::Receiver<Found>) {
+        let (found, awaited) = oneshot::channel();
+        let begun = Instant::now();
+        (Reader { wanted, found: Some(found), prompt_tokens, begun, metrics, _place: place }, awaited)
+    }
+
+    /// Sends what was found. Nobody may wait for it any more.
+    fn send(&mut self, found: Found) {
+        if found.is_ok() {
+            self.metrics.count_read(self.prompt_tokens, self.begun.elapsed());
+        }
+        if let Some(sender) = self.found.take() {
+            let _ = sender.send(found);
+        }
+    }
+}
+
+impl TokenReceiver for Reader {
+    fn begin(&mut self, cached_tokens: u32) {
+        self.begun = Instant::now();
+        self.prompt_tokens -= cached_tokens;
+        self.metrics.count_cached(cached_tokens);
+        if let Wanted::Hidden(pool) = &mut self.wanted {
+            pool.clear();
+        }
+    }
+
+    fn token(&mut self, _token: u32) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    fn chooses(&self) -> bool {
+        matches!(self.wanted, Wanted::Yes(_))
+    }
+
+    fn choose(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
+        if let Wanted::Yes(yes) = &self.wanted {
+            let score = yes.score(logits);
+            self.send(Ok(Finding::Score(score)));
+        }
+        0
+    }
+
+    fn reads_hidden_rows(&self) -> bool {
+        matches!(self.wanted, Wanted::Hidden(_))
+    }
+
+    fn hidden_row(&mut self, row: &[f32]) {
+        if let Wanted::Hidden(pool) = &mut self.wanted {
+            pool.add(row);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.found.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    fn end(&mut self, why: End<'_>) {
+        let found = match (why, &mut self.wanted) {
+            (End::Failed(error), _) => Err(ApiError::failed(error.to_string())),
+            (End::Fed, Wanted::Hidden(pool)) => Ok(Finding::Rows(pool.take())),
+            (End::Fed | End::ContextFull, _) => return,
+        };
+        self.send(found);
+    }
+}

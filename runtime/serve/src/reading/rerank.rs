@@ -1,0 +1,179 @@
+//! `/v1/rerank` of Jina and llama-server, `/rerank` of TEI: documents by how well they answer a query.
+//!
+//! A language model ranks in the way of Qwen3-Reranker: it is asked whether a document answers the query, and the score is the probability of
+//! yes where only yes and no can follow (<https://huggingface.co/Qwen/Qwen3-Reranker-0.6B>).
+
+use std::sync::Arc;
+
+use axum::extract;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::{Finding, Wanted};
+use crate::admission::ClientGone;
+use crate::api::error::{ApiError, json_response};
+use crate::api::fields::{BOOLEAN, Fields};
+use crate::api::request::Prompt;
+use crate::handler::{Awaited, RequestHandler};
+
+/// The tokens that say whether a document answers a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Yes {
+    pub(crate) yes: u32,
+    pub(crate) no: u32,
+}
+
+impl Yes {
+    /// The probability of yes, if only yes and no can follow.
+    pub(crate) fn score(self, logits: &[f32]) -> f32 {
+        let [yes, no] = [self.yes, self.no].map(|token| f64::from(logits[token as usize]));
+        (1.0 / (1.0 + (no - yes).exp())) as f32
+    }
+}
+
+/// What Qwen3-Reranker was trained with.
+const SYSTEM: &str = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+                      Note that the answer can only be \"yes\" or \"no\".";
+const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+
+const DOCUMENTS: &str = "a list of texts, one at least";
+
+/// What a request wants of its ranks.
+struct Form {
+    documents: Vec<String>,
+    /// TEI's form, a plain list.
+    is_list: bool,
+    with_text: bool,
+    top_n: usize,
+}
+
+impl RequestHandler {
+    /// Answers a request that ranks documents.
+    ///
+    /// # Errors
+    /// When the server was started without this, the request is wrong, or a step fails.
+    pub(crate) async fn rerank(self: Arc<Self>, request: extract::Request) -> Result<Response, ApiError> {
+        let model = self.model_name.clone();
+        let (form, awaited) = self.with_body(request, RequestHandler::queue_ranks).await?;
+        let n_tokens = awaited.n_tokens;
+        let scores = awaited.all().await?.into_iter().map(|found| match found {
+            Finding::Score(score) => score,
+            Finding::Rows(_) => unreachable!("a score was wanted"),
+        });
+        Ok(json_response(StatusCode::OK, &form.answer(&model, scores.collect(), n_tokens)))
+    }
+
+    fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, Awaited), ApiError> {
+        if !self.reranking {
+            return Err(ApiError::disabled("rerank: expected a server that was started with --reranking"));
+        }
+        let mut fields = Fields(fields);
+        let query: String = fields.require("query", "a text")?;
+        let instruction: Option<String> = fields.take("instruction", "a text")?;
+        let instruction = instruction.unwrap_or(INSTRUCTION.to_owned());
+        let form = form(&mut fields)?;
+        let tokens = form.documents.iter().map(|document| {
+            let question = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
+            let text = self.question(&question)?;
+            self.encoder.encode_plain("documents", &Prompt::Text(text), client)
+        });
+        let tokens = tokens.collect::<Result<_, ApiError>>()?;
+        let answer = self.yes_and_no()?;
+        Ok((form, self.read(tokens, || Wanted::Yes(answer))?))
+    }
+
+    /// The question in the model's own chat template, without thoughts; as plain text where there is none.
+    fn question(&self, question: &str) -> Result<String, ApiError> {
+        if self.encoder.template.is_none() {
+            return Ok(format!("{SYSTEM}\n\n{question}\n\nAnswer: "));
+        }
+        let messages = json!([{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]);
+        let chat = json!({"messages": messages, "chat_template_kwargs": {"enable_thinking": false}});
+        let Value::Object(chat) = chat else { unreachable!("made above") };
+        self.rendered(chat)
+    }
+
+    fn yes_and_no(&self) -> Result<Yes, ApiError> {
+        let first = |word: &str| self.encoder.tokenizer.encode(word).ok()?.first().copied();
+        match (first("yes"), first("no")) {
+            (Some(yes), Some(no)) if yes != no => Ok(Yes { yes, no }),
+            _ => Err(ApiError::bad_request("rerank: expected a model whose vocabulary tells yes from no")),
+        }
+    }
+}
+
+fn form(fields: &mut Fields) -> Result<Form, ApiError> {
+    let (name, is_list) = if fields.0.contains_key("texts") { ("texts", true) } else { ("documents", false) };
+    let documents: Vec<Value> = fields.require(name, DOCUMENTS)?;
+    // Jina's clients may send objects.
+    let text = |document: &Value| document.as_str().or_else(|| document.get("text")?.as_str()).map(str::to_owned);
+    let documents: Option<Vec<String>> = documents.iter().map(text).collect();
+    let Some(documents) = documents.filter(|documents| !documents.is_empty()) else {
+        return Err(ApiError::parameter(name, format!("expected {DOCUMENTS}")));
+    };
+    let (return_text, return_documents): (Option<bool>, Option<bool>) =
+        (fields.take("return_text", BOOLEAN)?, fields.take("return_documents", BOOLEAN)?);
+    let top_n: Option<usize> = fields.take("top_n", "an integer")?;
+    let with_text = return_text.or(return_documents).unwrap_or(false);
+    Ok(Form { top_n: top_n.unwrap_or(documents.len()), documents, is_list, with_text })
+}
+
+impl Form {
+    /// The best first; among equals, the first.
+    fn answer(&self, model: &str, scores: Vec<f32>, n_tokens: usize) -> Value {
+        let mut ranks: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
+        ranks.sort_by(|one, other| other.1.total_cmp(&one.1));
+        ranks.truncate(self.top_n);
+        let entry = |(index, score): (usize, f32)| {
+            let document = &self.documents[index];
+            match (self.is_list, self.with_text) {
+                (true, true) => json!({"index": index, "score": score, "text": document}),
+                (true, false) => json!({"index": index, "score": score}),
+                (false, true) => json!({"index": index, "relevance_score": score, "document": {"text": document}}),
+                (false, false) => json!({"index": index, "relevance_score": score}),
+            }
+        };
+        let results: Vec<Value> = ranks.into_iter().map(entry).collect();
+        if self.is_list {
+            return Value::Array(results);
+        }
+        let usage = json!({"prompt_tokens": n_tokens, "total_tokens": n_tokens});
+        json!({"model": model, "object": "list", "usage": usage, "results": results})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_score_is_the_share_of_yes_among_both() {
+        let answer = Yes { yes: 1, no: 2 };
+        assert_eq!(answer.score(&[9.0, 3.0, 3.0]), 0.5);
+        assert!((answer.score(&[9.0, 3f32.ln(), 0.0]) - 0.75).abs() < 1e-6);
+        assert_eq!([answer.score(&[0.0, 200.0, -200.0]), answer.score(&[0.0, -200.0, 200.0])], [1.0, 0.0]);
+    }
+
+    #[test]
+    fn documents_come_sorted_and_no_more_than_wanted() {
+        let answer = |body: Value| {
+            let form = form(&mut Fields(body.as_object().unwrap().clone())).map_err(|error| error.message)?;
+            Ok::<Value, String>(form.answer("m", vec![0.25, 0.5, 0.25], 9))
+        };
+        let jina =
+            answer(json!({"documents": ["a", {"text": "b"}, "c"], "top_n": 2, "return_documents": true})).unwrap();
+        assert_eq!(
+            jina["results"],
+            json!([{"index": 1, "relevance_score": 0.5, "document": {"text": "b"}},
+                   {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}}])
+        );
+        assert_eq!(jina["usage"], json!({"prompt_tokens": 9, "total_tokens": 9}));
+        let tei = answer(json!({"texts": ["a", "b", "c"]})).unwrap();
+        assert_eq!(tei[0], json!({"index": 1, "score": 0.5}));
+        assert_eq!(tei.as_array().unwrap().len(), 3);
+        for wrong in [json!({}), json!({"documents": []}), json!({"documents": "a"}), json!({"documents": [1]})] {
+            assert!(answer(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Who receives what the model computes for a request: text, or what is read from its prompt alone.
+
+use std::ops::ControlFlow;
+
+use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
+
+use crate::choice::Choice;
+use crate::reading::Reader;
+
+/// The receiver of a sequence.
+pub(crate) enum Receiver {
+    /// A choice of a request that generates text.
+    Text(Box<Choice>),
+    /// A prompt that nothing is to follow.
+    Reading(Box<Reader>),
+}
+
+impl Receiver {
+    fn inner(&mut self) -> &mut dyn TokenReceiver {
+        match self {
+            Receiver::Text(choice) => &mut **choice,
+            Receiver::Reading(reader) => &mut **reader,
+        }
+    }
+
+    fn as_inner(&self) -> &dyn TokenReceiver {
+        match self {
+            Receiver::Text(choice) => &**choice,
+            Receiver::Reading(reader) => &**reader,
+        }
+    }
+}
+
+impl TokenReceiver for Receiver {
+    fn begin(&mut self, cached_tokens: u32) {
+        self.inner().begin(cached_tokens);
+    }
+
+    fn token(&mut self, token: u32) -> ControlFlow<()> {
+        self.inner().token(token)
+    }
+
+    fn chooses(&self) -> bool {
+        self.as_inner().chooses()
+    }
+
+    fn choose(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
+        self.inner().choose(tokens, logits)
+    }
+
+    fn reads_hidden_rows(&self) -> bool {
+        self.as_inner().reads_hidden_rows()
+    }
+
+    fn hidden_row(&mut self, row: &[f32]) {
+        self.inner().hidden_row(row);
+    }
+
+    fn drafted(&mut self, proposed: u32, accepted: u32) {
+        self.inner().drafted(proposed, accepted);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.as_inner().is_closed()
+    }
+
+    fn end(&mut self, why: End<'_>) {
+        self.inner().end(why);
+    }
+}
