@@ -13,15 +13,17 @@ use tempfile::TempDir;
 use unicorn_artifact::write::new_file_permissions;
 use unicorn_artifact::{ArtifactView, MappedFile, NpuProduct, WeightPlan};
 use unicorn_kernels::npu::quantize::{Weights, source_column};
+use unicorn_kernels::npu::rotation::ROTATED;
 use unicorn_kernels::npu::tile::GemmShape;
 
-use crate::CompileOptions;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
 use crate::import::{self, Checkpoint, ExpertNames, ModelConfig};
 use crate::progress::{self, Progress, Stage};
+use crate::retarget::recorded;
 use crate::weights::{PackedSource, PackedWeights};
+use crate::{CompileOptions, NPU_ROTATION};
 
 /// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `model` with these options:
 /// `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files. They are written beside it and then
@@ -61,6 +63,7 @@ fn write_folder(
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: artifact.to_owned(), what: error.to_string() })?;
+    npu_weights_are_rotated(&view).map_err(|what| CompileError::malformed(artifact, what))?;
     let shapes = checkpoint.config.tensor_shapes();
     let packed = Packed { view: &view, graph: &graph, weights: &weights, shapes: &shapes };
 
@@ -72,6 +75,15 @@ fn write_folder(
     write_json(&staged.path().join("config.json"), &text_config(checkpoint)).map_err(CompileError::io(folder))?;
     write_tokenizer(checkpoint, staged.path()).map_err(CompileError::io(folder))?;
     move_files(staged.path(), folder).map_err(CompileError::io(folder))
+}
+
+/// Whether NPU weights of `view`, if there are any, are in the form that [`Weights`] reads.
+fn npu_weights_are_rotated(view: &ArtifactView) -> std::result::Result<(), String> {
+    let found = recorded(view, NPU_ROTATION).unwrap_or("none");
+    if view.npu.is_none() || found == ROTATED.to_string() {
+        return Ok(());
+    }
+    Err(format!("rotation of its NPU weights is {found}, expected {ROTATED}; compile the model again"))
 }
 
 /// A temporary folder on the same disk, which vanishes with the value.
@@ -195,7 +207,7 @@ impl Packed<'_> {
                 continue;
             };
             let row = &mut values[row * part.cols..][..part.cols];
-            row.iter_mut().enumerate().for_each(|(k, value)| *value = weights.value(&shape, col, k));
+            row.copy_from_slice(&weights.column(&shape, col)[..part.cols]);
         }
         Some(values)
     }

@@ -13,10 +13,9 @@ use unicorn_runtime::npu::{NpuOpener, NpuUse};
 use unicorn_runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
 use unicorn_spirv::target;
 
-/// The same weights in f32 by the reference. What is left are INT8 rows of activations, half a step of 1/127 of each row's largest, over a few
-/// layers of random weights, which forgive less than trained ones: with rows rounded so, transformers itself is 2.5 to 3.2 % from its own logits of
-/// these models. Products alone are compared bit for bit in `npu_device.rs`, the kernels around them in `differential`.
-const NPU_TOLERANCE: f64 = 4e-2;
+/// The same weights in f32 by the reference. What is left are INT8 rows of activations, half a step of 1/127 of each rotated row's largest, over a
+/// few layers of random weights, which forgive less than trained ones. Products alone are compared bit for bit in `npu_device.rs`, the kernels around them in `differential`.
+const NPU_TOLERANCE: f64 = 3e-2;
 
 fn folder(name: &str) -> PathBuf {
     models().join("tiny").join(name)

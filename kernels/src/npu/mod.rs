@@ -13,8 +13,9 @@
 //! one scale for each row. The rounding shift keeps a group's sum in 16 bits, for which the elementwise multiplication has 32 lanes; the
 //! column scale makes up for it.
 //!
-//! [`tile`] says where each byte of a stream lies, [`quantize`] makes weights and activations of this form, [`twin`] computes on them.
+//! [`tile`] says where each byte of a stream lies, [`rotation`] and [`quantize`] make weights and activations of this form, [`twin`] computes on them.
 
 pub mod quantize;
+pub mod rotation;
 pub mod tile;
 pub mod twin;

@@ -1,11 +1,12 @@
 //! Weights and activations in the form of this kernel, and their objects as bytes.
 
+use super::rotation::{rotate, rotated};
 use super::tile::{
     ACTIVATION_MAX, BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CODE_MIN, CORE_ROWS, CoreTile,
     Epilogue, GemmShape,
 };
 
-/// A quantised matrix: `weight(column, k) = column_scales[column] / 2^shift · multipliers[column, group] · codes[column, k]`.
+/// A quantised matrix, rotated: `rotated weight(column, k) = column_scales[column] / 2^shift · multipliers[column, group] · codes[column, k]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// (cols, depth), -8..=7.
@@ -17,7 +18,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Quantises `values`, (cols, depth), to the shape's padding, with one multiplier for each `shape.core.depth` values of k.
+    /// Rotates and quantises `values`, (cols, depth), to the shape's padding, with one multiplier for each `shape.core.depth` values of k.
     ///
     /// With [`Epilogue::ActMul`], the first half of the columns is gate and the second up: the result has them in blocks of 8 in turn.
     pub fn quantize(shape: &GemmShape, values: &[f32], cols: usize, depth: usize) -> Weights {
@@ -31,7 +32,7 @@ impl Weights {
         };
         for col in 0..shape.cols {
             let Some(source) = source_column(shape.core.epilogue, col, cols) else { continue };
-            let column = &values[source * depth..(source + 1) * depth];
+            let column = rotated(&values[source * depth..(source + 1) * depth], shape.depth);
             let group_scales: Vec<f32> = column.chunks(group).map(scale_of_group).collect();
             let largest = group_scales.iter().copied().fold(0.0, f32::max);
             if largest == 0.0 {
@@ -51,8 +52,15 @@ impl Weights {
         weights
     }
 
-    /// The weight that a code stands for.
-    pub fn value(&self, shape: &GemmShape, col: usize, k: usize) -> f32 {
+    /// The weights of a column that its codes stand for, as the model has them: rotated back.
+    pub fn column(&self, shape: &GemmShape, col: usize) -> Vec<f32> {
+        let mut values: Vec<f32> = (0..shape.depth).map(|k| self.value(shape, col, k)).collect();
+        rotate(&mut values);
+        values
+    }
+
+    /// The rotated weight that a code stands for.
+    fn value(&self, shape: &GemmShape, col: usize, k: usize) -> f32 {
         let multiplier = self.multipliers[col * shape.chunks() + k / shape.core.depth];
         let column_scale = self.column_scales[col] / (1 << shape.core.shift()) as f32;
         column_scale * f32::from(multiplier) * f32::from(self.codes[col * shape.depth + k])
@@ -160,7 +168,7 @@ pub fn source_column(epilogue: Epilogue, col: usize, cols: usize) -> Option<usiz
     }
 }
 
-/// Quantised rows: `activation(row, k) = row_scales[row] · codes[row, k]`.
+/// Quantised rows, rotated: `rotated activation(row, k) = row_scales[row] · codes[row, k]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activations {
     /// (rows, depth), -127..=127.
@@ -170,17 +178,18 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// Quantises `values`, (rows, depth), to the shape's padding; rows of padding are 0.
+    /// Rotates and quantises `values`, (rows, depth), to the shape's padding; rows of padding are 0.
     pub fn quantize(shape: &GemmShape, values: &[f32], depth: usize) -> Activations {
         let mut activations =
             Activations { codes: vec![0; shape.rows * shape.depth], row_scales: vec![0.0; shape.rows] };
         for (row, values) in values.chunks_exact(depth).enumerate() {
+            let values = rotated(values, shape.depth);
             let scale = values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / ACTIVATION_MAX as f32;
             if scale == 0.0 {
                 continue;
             }
             activations.row_scales[row] = scale;
-            for (code, value) in activations.codes[row * shape.depth..].iter_mut().zip(values) {
+            for (code, value) in activations.codes[row * shape.depth..].iter_mut().zip(&values) {
                 *code = (value / scale).round().clamp(-ACTIVATION_MAX as f32, ACTIVATION_MAX as f32) as i8;
             }
         }
@@ -233,6 +242,7 @@ mod tests {
             let shape = GemmShape::padded(64, 16, 128, 1, core);
             let weights = Weights::quantize(&shape, &values, 16, 128);
             for (col, column) in values.chunks(128).enumerate() {
+                let column = rotated(column, 128);
                 for (group, group_values) in column.chunks(64).enumerate() {
                     let most = group_values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
                     let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
@@ -292,8 +302,8 @@ mod tests {
         let weights = Weights::quantize(&shape, &vec![0.5; 64 * 64], 64, 64);
         let packed = weights.pack(&shape);
         assert_eq!(packed.len(), shape.weight_bytes());
-        // Low nibble first: code 7, for 0.5 is the largest of its group.
-        assert_eq!(packed[0], 0x77);
+        // A rotated block of equal values has one that is not 0, its first: codes 7 of both columns, then 0.
+        assert_eq!((packed[0], packed[4]), (0x77, 0));
         let activations = Activations::quantize(&shape, &vec![-1.0; 64 * 64], 64);
         let packed = activations.pack(&shape);
         assert_eq!(packed.len(), shape.activation_bytes());

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
+use crate::npu::rotation::{FACTOR, ROTATED};
 use crate::npu::tile::{ACTIVATION_MAX, BLOCK_DEPTH, BLOCK_ROWS, CORE_ROWS, GemmShape};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -59,11 +60,14 @@ impl Kernel for NpuInputSpec {
     }
 
     fn wgsl(&self) -> String {
+        assert!(self.depth.is_multiple_of(ROTATED), "depth {} is not blocks of {ROTATED}", self.depth);
         let code_words = self.core_rows * self.core_depth / 4;
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
-            .size("DEPTH", self.depth)
+            .size("BLOCKS", self.depth / ROTATED)
+            .size("ROTATED", ROTATED)
+            .size("QUADS", ROTATED / 4)
             .size("COLUMNS", self.columns)
             .size("CHUNKS", self.depth / self.core_depth)
             .size("CORE_DEPTH", self.core_depth)
@@ -77,6 +81,7 @@ impl Kernel for NpuInputSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .number("CODE_MAX", ACTIVATION_MAX as f32)
+            .number("FACTOR", FACTOR)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }
