@@ -14,7 +14,6 @@ mod products;
 mod weights;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use unicorn_artifact::account::size;
 use unicorn_artifact::{
@@ -38,6 +37,9 @@ pub use check::NpuCheck;
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuWork};
 pub(crate) use weights::pack;
+
+/// Products without a program that a decision names.
+const NAMED: usize = 3;
 
 /// XDNA1, as mlir-aie calls it.
 const DEVICE: &str = "npu1";
@@ -102,30 +104,36 @@ pub fn npu_plan(
 ) -> Result<NpuPlan> {
     options.check()?;
     let mut chooser = Chooser { options, policy, room: plan.and_then(room), graph };
-    let mut solutions: BTreeMap<Problem, Solution> = BTreeMap::new();
+    let mut solutions: BTreeMap<Problem, std::result::Result<Solution, String>> = BTreeMap::new();
     let mut works = Vec::new();
     let all = products(graph, options);
     for work in NpuWork::ALL {
         let of_work: Vec<Product> = all.iter().filter(|one| one.work == work).copied().collect();
-        let mut cost = Cost::default();
-        for product in of_work.iter().filter(|one| !one.has_bias) {
+        let mut candidates = Candidates::default();
+        for product in &of_work {
+            if product.has_bias {
+                candidates.biased += 1;
+                continue;
+            }
             let problem = product.problem;
-            let solution = match solutions.entry(problem) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(solution(&problem)?),
-            };
-            cost.add(cost_of(&problem, solution));
+            match solutions.entry(problem).or_insert_with(|| solution(&problem)) {
+                Ok(solution) => {
+                    candidates.cost.add(cost_of(&problem, solution));
+                    candidates.products.push(*product);
+                }
+                Err(why) => candidates.unfit.push(format!("{} ({why})", graph.matrices[product.matrix.0].name)),
+            }
         }
-        works.push((work, of_work, cost));
+        works.push((work, candidates));
     }
     // What saves most is given memory first.
-    works.sort_by(|one, other| other.2.saved_s().total_cmp(&one.2.saved_s()));
+    works.sort_by(|one, other| other.1.cost.saved_s().total_cmp(&one.1.cost.saved_s()));
     let mut chosen = Vec::new();
     let mut decisions = Vec::new();
-    for (work, of_work, cost) in works {
-        let decision = chooser.decide(work, &of_work, &cost)?;
+    for (work, candidates) in works {
+        let decision = chooser.decide(work, &candidates)?;
         if decision.on_npu {
-            chosen.extend(of_work.into_iter().filter(|one| !one.has_bias));
+            chosen.extend(candidates.products);
         }
         decisions.push((work, decision));
     }
@@ -134,6 +142,7 @@ pub fn npu_plan(
     decisions.extend(never(plan));
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
+    let solutions = solutions.into_iter().filter_map(|(problem, found)| Some((problem, found.ok()?))).collect();
     Ok(assemble(graph, decisions, &chosen, &solutions))
 }
 
@@ -148,6 +157,38 @@ fn room(plan: &Plan) -> Option<u64> {
     Some(budget.saturating_sub(shared.map(|tier| tier.bytes()).sum()))
 }
 
+/// Products of one kind of work.
+#[derive(Default)]
+struct Candidates {
+    /// Those that have a program.
+    products: Vec<Product>,
+    /// Of these.
+    cost: Cost,
+    /// How many have a bias, which no program adds.
+    biased: usize,
+    /// Names of those that fit no program, and why.
+    unfit: Vec<String>,
+}
+
+impl Candidates {
+    /// What stays on the GPU whatever is decided, as the end of a sentence.
+    fn rest(&self) -> String {
+        let biased = match self.biased {
+            0 => String::new(),
+            count => format!("; {count} products with biases stay on the GPU"),
+        };
+        biased + &if self.unfit.is_empty() { String::new() } else { format!("; {}", self.unfit_on_gpu()) }
+    }
+
+    /// The first few names: a model has as many as layers.
+    fn unfit_on_gpu(&self) -> String {
+        let named = self.unfit.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        let more = self.unfit.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("without an NPU program, on the GPU: {named}{more}")
+    }
+}
+
 struct Chooser<'a> {
     options: &'a NpuOptions,
     policy: FormatPolicy,
@@ -156,16 +197,15 @@ struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    fn decide(&mut self, work: NpuWork, products: &[Product], cost: &Cost) -> Result<NpuDecision> {
+    fn decide(&mut self, work: NpuWork, candidates: &Candidates) -> Result<NpuDecision> {
+        let cost = &candidates.cost;
         let decision =
             |on_npu, overruled, reason| Ok(NpuDecision { work: work.name().into(), on_npu, overruled, reason });
         let requested = self.options.work.as_ref().map(|all| all.contains(&work));
-        let biased = products.iter().filter(|product| product.has_bias).count();
         if cost.products == 0 {
-            return decision(false, false, self.nothing_to_do(work, biased));
+            return decision(false, false, self.nothing_to_do(work, candidates));
         }
-        let rest = if biased > 0 { format!("; {biased} products with biases stay on the GPU") } else { String::new() };
-        let figures = format!("estimate for {} tokens: {}{rest}", self.options.rows, figures(cost));
+        let figures = format!("estimate for {} tokens: {}{}", self.options.rows, figures(cost), candidates.rest());
         if requested == Some(false) {
             return decision(false, true, format!("not requested; {figures}"));
         }
@@ -190,10 +230,13 @@ impl Chooser<'_> {
         decision(on_npu, requested.is_some(), why + &figures)
     }
 
-    fn nothing_to_do(&self, work: NpuWork, biased: usize) -> String {
+    fn nothing_to_do(&self, work: NpuWork, candidates: &Candidates) -> String {
+        if !candidates.unfit.is_empty() {
+            return candidates.unfit_on_gpu();
+        }
         let has_experts = self.graph.nodes.iter().any(|node| matches!(node.op, FusedOp::ExpertMatMul { .. }));
-        match (work, biased) {
-            (_, 1..) => format!("{biased} products with biases, which NPU programs do not add"),
+        match (work, candidates.biased) {
+            (_, biased @ 1..) => format!("{biased} products with biases, which NPU programs do not add"),
             (NpuWork::Ffn, 0) if has_experts => {
                 "experts multiply other rows each, for which there is no NPU program".into()
             }

@@ -386,6 +386,28 @@ fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
     assert!(on_npu(&small.unwrap().npu.unwrap()).is_empty());
 }
 
+/// Gate and up of 2 · 98304 × 16384 have 1.5 GiB, and a section at most 1 GiB: they stay on the GPU by name, and down has a program.
+#[test]
+fn a_product_without_a_program_stays_on_the_gpu_and_is_named() {
+    let wide = eight_layers(512, 16384).replace("\"intermediate_size\": 8192", "\"intermediate_size\": 98304");
+    let wide = wide.replace("\"num_hidden_layers\": 8", "\"num_hidden_layers\": 4");
+    let wide = wide.replace("_heads\": 16", "_heads\": 128");
+    let planned = decided(&wide, |options| {
+        options.npu = Some(NpuOptions { work: Some(vec![NpuWork::Ffn]), ..NpuOptions::default() });
+    });
+    assert_eq!(on_npu(&planned), ["ffn"]);
+    let names: Vec<&str> = planned.section.products.iter().map(|product| product.name.as_str()).collect();
+    assert!(names.len() == 4 && names.iter().all(|name| name.contains("down_proj")), "{names:?}");
+    let ffn = planned.section.decisions.iter().find(|decision| decision.work == "ffn").unwrap();
+    for part in [
+        "; without an NPU program, on the GPU: layers.0.mlp",
+        " (product of 512 × 196608 × 16384 has 1.50 GiB of weights, expected at most 1.00 GiB)",
+        " and 1 more",
+    ] {
+        assert!(ffn.reason.contains(part), "{part} is not in {}", ffn.reason);
+    }
+}
+
 #[test]
 fn memory_that_the_gpu_leaves_bounds_what_the_npu_is_given() {
     let on_machine = |mib: u64| {

@@ -32,7 +32,7 @@ pub fn npu_mlir(planned: &Planned, options: &NpuOptions, dialect: &str) -> Resul
     }
     let mut programs = Vec::new();
     for (problem, uses) in uses {
-        let solution = solution(&problem)?;
+        let solution = solution(&problem).map_err(|what| CompileError::Option { option: "npu", what })?;
         let operations = module(&solution.design, dialect);
         let mut explanation = solution.to_string();
         write!(explanation, "\n  computes           {}", uses.join(", ")).expect("writing to a String");

@@ -1,10 +1,11 @@
 //! The matrix products of a model that NPU programs can compute.
 
+use unicorn_artifact::account::size;
+use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::{Problem, Solution, solve};
 
 use super::options::{NpuOptions, NpuWork};
-use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, FusedOp, Matrix, MatrixId};
 use crate::graph::MatrixRef;
 
@@ -48,13 +49,22 @@ fn work_of(matrix: &Matrix) -> NpuWork {
 /// The fastest program for a problem.
 ///
 /// # Errors
-/// [`CompileError::Option`] where none fits the array.
-pub fn solution(problem: &Problem) -> Result<Solution> {
-    solve(problem).ok_or_else(|| {
-        let Problem { rows, cols, depth, columns, .. } = problem;
-        let what = format!("product of {rows} × {cols} × {depth} fits no NPU program of {columns} columns");
-        CompileError::Option { option: "npu", what }
-    })
+/// Why there is none: no design fits the array, or its weights fit no section of an artifact.
+pub fn solution(problem: &Problem) -> Result<Solution, String> {
+    let Problem { rows, cols, depth, columns, .. } = problem;
+    let of_product = format!("product of {rows} × {cols} × {depth}");
+    // A section that is too short for the weights as they are is too short for all layouts of them: the search is not needed.
+    let least_bytes = (cols * depth / 2) as u64;
+    let too_long =
+        |bytes| format!("{of_product} has {} of weights, expected at most {}", size(bytes), size(MAX_SLICE_BYTES));
+    if least_bytes > MAX_SLICE_BYTES {
+        return Err(too_long(least_bytes));
+    }
+    let solution = solve(problem).ok_or_else(|| format!("{of_product} fits no NPU program of {columns} columns"))?;
+    match solution.estimate.shape.weight_bytes() as u64 {
+        bytes if bytes > MAX_SLICE_BYTES => Err(too_long(bytes)),
+        _ => Ok(solution),
+    }
 }
 
 /// What column `col` of a product's weights is: gate before up, as [`unicorn_kernels::npu::quantize::source_column`] counts.
