@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::codec;
-use crate::header::{SECTION_ALIGN, Section, SectionKind, decode_header};
+use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, decode_header};
 use crate::kernels::Kernels;
 use crate::map::MappedFile;
 use crate::meta::Meta;
@@ -42,13 +42,14 @@ pub fn replace_kernels(
     begun: impl FnOnce(&Path),
 ) -> io::Result<u64> {
     let (kernels, hidden) = kernels.split_hidden();
-    let new = [
+    let mut new = vec![
         (SectionKind::Metadata, codec::encode(meta)),
         (SectionKind::Plan, codec::encode(plan)),
         (SectionKind::Kernels, codec::encode(&kernels)),
-        // An artifact from before format 8.3 has no such section, and gets none.
-        (SectionKind::HiddenPrograms, codec::encode(&hidden)),
     ];
+    if hidden.iter().any(|programs| !programs.is_empty()) {
+        new.push((SectionKind::HiddenPrograms, codec::encode(&hidden)));
+    }
     replace(path, output, &new, begun)
 }
 
@@ -84,6 +85,21 @@ fn replace(path: &Path, output: &Path, new: &[(SectionKind, Vec<u8>)], begun: im
             section.len_bytes = body.len() as u64;
             section.hash = *blake3::hash(body).as_bytes();
         }
+    }
+    // What an earlier version has no section of comes last.
+    let begin_bytes = sections.first().map_or(0, |section| section.offset_bytes);
+    for (kind, body) in new {
+        let is_there = sections.iter().any(|section| section.kind == *kind as u32);
+        let head_bytes = HEADER_BYTES + (sections.len() + 1) * ENTRY_BYTES;
+        if is_there || head_bytes as u64 > begin_bytes {
+            continue;
+        }
+        let offset_bytes = end.next_multiple_of(SECTION_ALIGN);
+        file.as_file_mut().write_all(&vec![0; (offset_bytes - end) as usize])?;
+        file.as_file_mut().write_all(body)?;
+        end = offset_bytes + body.len() as u64;
+        let (len_bytes, hash) = (body.len() as u64, *blake3::hash(body).as_bytes());
+        sections.push(Section { kind: *kind as u32, index: 0, offset_bytes, len_bytes, hash });
     }
     let permissions = match path == output {
         true => old.file().metadata()?.permissions(),

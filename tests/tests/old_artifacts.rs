@@ -7,7 +7,7 @@ use tests::programs::program;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
 use unicorn_artifact::{
-    ArtifactView, ArtifactWriter, Kernels, LogitsRows, Module, ModuleSet, ParseError, Pipeline, TargetKernels,
+    ArtifactView, ArtifactWriter, Kernels, LogitsRows, Module, ModuleSet, ParseError, Pipeline, Program, TargetKernels,
 };
 use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_spirv::target;
@@ -141,6 +141,22 @@ fn version_8_2_keeps_loading_with_the_steps_of_its_npu() {
     steps.kernels.modules.unpack_all().unwrap();
 }
 
+/// Version 8.3 added programs that write hidden rows.
+#[test]
+fn version_8_3_keeps_loading_with_its_hidden_programs() {
+    let bytes = std::fs::read(golden("v8.3-full.unicorn")).unwrap();
+    assert!(bytes.len() < 900_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.3 is neither read nor refused by name: {error}"),
+    };
+    let programs = &view.kernels.targets[0].programs;
+    let strides: Vec<Option<u32>> = programs.iter().map(|program| program.hidden_stride()).collect();
+    assert_eq!(strides, [None, Some(32)], "the program that decodes, and one of 8 hidden rows of 32 numbers");
+    assert!(view.npu.is_some_and(|npu| !npu.steps.is_empty()));
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -149,10 +165,10 @@ fn every_version_has_its_artifact() {
     names.retain(|name| name.ends_with(".unicorn"));
     names.sort();
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
-    expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into()]);
+    expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 2), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 3), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -173,7 +189,7 @@ fn write_the_artifact_of_this_version() {
     let artifact = Compiled::of(&golden_model(), &with_npu).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
     let mut writer =
-        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-npu.unicorn")), 2).unwrap();
+        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-full.unicorn")), 2).unwrap();
     writer.begin_slice().unwrap();
     writer.weight_bytes(view.weights()[0].bytes).unwrap();
     writer.begin_npu_slice().unwrap();
@@ -198,13 +214,17 @@ fn golden_model() -> TinyModel {
     }
 }
 
-/// The program that decodes one token, with the pipelines and modules that it needs: most of a small artifact is kernels.
+/// The program that decodes one token and the smallest of hidden rows, with the pipelines and modules that it needs: most of a small artifact is kernels.
 fn decode_only(kernels: &Kernels) -> Kernels {
     let decode = |target: &TargetKernels| {
         let mut target = target.clone();
         let words = target.modules.unpack_all().expect("the compiler wrote them");
         let mut modules = Vec::new();
-        target.programs.retain(|program| program.rows == 1 && program.logits == LogitsRows::One);
+        let is_kept = |program: &Program| {
+            let decodes = program.rows == 1 && program.logits == LogitsRows::One;
+            decodes || (program.rows == 8 && program.logits == LogitsRows::Hidden)
+        };
+        target.programs.retain(is_kept);
         (target.checksum, target.reads, target.fragments) = (None, None, None);
         let all = std::mem::take(&mut target.pipelines);
         let mut kept: Vec<u32> = Vec::new();
