@@ -19,7 +19,7 @@ use unicorn_kernels::npu::tile::GemmShape;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::{self, Checkpoint, ExpertNames, ModelConfig};
+use crate::import::{self, Checkpoint, ExpertNames, ModelConfig, RowOrder};
 use crate::progress::{self, Progress, Stage};
 use crate::retarget::recorded;
 use crate::weights::{PackedSource, PackedWeights};
@@ -138,6 +138,13 @@ impl View for &Exported<'_> {
         for name in &self.parts {
             let order = self.config.folder.row_order(self.config, name);
             let part = self.packed.decode(name);
+            if let RowOrder::Strided(elements) = order {
+                let cols = self.packed.shapes[*name].last().copied().unwrap_or(1);
+                for (at, value) in part.iter().enumerate() {
+                    values[elements.at(at / cols, at % cols)] = *value;
+                }
+                continue;
+            }
             for (row, of_row) in part.chunks_exact(cols).enumerate() {
                 values[order.source_row(first_row, row) * cols..][..cols].copy_from_slice(of_row);
             }
@@ -161,7 +168,11 @@ impl Packed<'_> {
             let bytes = self.bytes(plan);
             match &weight.source {
                 PackedSource::Vector(id) => {
-                    let parts = &self.graph.vectors[id.0].parts;
+                    let vector = &self.graph.vectors[id.0];
+                    if let Some(values) = self.bias_of_expert(vector, tensor, bytes) {
+                        return values;
+                    }
+                    let parts = &vector.parts;
                     if let [only] = &parts[..]
                         && only.tensor == tensor
                     {
@@ -222,6 +233,22 @@ impl Packed<'_> {
         };
         let first: usize = parts[..index].iter().map(|part| rows_of(&part.tensor)).sum();
         Some(floats(bytes).skip(first).take(rows_of(tensor)).collect())
+    }
+
+    /// An expert's bias, of those of a stack.
+    fn bias_of_expert(&self, vector: &fuse::Vector, tensor: &str, bytes: &[u8]) -> Option<Vec<f32>> {
+        let matrix = &self.graph.matrices[vector.stack?.0];
+        let mut places =
+            (0..matrix.experts?).flat_map(|expert| (0..vector.parts.len()).map(move |part| (expert, part)));
+        let (expert, part) = places.find(|&(expert, part)| vector.parts[part].tensor_of(expert) == tensor)?;
+        let mut values = vec![0.0; matrix.parts[part].rows];
+        for (row, value) in floats(bytes).skip(expert * matrix.rows()).take(matrix.rows()).enumerate() {
+            let (of_part, row) = matrix.part_row(row);
+            if of_part == part {
+                values[row] = value;
+            }
+        }
+        Some(values)
     }
 
     fn matrix(&self, id: fuse::MatrixId, part: &graph::MatrixRef, expert: usize) -> Vec<f32> {
@@ -285,13 +312,16 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
             target = import::mixtral_name(&target);
         }
         let shape = &packed.shapes[name];
+        let own_shape = import::transposed_shape(config, name);
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
             config,
             parts: Vec::new(),
-            shape: [&[0], &shape[1..]].concat(),
+            shape: own_shape.clone().unwrap_or([&[0], &shape[1..]].concat()),
         });
-        entry.shape[0] += shape[0];
+        if own_shape.is_none() {
+            entry.shape[0] += shape[0];
+        }
         entry.parts.push(name);
     }
     out

@@ -50,6 +50,9 @@ pub struct Matrix {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vector {
     pub parts: Vec<VectorRef>,
+    /// They are the biases of this stack of experts: one for each row of an expert's, of all parts and without padding, then those of
+    /// the next. Tensors have `*` where an expert's has its number.
+    pub stack: Option<MatrixId>,
     pub layer: Option<usize>,
 }
 
@@ -193,11 +196,16 @@ impl<'a> Fuser<'a> {
     /// The same of the experts.
     fn expert_gate_up(&mut self, input: ValueId) -> bool {
         let of_experts = |&consumer: &usize| match &self.graph.nodes[consumer].op {
-            Op::ExpertMatMul { matrix, routes, out, .. } => Some((consumer, matrix.clone(), *routes, *out)),
+            Op::ExpertMatMul { matrix, bias, routes, out, .. } => {
+                Some((consumer, (matrix.clone(), bias.clone()), *routes, *out))
+            }
             _ => None,
         };
         let stacks: Vec<_> = self.consumers[input.0].iter().filter_map(of_experts).collect();
-        let [(gate_node, gate_matrix, routes, gate), (up_node, up_matrix, _, up)] = &stacks[..] else { return false };
+        let [(gate_node, (gate_matrix, gate_bias), routes, gate), (up_node, (up_matrix, up_bias), _, up)] = &stacks[..]
+        else {
+            return false;
+        };
         let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(*gate) else {
             return false;
         };
@@ -207,7 +215,9 @@ impl<'a> Fuser<'a> {
         let (layer, routes) = (self.graph.nodes[*gate_node].layer, *routes);
         let (act_mul, out, nodes) = (Some(*activation), *out, [*gate_node, *up_node, product]);
         let matrix = self.matrix(vec![gate_matrix.clone(), up_matrix.clone()], true, layer);
-        self.emit(layer, FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out });
+        let biases: Vec<VectorRef> = [gate_bias, up_bias].into_iter().flatten().cloned().collect();
+        let bias = self.stacked_bias(biases, matrix, layer);
+        self.emit(layer, FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out });
         self.mark(&nodes);
         true
     }
@@ -433,16 +443,18 @@ impl<'a> Fuser<'a> {
             Op::CacheWrite { input, part } => {
                 FusedOp::Heads(step(input, heads(input, None, false, 1.0, destination(part)), None, None))
             }
-            Op::Attention { query, scale, growth, out } if self.scaled.contains(&query) => {
-                FusedOp::Attention { query, scale, growth, out }
+            Op::Attention { query, scale, growth, sinks, out } if self.scaled.contains(&query) => {
+                let sinks = sinks.map(|sinks| self.vector(vec![sinks], layer));
+                FusedOp::Attention { query, scale, growth, sinks, out }
             }
-            Op::Attention { query, scale, growth, out } => {
+            Op::Attention { query, scale, growth, sinks, out } => {
                 let mut parts = heads(query, None, false, scale, Destination::Output);
                 parts[0].growth = growth;
                 let scaled =
                     self.value(format!("scaled.{}", layer.unwrap_or_default()), self.graph.values[query.0].width);
                 self.emit(layer, FusedOp::Heads(step(query, parts, None, Some(scaled))));
-                FusedOp::Attention { query: scaled, scale, growth, out }
+                let sinks = sinks.map(|sinks| self.vector(vec![sinks], layer));
+                FusedOp::Attention { query: scaled, scale, growth, sinks, out }
             }
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
             Op::ActMul { gate, up, activation, out } => {
@@ -454,9 +466,10 @@ impl<'a> Fuser<'a> {
                 self.out.matrices[matrix.0].is_router = true;
                 FusedOp::Route { input, chosen, normalized, out }
             }
-            Op::ExpertMatMul { input, routes, matrix, out } => {
+            Op::ExpertMatMul { input, routes, matrix, bias, out } => {
                 let matrix = self.matrix(vec![matrix], false, layer);
-                FusedOp::ExpertMatMul { input, routes, matrix, act_mul: None, out }
+                let bias = self.stacked_bias(bias.into_iter().collect(), matrix, layer);
+                FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul: None, out }
             }
             Op::ExpertSum { input, routes, out } => FusedOp::ExpertSum { input, routes, out },
             Op::Gate { input, gate, out } => {
@@ -492,10 +505,13 @@ impl<'a> Fuser<'a> {
         self.mark(&[index]);
     }
 
-    /// The matrix whose product a value is.
+    /// The matrix whose product a value is, before a bias.
     fn matrix_that_made(&self, value: ValueId) -> MatrixId {
         let made = |node: &FusedNode| match node.op {
             FusedOp::MatMul { matrix, out, .. } if out == value => Some(matrix),
+            FusedOp::Elementwise { op: ElementwiseOp::Bias, input, out, .. } if out == value => {
+                Some(self.matrix_that_made(input))
+            }
             _ => None,
         };
         self.out.nodes.iter().rev().find_map(made).expect("routers and gates of state are matrices")
@@ -535,8 +551,18 @@ impl<'a> Fuser<'a> {
 
     fn vector(&mut self, parts: Vec<VectorRef>, layer: Option<usize>) -> VectorId {
         let id = VectorId(self.out.vectors.len());
-        self.out.vectors.push(Vector { parts, layer });
+        self.out.vectors.push(Vector { parts, stack: None, layer });
         id
+    }
+
+    /// The biases of a stack's parts, if they have any.
+    fn stacked_bias(&mut self, parts: Vec<VectorRef>, stack: MatrixId, layer: Option<usize>) -> Option<VectorId> {
+        if parts.is_empty() {
+            return None;
+        }
+        let id = self.vector(parts, layer);
+        self.out.vectors[id.0].stack = Some(stack);
+        Some(id)
     }
 
     fn emit(&mut self, layer: Option<usize>, mut op: FusedOp) {

@@ -111,6 +111,8 @@ pub enum Op {
         scale: f32,
         /// What queries are multiplied by besides, by their position.
         growth: Option<Growth>,
+        /// A logit of each head that takes its share of the softmax and has no value.
+        sinks: Option<VectorRef>,
         out: ValueId,
     },
     Add {
@@ -137,11 +139,13 @@ pub enum Op {
         normalized: bool,
         out: ValueId,
     },
-    /// Each row times the matrices of its experts, a row each.
+    /// Each row times the matrices of its experts, plus their biases, a row each.
     ExpertMatMul {
         input: ValueId,
         routes: ValueId,
         matrix: MatrixRef,
+        /// Of each expert; its tensor has `*` where the matrix' has.
+        bias: Option<VectorRef>,
         out: ValueId,
     },
     /// The rows of a row's experts, weighed.
@@ -244,7 +248,8 @@ impl Builder<'_> {
         let (width, scale) = (config.n_heads * config.head_dim, config.query_scale);
         let growth = |growth: import::QueryGrowth| Growth { beta: Number::new(growth.beta), interval: growth.interval };
         let growth = config.query_growth.map(growth);
-        let mut mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, out });
+        let sinks = config.attention_sinks.then(|| self.plain_vector("self_attn.sinks"));
+        let mut mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, sinks, out });
         if config.attention_gate {
             let gate = self.projection(normed, "gate", config.n_heads);
             mixed = self.push("gated", width, |out| Op::Gate { input: mixed, gate, out });
@@ -262,10 +267,7 @@ impl Builder<'_> {
         let gate = self.linear(normed, "linear_attn.in_proj_z", hidden, delta.value_width(), false);
         let strength = self.linear(normed, "linear_attn.in_proj_b", hidden, delta.value_heads, false);
         let decay = self.linear(normed, "linear_attn.in_proj_a", hidden, delta.value_heads, false);
-        let vector = |builder: &Self, name: &str| {
-            let tensor = builder.tensor(&format!("linear_attn.{name}"));
-            VectorRef { tensor, offset: 0.0, scale: 1.0 }
-        };
+        let vector = |builder: &Self, name: &str| builder.plain_vector(&format!("linear_attn.{name}"));
         let taps = vector(self, "conv1d.weight");
         let input = self.push("conv", delta.channels(), |out| Op::ShortConv { input: qkv, taps, out });
         let (decay_rate, decay_bias) = (vector(self, "A_log"), vector(self, "dt_bias"));
@@ -309,6 +311,7 @@ impl Builder<'_> {
         let activation = match self.config.activation {
             import::Activation::Silu => Activation::Silu,
             import::Activation::GeluTanh => Activation::GeluTanh,
+            import::Activation::ClampedSwiGlu => Activation::ClampedSwiGlu,
         };
         let Value { width, rows_per_token, .. } = self.values[gate.0];
         self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, activation, out })
@@ -318,13 +321,15 @@ impl Builder<'_> {
     fn experts(&mut self, input: ValueId, experts: &ExpertsConfig) -> ValueId {
         let hidden = self.config.hidden_size;
         let ExpertsConfig { count, chosen, normalized, intermediate_size: inner, .. } = *experts;
-        let logits = self.linear(input, "mlp.gate", hidden, count, false);
+        let has_bias = self.config.expert_bias;
+        let logits = self.linear(input, "mlp.gate", hidden, count, has_bias);
         let width = routes_width(chosen);
         let routes = self.push("routes", width, |out| Op::Route { input: logits, chosen, normalized, out });
         let stack = |builder: &mut Self, input, name: &str, rows, cols| {
             let tensor = builder.tensor(&format!("mlp.experts.*.{name}.weight"));
             let matrix = MatrixRef { tensor, rows, cols, experts: Some(count) };
-            builder.push_rows(name, rows, chosen, |out| Op::ExpertMatMul { input, routes, matrix, out })
+            let bias = has_bias.then(|| builder.plain_vector(&format!("mlp.experts.*.{name}.bias")));
+            builder.push_rows(name, rows, chosen, |out| Op::ExpertMatMul { input, routes, matrix, bias, out })
         };
         let gate = stack(self, input, "gate_proj", inner, hidden);
         let up = stack(self, input, "up_proj", inner, hidden);
@@ -356,7 +361,7 @@ impl Builder<'_> {
         if !bias {
             return product;
         }
-        let bias = VectorRef { tensor: self.tensor(&format!("{name}.bias")), offset: 0.0, scale: 1.0 };
+        let bias = self.plain_vector(&format!("{name}.bias"));
         self.push(&format!("{short}_biased"), rows, |out| Op::Bias { input: product, bias, out })
     }
 
@@ -390,6 +395,11 @@ impl Builder<'_> {
 
     fn norm_weight(&self, tensor: &str) -> VectorRef {
         VectorRef { tensor: self.tensor(tensor), offset: self.config.norm_offset, scale: 1.0 }
+    }
+
+    /// A vector as it is.
+    fn plain_vector(&self, name: &str) -> VectorRef {
+        VectorRef { tensor: self.tensor(name), offset: 0.0, scale: 1.0 }
     }
 
     fn rope(&mut self, input: ValueId, rope: Option<usize>) -> ValueId {
@@ -440,6 +450,13 @@ impl MatrixRef {
     /// The tensors of all experts, in order.
     pub fn tensors(&self) -> impl Iterator<Item = Cow<'_, str>> {
         (0..self.experts.unwrap_or(1)).map(|expert| self.tensor_of(expert))
+    }
+}
+
+impl VectorRef {
+    /// The tensor of one expert; of a vector that is no stack's, its own.
+    pub fn tensor_of(&self, expert: usize) -> String {
+        self.tensor.replace('*', &expert.to_string())
     }
 }
 
@@ -540,16 +557,18 @@ impl Op {
             Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::GatedNorm { weight, .. } => {
                 format!(" {weight}")
             }
-            Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, .. } => format!(" {matrix}"),
+            Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
+            Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
             Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::ShortConv { taps, .. } => format!(" {taps}"),
             Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
-            Op::Attention { scale, growth, .. } => {
+            Op::Attention { scale, growth, sinks, .. } => {
                 let growth = growth
                     .map_or(String::new(), |growth| format!(" growth={} each {}", growth.beta.get(), growth.interval));
-                format!(" scale={scale}{growth}")
+                let sinks = sinks.as_ref().map_or(String::new(), |sinks| format!(" sinks={sinks}"));
+                format!(" scale={scale}{growth}{sinks}")
             }
             Op::ActMul { activation, .. } => format!(" {activation:?}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),

@@ -136,7 +136,7 @@ impl Walk<'_> {
             Op::ActMul { gate, up, activation, .. } => self.act_mul(*gate, *up, *activation),
             // Queries and keys only choose among values; soft caps come after the last matrix.
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
-            Op::ExpertMatMul { input, matrix, .. } => self.expert_matmul(*input, matrix),
+            Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),
             Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
             Op::ShortConv { input, taps, .. } => self.short_conv(*input, taps),
             Op::DeltaRule { input, out, .. } => self.delta_rule(*input, *out),
@@ -209,7 +209,7 @@ impl Walk<'_> {
 
     /// The same of a stack: the moments of one expert after the other. Experts that read the same are driven alike; what each makes of
     /// it drives its own next matrix.
-    fn expert_matmul(&mut self, input: ValueId, matrix: &MatrixRef) -> Moments {
+    fn expert_matmul(&mut self, input: ValueId, matrix: &MatrixRef, bias: Option<&VectorRef>) -> Moments {
         let all = &self.moments[&input];
         let mut products = Vec::new();
         for (expert, tensor) in matrix.tensors().enumerate() {
@@ -217,7 +217,12 @@ impl Walk<'_> {
             if let Some(columns) = column_importance(own) {
                 self.importance.columns.insert(tensor.to_string(), columns);
             }
+            let first = products.len();
             products.extend(by_row([&self.checkpoint.tensors[&*tensor]], |[row]| product(row, own)));
+            let biases = bias.map(|bias| VectorRef { tensor: bias.tensor_of(expert), ..bias.clone() });
+            for (product, bias) in products[first..].iter_mut().zip(biases.iter().flat_map(|one| self.vector(one))) {
+                product.mean += bias;
+            }
         }
         products
     }
@@ -365,7 +370,7 @@ fn activated(gate: Moment, up: Moment, covariance: f64, activation: Activation) 
         let density = (-0.5 * deviations * deviations).exp();
         let distance = deviations * gate.variance.sqrt();
         let active = f64::from(activation.apply((gate.mean + distance) as f32));
-        let up_mean = up.mean + slope * distance;
+        let up_mean = f64::from(activation.factor((up.mean + slope * distance) as f32));
         mass += density;
         mean += density * active * up_mean;
         mean_square += density * active * active * (up_mean * up_mean + rest);

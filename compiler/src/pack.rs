@@ -11,6 +11,7 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, Vector};
+use crate::graph::VectorRef;
 use crate::import::{Checkpoint, RopeConfig, Tensor};
 use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
@@ -49,7 +50,7 @@ pub fn pack(
             for part in &vector.parts {
                 errors.insert(part.tensor.clone(), ErrorSum::default());
             }
-            let values = packed_vector(vector, checkpoint);
+            let values = packed_vector(vector, graph, checkpoint);
             if let Some(index) = values.iter().position(|value| !value.is_finite()) {
                 let tensors: Vec<&str> = vector.parts.iter().map(|part| part.tensor.as_str()).collect();
                 return Err(not_finite(values[index], &tensors.join("+"), 0, index));
@@ -66,7 +67,10 @@ pub fn pack(
 }
 
 /// The f32 values of a vector, with its parts' offsets and scales.
-pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
+pub fn packed_vector(vector: &Vector, graph: &FusedGraph, checkpoint: &Checkpoint) -> Vec<f32> {
+    if let Some(stack) = vector.stack {
+        return stacked_biases(vector, &graph.matrices[stack.0], checkpoint);
+    }
     let mut values = Vec::new();
     for part in &vector.parts {
         let tensor = &checkpoint.tensors[&part.tensor];
@@ -76,6 +80,22 @@ pub fn packed_vector(vector: &Vector, checkpoint: &Checkpoint) -> Vec<f32> {
         values[start..].iter_mut().for_each(|value| *value = part.scale * (*value + part.offset));
     }
     values
+}
+
+/// The biases of all experts in the order of their matrices' rows.
+fn stacked_biases(vector: &Vector, matrix: &Matrix, checkpoint: &Checkpoint) -> Vec<f32> {
+    let of_expert = |expert: usize| {
+        let read = |part: &VectorRef| {
+            let tensor = &checkpoint.tensors[&part.tensor_of(expert)];
+            let mut values = vec![0.0; tensor.cols];
+            tensor.read_rows(0..1, &mut values);
+            values
+        };
+        let parts: Vec<Vec<f32>> = vector.parts.iter().map(read).collect();
+        let rows = (0..matrix.rows()).map(|row| matrix.part_row(row));
+        rows.map(|(part, row)| parts[part][row]).collect::<Vec<f32>>()
+    };
+    (0..matrix.experts.unwrap_or(1)).flat_map(of_expert).collect()
 }
 
 /// The table that RoPE reads, see `unicorn_kernels::heads`.

@@ -126,7 +126,11 @@ impl FusedGraph {
                 self.check_width("experts", experts, *input)?;
                 self.check_width("routes", routes_width(*chosen), *out)
             }
-            FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out } => {
+            FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } => {
+                ensure(bias.is_some() == config.expert_bias, || "experts have biases where the config says so".into())?;
+                ensure(bias.is_none_or(|bias| self.vectors[bias.0].stack == Some(*matrix)), || {
+                    "biases are of the stack that they are added to".into()
+                })?;
                 let (matrix, out_value) = (&self.matrices[matrix.0], &self.values[out.0]);
                 let halves = if act_mul.is_some() { 2 } else { 1 };
                 self.check_width("columns", matrix.cols(), *input)?;
@@ -159,7 +163,10 @@ impl FusedGraph {
                 [input, gate, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
             }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
-            FusedOp::Attention { query, scale, growth, out } => {
+            FusedOp::Attention { query, scale, growth, sinks, out } => {
+                ensure(sinks.is_some() == config.attention_sinks, || {
+                    "heads have sinks where the config says so".into()
+                })?;
                 self.check_width("heads", config.n_heads * config.head_dim, *query)?;
                 self.check_width("heads", config.n_heads * config.head_dim, *out)?;
                 self.check_scale(*query, *scale, edges, config)?;

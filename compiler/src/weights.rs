@@ -159,7 +159,10 @@ impl PackedWeights {
         let shapes = config.tensor_shapes();
         for (index, vector) in graph.vectors.iter().enumerate() {
             // A graph names only tensors that the config lists.
-            let elements: usize = vector.parts.iter().map(|part| shapes[&part.tensor].iter().product::<usize>()).sum();
+            let elements: usize = match vector.stack {
+                Some(stack) => graph.matrices[stack.0].biases(),
+                None => vector.parts.iter().map(|part| shapes[&part.tensor].iter().product::<usize>()).sum(),
+            };
             let name = vector.parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
             let id = weights.push(PackedWeight {
                 name,
@@ -277,6 +280,11 @@ impl Matrix {
         self.experts.map_or(self.rows(), |experts| experts * self.expert_rows())
     }
 
+    /// Biases of all experts' rows, without padding.
+    pub fn biases(&self) -> usize {
+        self.experts.unwrap_or(1) * self.rows()
+    }
+
     /// What packed row `row` holds; `None`: it is padding behind an expert's rows.
     pub fn source_row(&self, row: usize) -> Option<SourceRow<'_>> {
         let (expert, row) = match self.experts {
@@ -284,20 +292,21 @@ impl Matrix {
             None => (0, row),
         };
         (row < self.rows()).then(|| {
-            let (part, row) = self.source_row_of_one(row);
-            SourceRow { part, expert, row }
+            let (part, row) = self.part_row(row);
+            SourceRow { part: &self.parts[part], expert, row }
         })
     }
 
-    fn source_row_of_one(&self, row: usize) -> (&MatrixRef, usize) {
+    /// Which part holds row `row` of one expert, and which of the part's rows it is.
+    pub fn part_row(&self, row: usize) -> (usize, usize) {
         if self.interleaved {
             let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
-            return (&self.parts[tile % 2], tile / 2 * TILE_ROWS + row_in_tile);
+            return (tile % 2, tile / 2 * TILE_ROWS + row_in_tile);
         }
         let mut first_row = 0;
-        for part in &self.parts {
+        for (index, part) in self.parts.iter().enumerate() {
             if row < first_row + part.rows {
-                return (part, row - first_row);
+                return (index, row - first_row);
             }
             first_row += part.rows;
         }

@@ -76,6 +76,8 @@ pub enum Role {
     QueryNorm,
     /// Weight of the RMS norm of key heads: (head_dim) f32.
     KeyNorm,
+    /// A logit of each query head that takes its share of the softmax and has no value: (heads) f32.
+    Sinks,
     /// Cosines and sines, see `heads`.
     RopeTable,
     /// The pool of key pages, see `cache`.
@@ -211,6 +213,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
             Role::PostNormWeight => ("post_norm_weight", "array<vec4<f32>>"),
             Role::QueryNorm => ("query_norm", "array<f32>"),
             Role::KeyNorm => ("key_norm", "array<f32>"),
+            Role::Sinks => ("sinks", "array<f32>"),
             Role::RopeTable => ("rope_table", "array<vec2<f32>>"),
             Role::Keys => ("keys", "array<vec4<u32>>"),
             Role::Values => ("values", "array<vec4<u32>>"),

@@ -257,6 +257,7 @@ fn include(name: &str) -> Option<&'static str> {
         "store_newest" => include_str!("wgsl/store_newest.wgsl"),
         "result" => include_str!("wgsl/result.wgsl"),
         "row_param" => include_str!("wgsl/row_param.wgsl"),
+        "sink" => include_str!("wgsl/sink.wgsl"),
         "split" => include_str!("wgsl/split.wgsl"),
         "vectors" => include_str!("wgsl/vectors.wgsl"),
         "weights" => include_str!("wgsl/weights.wgsl"),

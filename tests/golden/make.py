@@ -428,6 +428,23 @@ CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
         ),
     ),
+    # Sinks, biases, windows of every other layer, YaRN without truncation, and experts whose gate and up are clamped: weights are
+    # large enough that both clamps are met. The size of an expert is no whole number of tiles of 8 rows.
+    "gpt-oss": dict(
+        tokens=48,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "GptOssForCausalLM", "gpt_oss", 72, 44, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=True, sliding_window=10,
+            layer_types=["sliding_attention", "full_attention"], num_local_experts=6, num_experts_per_tok=3,
+            swiglu_limit=7.0, rms_norm_eps=1e-5, rope_theta=150000.0, torch_dtype="bfloat16",
+            rope_scaling={
+                "rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -477,7 +494,8 @@ def keep_apart(folder, ids, margin, generator):
 def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
     model = model_class(folder).from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
-    norms_add_one = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
+    config_type = model.config.model_type
+    norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -499,6 +517,13 @@ def write_weights(folder, seed, dtype, stacked=False):
                 branch_output = norms_add_one and name.split(".")[-2].startswith("post_")
                 centre = 1.0 if branch_output or not norms_add_one else 0.0
                 parameter.copy_(centre + 0.3 * noise)
+            elif name.endswith("sinks"):
+                parameter.copy_(noise)
+            elif name.endswith("gate_up_proj") and config_type == "gpt_oss":
+                # Rows are inputs. Some gates and ups are beyond the limit.
+                parameter.copy_(noise * 2.5 * parameter.shape[-2] ** -0.5)
+            elif name.endswith("down_proj") and config_type == "gpt_oss":
+                parameter.copy_(noise * 0.4 * parameter.shape[-2] ** -0.5)
             elif name.endswith("bias"):
                 parameter.copy_(0.3 * noise)
             elif "embed_tokens" in name:

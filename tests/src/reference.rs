@@ -6,7 +6,7 @@
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
-//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, olmo2, olmo3, glm4, granite, granitemoehybrid without
+//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, olmo2, olmo3, glm4, gpt_oss, granite, granitemoehybrid without
 //! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
 //! qwen3_5_moe; of a multimodal model its text part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
@@ -162,6 +162,10 @@ impl Reference {
                 if let Some(cap) = self.config.attention_softcap {
                     scores.iter_mut().for_each(|score| *score = softcap(*score, cap));
                 }
+                if let Some(sinks) = self.weights.find(&format!("layers.{layer}.self_attn.sinks")) {
+                    // One score more, which has no value.
+                    scores.push(sinks.values[head]);
+                }
                 softmax(&mut scores);
                 let mixed = &mut mixed[of_query..][..head_dim];
                 for (seen, probability) in (first_seen..=position).zip(scores) {
@@ -201,7 +205,7 @@ impl Reference {
     /// Each token's experts, weighed by their probabilities, and Qwen 2's shared one by a gate of its own.
     fn mixture(&self, layer: usize, experts: &Experts, input: &[f32]) -> Vec<f32> {
         let block = format!("layers.{layer}.mlp");
-        let router = self.multiply(&self.weights.either(&format!("{block}.gate.weight")), input);
+        let router = self.multiply(&self.weights.router(&block), input);
         let hidden = input.len() * experts.count / router.len();
         let mut output = Vec::with_capacity(input.len());
         for (token, logits) in input.chunks_exact(hidden).zip(router.chunks_exact(experts.count)) {
@@ -215,12 +219,16 @@ impl Reference {
             let mut sum = vec![0.0; hidden];
             for expert in likeliest {
                 let [gate, up, down] = self.weights.expert(&block, expert);
-                let product: Vec<f32> = times(&gate, token)
+                let [gate_bias, up_bias, down_bias] = self.weights.expert_bias(&block, expert);
+                let product: Vec<f32> = plus(times(&gate, token), &gate_bias)
                     .into_iter()
-                    .zip(times(&up, token))
-                    .map(|(gate, up)| activate(self.config.activation, gate) * up)
+                    .zip(plus(times(&up, token), &up_bias))
+                    .map(|(gate, up)| match self.config.activation {
+                        Activation::ClampedSwiGlu => clamped_swiglu(gate, up),
+                        activation => activate(activation, gate) * up,
+                    })
                     .collect();
-                for (sum, value) in sum.iter_mut().zip(times(&down, &product)) {
+                for (sum, value) in sum.iter_mut().zip(plus(times(&down, &product), &down_bias)) {
                     *sum += probabilities[expert] / divisor * value;
                 }
             }
@@ -292,6 +300,18 @@ fn times(matrix: &Tensor, row: &[f32]) -> Vec<f32> {
     matrix.values.chunks_exact(row.len()).map(|weights| dot(weights, row)).collect()
 }
 
+/// A vector with a bias, which may be of nothing.
+fn plus(mut vector: Vec<f32>, bias: &[f32]) -> Vec<f32> {
+    vector.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+    vector
+}
+
+/// As gpt-oss has it.
+fn clamped_swiglu(gate: f32, up: f32) -> f32 {
+    let gate = gate.min(7.0);
+    gate * sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1.0)
+}
+
 fn dot(left: &[f32], right: &[f32]) -> f32 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
@@ -323,6 +343,7 @@ fn activate(activation: Activation, value: f32) -> f32 {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (value + 0.044715 * value * value * value);
             0.5 * value * (1.0 + inner.tanh())
         }
+        Activation::ClampedSwiGlu => unreachable!("gate and up are clamped together"),
     }
 }
 

@@ -153,6 +153,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 output_stride: 8 * head_dim,
                 output,
                 softcap: window.map(|_| Number::new(50.0)),
+                sinks: window.is_some(),
                 tile,
                 subgroup_size: target.subgroup_size,
             };

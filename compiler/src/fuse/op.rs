@@ -34,6 +34,8 @@ pub enum FusedOp {
         input: ValueId,
         routes: ValueId,
         matrix: MatrixId,
+        /// Of all experts.
+        bias: Option<VectorId>,
         act_mul: Option<Activation>,
         out: ValueId,
     },
@@ -49,6 +51,8 @@ pub enum FusedOp {
         /// What a product of query and key is multiplied by.
         scale: f32,
         growth: Option<Growth>,
+        /// A logit of each head that takes its share of the softmax and has no value.
+        sinks: Option<VectorId>,
         out: ValueId,
     },
     Elementwise {

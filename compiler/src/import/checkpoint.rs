@@ -200,6 +200,26 @@ pub enum RowOrder {
     /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third. What is
     /// not there has 0 rows.
     Blocks([RowBlocks; 3]),
+    /// Rows are no rows of the source, whose elements lie otherwise.
+    Strided(Elements),
+}
+
+/// Where elements of ours lie among those of the source tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elements {
+    /// Of our first row and column.
+    pub first: usize,
+    /// From one row to the next.
+    pub row: usize,
+    /// From one column to the next.
+    pub column: usize,
+}
+
+impl Elements {
+    /// Of this row and column.
+    pub fn at(&self, row: usize, column: usize) -> usize {
+        self.first + row * self.row + column * self.column
+    }
 }
 
 /// Blocks of rows at equal distances in the source.
@@ -237,6 +257,7 @@ impl RowOrder {
         let (head_dim, rotary_dim) = match self {
             RowOrder::Plain => return first_row + row,
             RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
+            RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
             RowOrder::InterleavedHeads { head_dim, rotary_dim } => (head_dim, rotary_dim),
         };
         let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);
@@ -318,6 +339,7 @@ impl Tensor {
                 }
             }
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
+            RowOrder::Strided(elements) => self.read_strided(elements, rows.clone(), out),
             RowOrder::InterleavedHeads { .. } if self.source_shape.len() == 1 => {
                 let mut interleaved = vec![0.0; self.cols];
                 self.dequantize_rows(self.first_row, &mut interleaved);
@@ -364,6 +386,11 @@ impl Tensor {
             return packed.release();
         }
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
+        if let RowOrder::Strided(elements) = self.row_order {
+            let of_bytes = |elements: usize| self.dtype.row_bytes(elements).expect("elements are floats");
+            let end = of_bytes(elements.at(self.rows - 1, self.cols - 1) + 1);
+            return self.map.release(self.offset_bytes + of_bytes(elements.first)..self.offset_bytes + end);
+        }
         let (first_row, rows) = match self.row_order {
             RowOrder::Blocks(_) => (0, self.source_shape[0]),
             _ => (self.first_row, self.rows),
@@ -372,12 +399,31 @@ impl Tensor {
         self.map.release(start..start + rows * row_bytes);
     }
 
+    /// Our rows `rows`, column by column, because rows that follow each other lie side by side in the source.
+    fn read_strided(&self, elements: Elements, rows: Range<usize>, out: &mut [f32]) {
+        let element_bytes = self.dtype.row_bytes(1).expect("elements are floats");
+        let bytes = &self.map.bytes()[self.offset_bytes..];
+        for column in 0..self.cols {
+            for (at, row) in rows.clone().enumerate() {
+                let element = &bytes[elements.at(row, column) * element_bytes..][..element_bytes];
+                self.dtype.dequantize(element, std::slice::from_mut(&mut out[at * self.cols + column]));
+            }
+        }
+    }
+
     /// Whole rows that follow each other in the source, from `source_row` on, until `out` is full.
     fn dequantize_rows(&self, source_row: usize, out: &mut [f32]) {
         let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
         let start = self.offset_bytes + source_row * row_bytes;
         let bytes = &self.map.bytes()[start..start + out.len() / self.cols * row_bytes];
-        match self.dtype {
+        self.dtype.dequantize(bytes, out);
+    }
+}
+
+impl SourceDType {
+    /// As many elements as `out` holds.
+    fn dequantize(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
             SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),
             SourceDType::F16 => read_elements(bytes, out, |element| f16::from_le_bytes(element).to_f32()),
             SourceDType::Bf16 => read_elements(bytes, out, |element| bf16::from_le_bytes(element).to_f32()),

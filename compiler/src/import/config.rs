@@ -14,6 +14,8 @@ pub enum Activation {
     Silu,
     /// GELU by its tanh approximation (`gelu_pytorch_tanh`).
     GeluTanh,
+    /// gpt-oss' SwiGLU, see `unicorn_kernels::Activation`.
+    ClampedSwiGlu,
 }
 
 /// Rotary embedding of one kind of layer. Angle of pair `i` at position `p` is `p * inv_freq[i]`; cos and sin are
@@ -91,6 +93,8 @@ pub enum ExpertNames {
     Qwen,
     /// `block_sparse_moe.gate`, `block_sparse_moe.experts.0.w1`
     Mixtral,
+    /// `mlp.router`, `mlp.experts.gate_up_proj`, see `import::transposed`
+    GptOss,
 }
 
 /// Which RMS norm queries and keys go through, before RoPE.
@@ -150,6 +154,10 @@ pub struct ModelConfig {
     pub delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
     pub attention_gate: bool,
+    /// Each query head has a logit, `self_attn.sinks`, that takes its share of attention's softmax and has no value.
+    pub attention_sinks: bool,
+    /// The router and each expert's matrices have biases.
+    pub expert_bias: bool,
     /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
     pub kept_int4: BTreeMap<String, KeptInt4>,
 }
@@ -309,11 +317,14 @@ impl ModelConfig {
         for (layer, config) in self.layers.iter().enumerate() {
             let experts = self.experts.as_ref().filter(|_| config.has_experts);
             if let Some(experts) = experts {
-                experts.add_shapes(layer, hidden, &mut shapes);
+                experts.add_shapes(layer, hidden, self.expert_bias, &mut shapes);
             }
             let delta = self.delta.as_ref().filter(|_| config.is_recurrent);
             if let Some(delta) = delta {
                 delta.add_shapes(layer, hidden, &mut shapes);
+            }
+            if self.attention_sinks {
+                shapes.insert(format!("layers.{layer}.self_attn.sinks"), vec![self.n_heads]);
             }
             let mlp = mlp.iter().filter(|_| experts.is_none());
             let attention = attention.iter().filter(|(_, rows, ..)| delta.is_none() && *rows > 0);
@@ -352,10 +363,13 @@ impl ExpertsConfig {
     }
 
     /// Those of layer `layer` of [`ModelConfig::tensor_shapes`].
-    fn add_shapes(&self, layer: usize, hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+    fn add_shapes(&self, layer: usize, hidden: usize, bias: bool, shapes: &mut BTreeMap<String, Vec<usize>>) {
         let mut block = |name: &str, inner: usize| {
             for (part, rows, cols) in [("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)] {
                 shapes.insert(format!("layers.{layer}.mlp.{name}.{part}_proj.weight"), vec![rows, cols]);
+                if bias {
+                    shapes.insert(format!("layers.{layer}.mlp.{name}.{part}_proj.bias"), vec![rows]);
+                }
             }
         };
         (0..self.count).for_each(|expert| block(&format!("experts.{expert}"), self.intermediate_size));
@@ -364,6 +378,9 @@ impl ExpertsConfig {
             shapes.insert(format!("layers.{layer}.mlp.shared_expert_gate.weight"), vec![1, hidden]);
         }
         shapes.insert(format!("layers.{layer}.mlp.gate.weight"), vec![self.count, hidden]);
+        if bias {
+            shapes.insert(format!("layers.{layer}.mlp.gate.bias"), vec![self.count]);
+        }
     }
 }
 

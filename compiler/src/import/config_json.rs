@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use unicorn_kernels::activation::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
 use super::config::{Activation, DeltaConfig, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
 use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
@@ -71,6 +72,10 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         Bias::Never => (false, false, false),
         Bias::Qkv => (true, false, false),
         Bias::QkvAsConfigured(default) => (text.flag("attention_bias")?.unwrap_or(default), false, false),
+        Bias::AttentionUnlessForbidden => {
+            let attention = text.flag("attention_bias")?.unwrap_or(true);
+            (attention, attention, false)
+        }
         Bias::AttentionAsConfigured => {
             let attention = text.flag("attention_bias")?.unwrap_or(false);
             (attention, attention, false)
@@ -116,6 +121,8 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         experts,
         delta,
         attention_gate: delta.is_some(),
+        attention_sinks: defaults.sinks_and_expert_bias,
+        expert_bias: defaults.sinks_and_expert_bias,
         kept_int4: BTreeMap::new(),
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
@@ -243,6 +250,9 @@ fn head_dim(text: &Fields, defaults: &FamilyDefaults, hidden_size: usize, n_head
 }
 
 fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
+    if defaults.activation == Activation::ClampedSwiGlu {
+        return clamped_swiglu(text);
+    }
     match text.text(defaults.activation_field)? {
         None => Ok(defaults.activation),
         Some("silu" | "swish") => Ok(Activation::Silu),
@@ -250,6 +260,22 @@ fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
         Some(other) => Err(CompileError::Unsupported {
             what: format!("{} {other}", defaults.activation_field),
             detail: "supported are silu and gelu_pytorch_tanh".to_owned(),
+        }),
+    }
+}
+
+/// gpt-oss' SwiGLU, whose numbers are the same in all models.
+fn clamped_swiglu(text: &Fields) -> Result<Activation> {
+    for (name, expected) in [("swiglu_alpha", SWIGLU_ALPHA), ("swiglu_limit", SWIGLU_LIMIT)] {
+        if let Some(found) = text.number(name)?.filter(|found| *found as f32 != expected) {
+            return Err(text.error(name, &format!("is {found}, expected {expected}, which is compiled")));
+        }
+    }
+    match text.text("hidden_act")? {
+        None | Some("silu" | "swish") => Ok(Activation::ClampedSwiGlu),
+        Some(other) => Err(CompileError::Unsupported {
+            what: format!("hidden_act {other}"),
+            detail: "supported is silu, which is clamped here".to_owned(),
         }),
     }
 }

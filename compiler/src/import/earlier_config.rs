@@ -113,6 +113,8 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             experts: experts(self.experts),
             delta: None,
             attention_gate: false,
+            attention_sinks: false,
+            expert_bias: false,
             kept_int4: BTreeMap::new(),
         }
     }

@@ -54,6 +54,10 @@ pub(super) struct FamilyDefaults {
     pub experts: Option<ExpertDefaults>,
     /// Most layers have a gated delta net in the place of attention, the others gated attention, and norms are of 1 + weight.
     pub delta: Option<DeltaDefaults>,
+    /// Query heads have sinks, and the router and experts biases.
+    pub sinks_and_expert_bias: bool,
+    /// Where no rotary embedding is written, it is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
+    pub yarn: Option<f64>,
     /// The text model is config.json's `text_config`, and one of these families when it stands alone: the first, where it does not name
     /// itself.
     pub text_models: &'static [&'static FamilyDefaults],
@@ -130,6 +134,8 @@ pub(super) enum Bias {
     Qkv,
     /// Of q, k and v with `attention_bias`, which this is the default of.
     QkvAsConfigured(bool),
+    /// Of q, k, v and o, unless `attention_bias` is false.
+    AttentionUnlessForbidden,
     /// Of q, k, v and o with `attention_bias`.
     AttentionAsConfigured,
     /// Of q, k, v and o with `attention_bias`; of the MLP with `mlp_bias`.
@@ -179,7 +185,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 26] = [
+const FAMILIES: [FamilyDefaults; 27] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -197,6 +203,7 @@ const FAMILIES: [FamilyDefaults; 26] = [
     OLMO3,
     OLMOE,
     GLM4,
+    GPT_OSS,
     GRANITE,
     GRANITE4,
     PHI3,
@@ -242,6 +249,8 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     is_hybrid: false,
     experts: None,
     delta: None,
+    sinks_and_expert_bias: false,
+    yarn: None,
     text_models: &[],
 };
 
@@ -424,6 +433,38 @@ const GLM4: FamilyDefaults = FamilyDefaults {
     bias: Bias::QkvAsConfigured(true),
     post_norms: true,
     folder: FolderLayout::Glm4,
+    ..LLAMA
+};
+
+const GPT_OSS: FamilyDefaults = FamilyDefaults {
+    architecture: "GptOssForCausalLM",
+    model_type: "gpt_oss",
+    vocab_size: 201_088,
+    hidden_size: 2880,
+    intermediate_size: 2880,
+    layers: 36,
+    heads: 64,
+    kv_heads: Some(8),
+    head_dim: Some(64),
+    max_positions: 131_072,
+    rms_norm_eps: 1e-5,
+    rope_theta: 150_000.0,
+    windows: Windows::Alternating { window: 128, pattern: 2 },
+    activation: Activation::ClampedSwiGlu,
+    bias: Bias::AttentionUnlessForbidden,
+    folder: FolderLayout::GptOss,
+    experts: Some(ExpertDefaults {
+        count_field: "num_local_experts",
+        count: 128,
+        chosen: 4,
+        normalized: Normalized::Always,
+        intermediate_size: None,
+        shared_intermediate_size: None,
+        some_layers: false,
+        names: ExpertNames::GptOss,
+    }),
+    sinks_and_expert_bias: true,
+    yarn: Some(32.0),
     ..LLAMA
 };
 

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
-use super::checkpoint::{Checkpoint, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor};
+use super::checkpoint::{Checkpoint, Elements, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor};
 use super::config::{KeptInt4, ModelConfig};
 use super::config_json;
-use super::interleaved;
 use super::json::{Fields, parse_json};
 use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
+use super::source_names::{Role, parts_of, role_of, stacked_experts};
 use super::tokenizer;
+use super::transposed;
 use crate::error::{CompileError, Result};
 
 /// Opens the folder. The content of its files is checked here; tensors are mapped and not read.
@@ -203,6 +204,15 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         if canonical == "lm_head.weight" && config.tied_embeddings {
             continue;
         }
+        let source = SourceTensor { name: source_name, stored, file };
+        if let Some(stack) = transposed::stack(config, &canonical) {
+            source.check_shape(&canonical, &stack.shape)?;
+            for (part, elements) in stack.parts {
+                let tensor = source.strided(&expected[&part], elements)?;
+                found.insert(file, source_name, part, tensor)?;
+            }
+            continue;
+        }
         let parts = parts_of(config, &canonical);
         if !parts.iter().all(|part| expected.contains_key(part)) {
             // Tools add biases of nothing.
@@ -215,7 +225,6 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
                 detail: format!("{} as config.json describes it has no such weight", config.architecture),
             });
         }
-        let source = SourceTensor { name: source_name, stored, file };
         let stack = stacked_experts(config, &canonical);
         let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
         let packed = match (scheme, module, &expected[&parts[0]][..]) {
@@ -240,12 +249,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             found.kept.extend(packed.as_ref().map(|packed| (part.clone(), packed.kept)));
             tensor.row_order = config.folder.row_order(config, &part);
             first_row += shape[0];
-            if found.tensors.insert(part.clone(), tensor).is_some() {
-                return Err(CompileError::malformed(
-                    &file.path,
-                    format!("tensor {source_name} gives {part} a second time"),
-                ));
-            }
+            found.insert(file, source_name, part, tensor)?;
         }
     }
     if let Some(missing) = expected.keys().find(|name| !found.tensors.contains_key(*name)) {
@@ -253,6 +257,18 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         return Err(CompileError::MissingTensor { name: missing.clone(), hint });
     }
     Ok(found)
+}
+
+impl FoundTensors {
+    /// Adds `part`, which tensor `source_name` of `file` gives.
+    fn insert(&mut self, file: &SafetensorsFile, source_name: &str, part: String, tensor: Tensor) -> Result<()> {
+        if self.tensors.contains_key(&part) {
+            let what = format!("tensor {source_name} gives {part} a second time");
+            return Err(CompileError::malformed(&file.path, what));
+        }
+        self.tensors.insert(part, tensor);
+        Ok(())
+    }
 }
 
 struct SourceTensor<'a> {
@@ -280,17 +296,29 @@ impl SourceTensor<'_> {
         }
     }
 
+    fn check_shape(&self, canonical: &str, expected: &[usize]) -> Result<()> {
+        if self.stored.shape == expected {
+            return Ok(());
+        }
+        Err(CompileError::TensorShape {
+            name: format!("{canonical} ({} in {})", self.name, self.file.file_name()),
+            expected: expected.to_vec(),
+            found: self.stored.shape.clone(),
+        })
+    }
+
+    /// A matrix or vector of shape `shape` whose elements lie so.
+    fn strided(&self, shape: &[usize], elements: Elements) -> Result<Tensor> {
+        let whole = self.rows(self.name, &self.stored.shape, 0, 1)?;
+        let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
+        Ok(Tensor { rows, cols, row_order: RowOrder::Strided(elements), ..whole })
+    }
+
     /// Rows `first_row..first_row + rows` as tensor `canonical`; of a vector, the whole.
     fn rows(&self, canonical: &str, expected_shape: &[usize], first_row: usize, rows: usize) -> Result<Tensor> {
         let file_name = self.file.file_name();
         let shape = &self.stored.shape;
-        if shape != expected_shape {
-            return Err(CompileError::TensorShape {
-                name: format!("{canonical} ({} in {file_name})", self.name),
-                expected: expected_shape.to_vec(),
-                found: shape.clone(),
-            });
-        }
+        self.check_shape(canonical, expected_shape)?;
         let dtype = self.stored.weight_dtype().ok_or_else(|| CompileError::Unsupported {
             what: format!("element type {} of tensor {} in {file_name}", self.stored.dtype, self.name),
             detail: "weights are read as BF16, F16 or F32".to_owned(),
@@ -311,84 +339,6 @@ impl SourceTensor<'_> {
             offset_bytes: self.stored.offset_bytes,
         })
     }
-}
-
-/// What a source tensor is to text generation.
-#[derive(Debug, PartialEq)]
-enum Role {
-    /// Its canonical name, projections still fused.
-    Text(String),
-    /// A vision tower or projector; a head that predicts further tokens.
-    Unused,
-    /// A buffer that old checkpoints store and the config determines.
-    Buffer,
-}
-
-fn role_of(source_name: &str) -> Role {
-    const UNUSED: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
-    // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
-    const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
-    let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);
-    if UNUSED.iter().any(|prefix| without_model.starts_with(prefix)) {
-        return Role::Unused;
-    }
-    if source_name.ends_with("rotary_emb.inv_freq") {
-        return Role::Buffer;
-    }
-    let canonical = TEXT.iter().find_map(|prefix| source_name.strip_prefix(prefix)).unwrap_or(source_name);
-    Role::Text(MIXTRAL.iter().fold(canonical.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)))
-}
-
-/// Names of Mixtral's tensors as transformers 4 has them, and ours.
-const MIXTRAL: [(&str, &str); 4] = [
-    ("block_sparse_moe.", "mlp."),
-    (".w1.weight", ".gate_proj.weight"),
-    (".w2.weight", ".down_proj.weight"),
-    (".w3.weight", ".up_proj.weight"),
-];
-
-/// A canonical name with our words for experts replaced by Mixtral's.
-pub(crate) fn mixtral_name(name: &str) -> String {
-    if name.contains(".mlp.") {
-        MIXTRAL.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(ours, theirs))
-    } else {
-        name.to_owned()
-    }
-}
-
-/// The canonical tensors that a source tensor of this name holds, whether or not the model has them.
-pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<String> {
-    match role_of(source_name) {
-        Role::Text(canonical) => parts_of(config, &config.folder.canonical(&canonical)),
-        Role::Unused | Role::Buffer => vec![source_name.to_owned()],
-    }
-}
-
-/// How many experts' matrices a source tensor holds as one, as transformers 5 stacks them.
-fn stacked_experts(config: &ModelConfig, canonical: &str) -> Option<usize> {
-    let is_stack = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|name| canonical.ends_with(name));
-    config.experts.as_ref().map(|experts| experts.count).filter(|_| is_stack)
-}
-
-/// The tensors that a source tensor holds: several for fused projections and for stacked experts.
-fn parts_of(config: &ModelConfig, canonical: &str) -> Vec<String> {
-    if let Some(experts) = stacked_experts(config, canonical) {
-        let (block, name) = canonical.rsplit_once('.').expect("a stack has a block");
-        let parts: &[&str] = if name == "down_proj" { &["down_proj"] } else { &["gate_proj", "up_proj"] };
-        let of_expert = |expert| parts.iter().map(move |part| format!("{block}.{expert}.{part}.weight"));
-        return (0..experts).flat_map(of_expert).collect();
-    }
-    if let Some(parts) = interleaved::parts(config, canonical) {
-        return parts.into_iter().map(|part| part.name).collect();
-    }
-    const FUSED: [(&str, &[&str]); 2] =
-        [("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj.weight", &["gate_proj", "up_proj"])];
-    for (fused, parts) in FUSED {
-        if let Some(block) = canonical.strip_suffix(fused) {
-            return parts.iter().map(|part| format!("{block}{part}.weight")).collect();
-        }
-    }
-    vec![canonical.to_owned()]
 }
 
 #[cfg(test)]

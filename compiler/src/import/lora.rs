@@ -16,9 +16,9 @@ use half::{bf16, f16};
 use serde_json::Value;
 
 use super::checkpoint::{Checkpoint, LowRank, SourceDType, SourcePart};
-use super::huggingface::source_parts;
 use super::json::{Fields, parse_json};
 use super::safetensors::{SafetensorsFile, StoredTensor};
+use super::source_names::source_parts;
 use crate::error::{CompileError, Result};
 
 /// An adapter that is merged into the model's weights.

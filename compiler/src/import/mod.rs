@@ -20,8 +20,10 @@ mod rope_json;
 mod lora;
 mod packed_int4;
 mod safetensors;
+mod source_names;
 mod tokenizer;
 mod tokenizer_trial;
+mod transposed;
 
 mod gguf;
 
@@ -34,8 +36,9 @@ pub use config::{
 };
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
-pub(crate) use huggingface::mixtral_name;
 pub use lora::{Adapter, merge};
 pub use names::FolderLayout;
 pub use open::{open, open_config, open_model};
+pub(crate) use source_names::mixtral_name;
 pub use tokenizer_trial::{TRIAL_THREAD, tried};
+pub(crate) use transposed::transposed_shape;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::RowOrder;
 use super::config::ModelConfig;
 use super::interleaved;
+use super::transposed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolderLayout {
@@ -22,6 +23,8 @@ pub enum FolderLayout {
     Qwen3_5,
     /// So it is here; and a delta net's projections are two matrices, in which the rows of a key head lie together (Qwen3-Next).
     Qwen3Next,
+    /// Experts are stacks of transposed matrices, with gate and up in turn; the router is `mlp.router` (gpt-oss).
+    GptOss,
 }
 
 impl FolderLayout {
@@ -44,6 +47,7 @@ impl FolderLayout {
         let ba = || joined(".in_proj_ba.", &[".in_proj_b.", ".in_proj_a."]);
         let whole = match self {
             FolderLayout::Separate => None,
+            FolderLayout::GptOss => transposed::holder(ours),
             FolderLayout::Joined => gate_up().or_else(qkv),
             FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
             FolderLayout::Qwen3_5 => gated(),
@@ -56,6 +60,9 @@ impl FolderLayout {
 
     /// How the rows of a canonical tensor, which the model has, lie in the folder.
     pub fn row_order(self, config: &ModelConfig, canonical: &str) -> RowOrder {
+        if let Some(elements) = transposed::elements(config, canonical) {
+            return RowOrder::Strided(elements);
+        }
         let mixed = interleaved::parts(config, &self.holder(canonical)).unwrap_or_default();
         if let Some(part) = mixed.into_iter().find(|part| part.name == canonical) {
             return RowOrder::Blocks(part.blocks);
@@ -78,6 +85,7 @@ impl FolderLayout {
                 (".post_self_attn_layernorm.", ".post_attention_layernorm."),
                 (".post_mlp_layernorm.", ".post_feedforward_layernorm."),
             ],
+            FolderLayout::GptOss => &[(".mlp.router.", ".mlp.gate.")],
             FolderLayout::Granite4 => &[
                 (".shared_mlp.input_linear.", ".mlp.gate_up_proj."),
                 (".shared_mlp.output_linear.", ".mlp.down_proj."),

@@ -152,7 +152,18 @@ impl<'a> Sections<'a> {
     ) -> Result<RopeScaling> {
         let section = self.first("rope_type").map(|section| (section, "rope_type"));
         let Some((section, type_field)) = section.or(self.first("type").map(|section| (section, "type"))) else {
-            return Ok(RopeScaling::Default);
+            return Ok(match defaults.yarn.filter(|_| self.objects.is_empty()) {
+                Some(factor) => RopeScaling::Yarn {
+                    factor,
+                    original_positions: 4096,
+                    attention_factor: None,
+                    mscale: None,
+                    beta_fast: 32.0,
+                    beta_slow: 1.0,
+                    truncate: false,
+                },
+                None => RopeScaling::Default,
+            });
         };
         let implied_factor = max_positions as f64 / original_positions as f64;
         match section.text(type_field)?.unwrap_or_default() {

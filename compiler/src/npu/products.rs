@@ -2,6 +2,7 @@
 
 use unicorn_artifact::account::size;
 use unicorn_artifact::header::MAX_SLICE_BYTES;
+use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::{Problem, Solution, solve};
 
@@ -24,6 +25,9 @@ pub struct Product {
 pub fn products(graph: &FusedGraph, options: &NpuOptions) -> Vec<Product> {
     let product = |op: &FusedOp| {
         let FusedOp::MatMul { matrix: id, act_mul, bias, .. } = op else { return None };
+        if *act_mul == Some(Activation::ClampedSwiGlu) {
+            return None;
+        }
         let matrix = &graph.matrices[id.0];
         if matrix.is_head || matrix.is_router || matrix.is_state_gate {
             return None;

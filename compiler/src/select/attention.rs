@@ -104,28 +104,33 @@ impl Selector<'_> {
             n_heads: self.config.n_heads,
             head_dim: self.config.head_dim,
             max_splits: spec.split.max_splits,
+            sinks: spec.sinks,
             output_stride: spec.output_stride,
             output: spec.output,
             lanes: COMBINE_LANES,
             subgroup_size: spec.subgroup_size,
         };
         let spec = KernelSpec::Attention(spec);
-        let operands = operands(&spec, |role| match (role, &heads) {
+        let of_attention = operands(&spec, |role| match (role, &heads) {
             (Role::Output, _) => Operand::Value(out),
             (Role::Encoded, _) => Operand::Encoded(out),
             (Role::Partials, _) => partials,
             (Role::Keys, _) => Operand::Keys { group, layer },
             (Role::Values, _) => Operand::Values { group, layer },
+            (Role::Sinks, _) => self.sinks(node),
             (role, Some(step)) => self.heads_operand(node, step, role),
             (_, None) => Operand::Value(query),
         });
-        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        self.push(node, spec, self.kind.rows, 0, |role| of_attention[&role]);
         if combine.max_splits > 1 {
-            self.push(node, KernelSpec::Combine(combine), self.kind.rows, 0, |role| match role {
+            let spec = KernelSpec::Combine(combine);
+            let operands = operands(&spec, |role| match role {
                 Role::Partials => partials,
+                Role::Sinks => self.sinks(node),
                 Role::Encoded => Operand::Encoded(out),
                 _ => Operand::Value(out),
             });
+            self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         }
         if self.attention_format(out) == ActivationFormat::F32 {
             self.quantize(node, out);
@@ -155,6 +160,7 @@ impl Selector<'_> {
             words_ahead: tuning.words_ahead,
             heads: self.heads_spec(node, step),
             softcap: config.attention_softcap.map(Number::new),
+            sinks: config.attention_sinks,
             output_stride: self.stride_of(out),
             output: self.attention_format(out),
             subgroup_size: self.target.subgroup_size,
@@ -178,6 +184,7 @@ impl Selector<'_> {
             Role::CompletionCounters => Operand::Arrivals,
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
+            Role::Sinks => self.sinks(node),
             role => self.heads_operand(node, step, role),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
@@ -209,6 +216,7 @@ impl Selector<'_> {
             output_stride: self.stride_of(out),
             output: if tile.writes(output, &cache, self.config.n_heads) { output } else { ActivationFormat::F32 },
             softcap: self.config.attention_softcap.map(Number::new),
+            sinks: self.config.attention_sinks,
             tile,
             subgroup_size: self.target.subgroup_size,
         })
@@ -217,13 +225,16 @@ impl Selector<'_> {
     fn flash(&mut self, node: &FusedNode, spec: FlashSpec, query: ValueId, out: ValueId) {
         let (group, layer) = self.cache_of(node);
         let output = spec.output;
-        self.push(node, KernelSpec::Flash(spec), self.kind.rows, 0, |role| match role {
+        let spec = KernelSpec::Flash(spec);
+        let operands = operands(&spec, |role| match role {
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
+            Role::Sinks => self.sinks(node),
             Role::OutputQuads => Operand::Value(out),
             Role::Encoded => Operand::Encoded(out),
             _ => Operand::Value(query),
         });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         if output == ActivationFormat::F32 {
             self.quantize(node, out);
         }
@@ -254,10 +265,19 @@ impl Selector<'_> {
             input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
             prologue: heads.map(|step| self.heads_spec(node, step)),
             softcap: config.attention_softcap.map(Number::new),
+            sinks: config.attention_sinks,
             output_stride: self.stride_of(out),
             output: self.attention_format(out),
             subgroup_size: self.target.subgroup_size,
         }
+    }
+
+    /// The logits that take a share of the softmax of each head of an attention.
+    fn sinks(&self, node: &FusedNode) -> Operand {
+        let FusedOp::Attention { sinks: Some(sinks), .. } = node.op else {
+            unreachable!("called for heads with sinks")
+        };
+        Operand::Weight(self.weights.vector(sinks))
     }
 
     /// The format in which attention or its combine writes: what is wanted, where it can. A row's factor is only known before the row

@@ -129,7 +129,7 @@ impl Selector<'_> {
 
     /// One dispatch for each part of the stack: of a row whose expert is in another part, workgroups end at once.
     pub(super) fn expert_matmul(&mut self, node: &FusedNode) {
-        let FusedOp::ExpertMatMul { input, routes, matrix, out, .. } = node.op else {
+        let FusedOp::ExpertMatMul { input, routes, matrix, bias, out, .. } = node.op else {
             unreachable!("called for experts")
         };
         let experts = self.graph.matrices[matrix.0].experts.expect("experts are a stack");
@@ -150,6 +150,7 @@ impl Selector<'_> {
             let bytes = self.weights.get(id).len_bytes * read as u64 / experts as u64;
             self.push(node, spec, self.kind.rows, bytes, |role| match role {
                 Role::Weights => Operand::Weight(id),
+                Role::Bias => Operand::Weight(self.weights.vector(bias.expect("experts with biases"))),
                 Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
                 Role::Encoded => Operand::Encoded(out),
@@ -171,7 +172,7 @@ impl Selector<'_> {
             input_stride: spec.input_stride,
             output_stride: spec.output_stride,
             output_first: 0,
-            bias: false,
+            bias: spec.bias,
             act_mul: spec.act_mul,
             experts: spec.experts,
         };
@@ -194,7 +195,7 @@ impl Selector<'_> {
     }
 
     fn expert_spec(&self, node: &FusedNode, id: PackedId, tiles: Option<ExpertTiles>, encodes: bool) -> MatMulSpec {
-        let FusedOp::ExpertMatMul { input, routes, matrix, act_mul, out } = node.op else {
+        let FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } = node.op else {
             unreachable!("called for experts")
         };
         let (stack, first_row) = self.matrix(id);
@@ -209,7 +210,7 @@ impl Selector<'_> {
             input: self.experts_input(input),
             output: if encodes { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: None,
-            bias: false,
+            bias: bias.is_some(),
             act_mul,
             fused_tail: None,
             clears: 0,

@@ -14,6 +14,7 @@ ${DECLARATIONS}
 //#endif
 //#if !PARTIAL
 //#include result
+//#include sink
 //#endif
 
 var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
@@ -60,9 +61,13 @@ fn finish(
     splits: u32,
     lane: u32,
 ) {
-    let total = workgroup_sum(lane_total, lane);
     let row = first_row + query / HEADS;
     let head = first_head + query % HEADS;
+//#if PARTIAL
+    let total = workgroup_sum(lane_total, lane);
+//#else
+    let total = with_sink(workgroup_sum(lane_total, lane), max_score, head);
+//#endif
     // Rows past the last repeat it; nothing of them is stored.
     if (row < step.header.n_rows) {
         for (var first = 0u; first < HEAD_QUADS; first += TILE) {

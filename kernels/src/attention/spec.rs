@@ -33,6 +33,9 @@ pub struct AttentionSpec {
     pub prologue: Option<HeadsSpec>,
     /// `cap` in `cap * tanh(score / cap)`; `None`: scores are not capped.
     pub softcap: Option<Number>,
+    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value; where `split` has
+    /// room for parts, `combine` adds it.
+    pub sinks: bool,
     /// Words between rows of the output.
     pub output_stride: usize,
     /// Of the result, where `split` has no room for parts of one.
@@ -51,7 +54,8 @@ impl Kernel for AttentionSpec {
         let result = if self.split.is_partial() { Role::Partials } else { result_role(self.output) };
         let factors = self.prologue.iter().flat_map(HeadsSpec::factors);
         let roles = [Role::Step, Role::Input, result, Role::Keys, Role::Values];
-        let mut list = bindings(roles.into_iter().chain(factors));
+        let sinks = self.has_sinks().then_some(Role::Sinks);
+        let mut list = bindings(roles.into_iter().chain(factors).chain(sinks));
         for binding in &mut list {
             // Without a prologue the cache is only read.
             binding.writes &= binding.role == result || self.prologue.is_some();
@@ -74,6 +78,7 @@ impl Kernel for AttentionSpec {
         let values = Values::default()
             .size("N_HEADS", self.n_heads())
             .size("GQA", self.gqa)
+            .flag("SINKS", self.has_sinks())
             .size("HEADS", self.heads_per_group)
             .size("QUERIES", self.queries())
             .size("KV_GROUP", self.kv_group)
@@ -105,6 +110,11 @@ impl Kernel for AttentionSpec {
 }
 
 impl AttentionSpec {
+    /// Whether this kernel adds the sinks.
+    fn has_sinks(&self) -> bool {
+        self.sinks && !self.split.is_partial()
+    }
+
     /// (row, head) pairs that a workgroup carries.
     fn queries(&self) -> usize {
         self.split.rows_per_group * self.heads_per_group

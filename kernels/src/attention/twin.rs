@@ -19,6 +19,8 @@ pub struct AttentionInputs<'a> {
     pub positions: &'a [u32],
     /// Page of the pool for each page of the sequence.
     pub block_table: &'a [u32],
+    /// One of each query head; empty where there are none.
+    pub sinks: &'a [f32],
 }
 
 /// The kernel in plain loops, all rows of one sequence, behind its prologue: two passes over the tokens of each split, no
@@ -49,6 +51,7 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                     output[at..at + partial_len]
                         .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
                 } else {
+                    let total = with_sink(total, largest, inputs.sinks.get(head));
                     result.extend(mixed.iter().map(|x| x / total));
                 }
             }
@@ -58,6 +61,11 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
             output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
         }
     }
+}
+
+/// `Σ e^(score - max)` with the head's sink, if it has one.
+pub(crate) fn with_sink(total: f32, max: f32, sink: Option<&f32>) -> f32 {
+    total + sink.map_or(0.0, |sink| (sink - max).exp())
 }
 
 /// Σ e^(score - max) · v over `tokens`, the maximum score `max`, and Σ e^(score - max).

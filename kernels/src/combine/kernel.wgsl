@@ -2,6 +2,7 @@
 ${DECLARATIONS}
 //#include reduce
 //#include result
+//#include sink
 
 var<workgroup> weights: array<f32, MAX_SPLITS>;
 var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
@@ -29,7 +30,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         total += weight * found.y;
     }
     // Weights are there for all lanes behind the barriers of this.
-    total = workgroup_sum(total, lane);
+    total = with_sink(workgroup_sum(total, lane), max_score, head);
     let quad = lane % HEAD_QUADS;
     let share = lane / HEAD_QUADS;
     var sum = vec4<f32>(0.0);

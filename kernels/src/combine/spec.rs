@@ -16,6 +16,8 @@ pub struct CombineSpec {
     pub head_dim: usize,
     /// As attention's `split.max_splits`.
     pub max_splits: usize,
+    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
+    pub sinks: bool,
     /// Words between rows of the output.
     pub output_stride: usize,
     /// Format of the result.
@@ -53,7 +55,9 @@ pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: 
 
 impl Kernel for CombineSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let mut list = bindings([Role::Step, Role::Partials, result_role(self.output)]);
+        let mut list = bindings(
+            [Role::Step, Role::Partials, result_role(self.output)].into_iter().chain(self.sinks.then_some(Role::Sinks)),
+        );
         list[1].writes = false;
         list
     }
@@ -74,6 +78,7 @@ impl Kernel for CombineSpec {
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("MASKED", MASKED)
+            .flag("SINKS", self.sinks)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .text("DECLARATIONS", declarations(&self.bindings()));
         let values = result_values(self.output, self.n_heads, self.head_dim, values);

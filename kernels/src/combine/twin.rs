@@ -2,9 +2,10 @@
 
 use super::spec::{CombineSpec, MASKED, partial_quads};
 use crate::activations::{MIXED_FACTOR, encode_divided_row};
+use crate::attention::with_sink;
 
-/// The kernel in plain loops, for `n_rows` rows; `output` in words of the spec's format.
-pub fn twin(spec: &CombineSpec, partials: &[f32], n_rows: usize, output: &mut [u32]) {
+/// The kernel in plain loops, for `n_rows` rows; `sinks` is empty where there are none, `output` in words of the spec's format.
+pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {
     let partial_len = 4 * partial_quads(spec.head_dim);
     let (maximum, sum, splits) = (partial_len - 4, partial_len - 3, partial_len - 2);
     for row in 0..n_rows {
@@ -15,7 +16,8 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], n_rows: usize, output: &mut [u
             let largest = found.iter().map(|part| part[maximum]).fold(MASKED, f32::max);
             let weights: Vec<f32> = found.iter().map(|part| (part[maximum] - largest).exp()).collect();
             let over = |i: usize| found.iter().zip(&weights).map(|(part, weight)| weight * part[i]).sum::<f32>();
-            mixed.extend((0..spec.head_dim).map(|i| over(i) / over(sum)));
+            let total = with_sink(over(sum), largest, sinks.get(head));
+            mixed.extend((0..spec.head_dim).map(|i| over(i) / total));
         }
         let words = encode_divided_row(spec.output, &mixed, MIXED_FACTOR);
         output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);

@@ -7,6 +7,7 @@ ${DECLARATIONS}
 //#include split
 //#include pairs
 //#include store_newest
+//#include sink
 //#if FUSED_TAIL
 //#include weights
 //#include fused_tail
@@ -172,6 +173,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
             let report = reports[query * splits + i];
             total += exp(report.x - max_score) * report.y;
         }
+        total = with_sink(total, max_score, first_head + query);
         var sum = vec4<f32>(0.0);
         if (share < PASS_SHARES) {
             for (var i = share; i < splits; i += ${GATHERED}u * PASS_SHARES) {
@@ -430,10 +432,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 partials[at + HEAD_QUADS] = vec4<f32>(sum.max_score, sum.total, f32(span.splits), 0.0);
             }
         } else {
-            store_result(row, first_head + query, quad, sum.quad / sum.total, index);
+            store_result(row, first_head + query, quad, sum.quad / with_sink(sum.total, sum.max_score, first_head + query), index);
         }
 //#else
-        store_result(row, first_head + query, quad, sum.quad / sum.total, index);
+        store_result(row, first_head + query, quad, sum.quad / with_sink(sum.total, sum.max_score, first_head + query), index);
 //#endif
     }
 //#if PARTIAL

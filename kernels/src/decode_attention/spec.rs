@@ -35,6 +35,8 @@ pub struct DecodeAttentionSpec {
     pub heads: HeadsSpec,
     /// `cap` in `cap * tanh(score / cap)`; `None`: scores are not capped.
     pub softcap: Option<Number>,
+    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
+    pub sinks: bool,
     /// Words between rows of the output.
     pub output_stride: usize,
     /// Format of the result.
@@ -62,6 +64,7 @@ impl Kernel for DecodeAttentionSpec {
         }
         roles.extend([Role::Keys, Role::Values]);
         roles.extend(self.heads.factors());
+        roles.extend(self.sinks.then_some(Role::Sinks));
         roles.extend(parts.into_iter().flatten());
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
@@ -117,6 +120,7 @@ impl Kernel for DecodeAttentionSpec {
             .number("MASKED", MASKED)
             .text("QUERY_SCALE", self.heads.parts[0].scale_wgsl())
             .flag("SUBGROUPS", true)
+            .flag("SINKS", self.sinks)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::TailWeights]));

@@ -17,6 +17,7 @@ impl DecodeAttentionSpec {
             input_stride: self.heads.input_stride,
             prologue: Some(self.heads.clone()),
             softcap: self.softcap,
+            sinks: self.sinks,
             output_stride: self.output_stride,
             output: self.output,
             subgroup_size: self.subgroup_size,

@@ -21,7 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else if BIAS
     output[out] = input[at] + bias[column];
 //#else if ACTIVATION
-    output[out] = activate(input[at]) * second[at];
+    output[out] = gated(input[at], second[at]);
 //#else if GATE
     output[out] = input[at] / (1.0 + exp(-second[row * SECOND_STRIDE]));
 //#else if GATE_EACH

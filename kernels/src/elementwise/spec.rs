@@ -30,7 +30,7 @@ pub enum ElementwiseOp {
     Add,
     /// `input + bias`
     Bias,
-    /// `activation(input) * second`
+    /// `activation(input) * second`, see [`Activation`]
     ActMul(Activation),
     /// `cap * tanh(input / cap)`
     SoftCap(Number),
@@ -65,7 +65,7 @@ impl Kernel for ElementwiseSpec {
         let activation = if let ElementwiseOp::ActMul(activation) = self.op { Some(activation) } else { None };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
         let gate = if let ElementwiseOp::Gate { second_stride } = self.op { Some(second_stride) } else { None };
-        let values = Values::default()
+        let values = Activation::values(activation, Values::default())
             .size("WIDTH", self.width)
             .size("SECOND_STRIDE", gate.unwrap_or(0))
             .size("INPUT_STRIDE", self.input_stride)
@@ -74,7 +74,6 @@ impl Kernel for ElementwiseSpec {
             .number("CAP", cap)
             .flag("ACTIVATION", activation.is_some())
             .flag("SOFTCAP", matches!(self.op, ElementwiseOp::SoftCap(_)))
-            .flag("SILU", activation == Some(Activation::Silu))
             .flag("GATE", gate.is_some())
             .flag("GATE_EACH", self.op == ElementwiseOp::GateEach)
             .text("ROWS", rows_of_step(self.rows_per_token))

@@ -6,7 +6,7 @@ use super::spec::{ElementwiseOp, ElementwiseSpec};
 pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {
     let apply = |(column, &x): (usize, &f32)| match spec.op {
         ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],
-        ElementwiseOp::ActMul(activation) => activation.apply(x) * second[column],
+        ElementwiseOp::ActMul(activation) => activation.gated(x, second[column]),
         ElementwiseOp::Gate { .. } => x / (1.0 + (-second[0]).exp()),
         ElementwiseOp::GateEach => x / (1.0 + (-second[column]).exp()),
         ElementwiseOp::SoftCap(cap) => cap.get() * (x / cap.get()).tanh(),

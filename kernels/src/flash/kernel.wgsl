@@ -7,6 +7,7 @@ ${DECLARATIONS}
 //#intrinsic coop_load_half_a
 //#intrinsic coop_load_half_b
 //#intrinsic coop_multiply_elements
+//#include sink
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -324,7 +325,8 @@ fn main(
 //#end
 //#end
     }
-    let sum = query_sum(total);
+    // Weights are e^LIFT times what they are elsewhere.
+    let sum = with_sink(query_sum(total), largest - LIFT, first_head + weighed % HEADS);
     workgroupBarrier();
     if (share == 0u) {
         factors[weighed] = 1.0 / sum;

@@ -40,6 +40,8 @@ pub struct FlashSpec {
     pub output: ActivationFormat,
     /// Soft cap of scores: `cap * tanh(score / cap)`.
     pub softcap: Option<Number>,
+    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
+    pub sinks: bool,
     /// How a workgroup divides queries and dimensions.
     pub tile: FlashTile,
     /// Invocations of a subgroup; not 0.
@@ -120,7 +122,11 @@ fn row_words(halves: usize) -> usize {
 impl Kernel for FlashSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let output = self.output.output_role();
-        let mut list = bindings([Role::Step, Role::InputQuads, output, Role::Keys, Role::Values]);
+        let mut list = bindings(
+            [Role::Step, Role::InputQuads, output, Role::Keys, Role::Values]
+                .into_iter()
+                .chain(self.sinks.then_some(Role::Sinks)),
+        );
         for binding in &mut list {
             binding.writes = binding.role == output;
         }
@@ -181,6 +187,7 @@ impl Kernel for FlashSpec {
             .number("CAP", self.softcap.map_or(0.0, Number::get))
             .number("MASKED", MASKED)
             .number("LIFT", LIFT)
+            .flag("SINKS", self.sinks)
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("WINDOWED", self.window.is_some())
             .flag("SLICED", slices > 1)

@@ -24,6 +24,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
         input_stride: spec.input_stride,
         prologue: None,
         softcap: spec.softcap,
+        sinks: spec.sinks,
         output_stride: spec.output_stride,
         output: spec.output,
         subgroup_size: spec.subgroup_size,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -38,14 +39,13 @@ impl Kernel for GatedNormSpec {
     }
 
     fn wgsl(&self) -> String {
-        let values = Values::default()
+        let values = Activation::values(Some(Activation::Silu), Values::default())
             .size("HEAD_DIM", self.head_dim)
             .size("STRIDE", self.stride)
             .size("WORKGROUP", self.workgroup())
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())
             .flag("SUBGROUPS", self.subgroup_size > 0)
-            .flag("SILU", true)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

@@ -23,7 +23,8 @@ pub struct Product {
     pub output_stride: usize,
     /// First column of the output that this matrix writes.
     pub output_first: usize,
-    /// Whether a bias is added, one f32 for each row of the matrix.
+    /// Whether a bias is added, one f32 for each row of the matrix; of experts, all of one and then of the next, whatever part of them the
+    /// stack has.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
@@ -37,7 +38,7 @@ pub struct GemmInputs<'a> {
     pub packed: &'a [u8],
     /// (rows, input_stride)
     pub codes: &'a [u32],
-    /// (rows of the matrix) f32; not read where the spec has no bias.
+    /// (rows of the matrix) f32, or (experts, rows); not read where the spec has no bias.
     pub bias: &'a [f32],
     /// (rows, routes_stride), of experts; not read where there are none.
     pub routes: &'a [u32],
@@ -61,9 +62,10 @@ impl Product {
 
     /// Values for the pieces that finish a result and that unpack weights.
     pub(crate) fn values(&self, input: ActivationFormat) -> Values {
-        let is_plain = !self.bias && self.output_first == 0;
-        assert!(self.experts.is_none() || is_plain, "experts make whole rows of all rows");
-        ExpertsSpec::values(self.experts.as_ref(), unpacking(&[self.layout.format], Values::default()))
+        assert!(self.experts.is_none() || self.output_first == 0, "experts make whole rows of all rows");
+        let values = ExpertsSpec::values(self.experts.as_ref(), unpacking(&[self.layout.format], Values::default()));
+        Activation::values(self.act_mul, values)
+            .count("EXPERT_ROWS", self.layout.rows)
             .size("FACTOR_AT", input.factor_at(self.layout.cols))
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
@@ -73,7 +75,6 @@ impl Product {
             .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { BLOCK })
             .flag("BIAS", self.bias)
             .flag("ACT_MUL", self.act_mul.is_some())
-            .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("HALVES_OUT", false)
     }
 
@@ -103,7 +104,7 @@ impl Product {
                     None => products[row],
                     Some(activation) => {
                         let gate = row / TILE_ROWS * 2 * TILE_ROWS + row % TILE_ROWS;
-                        activation.apply(products[gate]) * products[gate + TILE_ROWS]
+                        activation.gated(products[gate], products[gate + TILE_ROWS])
                     }
                 };
                 output[step_row * self.output_stride + self.output_first + row] = value;
@@ -124,7 +125,8 @@ impl Product {
             let Some((expert, input_row)) = experts.matrix_and_input(inputs.routes, row) else { continue };
             let packed = &inputs.packed[expert * self.layout.bytes()..][..self.layout.bytes()];
             let codes = &inputs.codes[input_row * self.input_stride..];
-            let of_row = GemmInputs { packed, codes, n_rows: 1, ..*inputs };
+            let bias = experts.bias_of(inputs.bias, expert, self.layout.rows, self.bias);
+            let of_row = GemmInputs { packed, codes, bias, n_rows: 1, ..*inputs };
             one.twin(input, as_halves, &of_row, &mut output[row * self.output_stride..]);
         }
     }

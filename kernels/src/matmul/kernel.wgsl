@@ -516,7 +516,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#for tile in 0..TILES_PER_LANE
         let row_${tile} = (first_tile + ${tile}u) * 8u + row;
 //#if BIAS
+//#if EXPERTS
+        let bias_${tile} = bias[(expert + ${FIRST_EXPERT}u) * ${MATRIX_ROWS}u + min(row_${tile}, ${MATRIX_ROWS - 1}u)];
+//#else
         let bias_${tile} = bias[min(row_${tile}, ${MATRIX_ROWS - 1}u)];
+//#endif
 //#for token in 0..TOKENS_PER_LANE
         acc_${tile}_${token} += bias_${tile};
 //#end
@@ -531,7 +535,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#if ACT_MUL
 //#for pair in 0..TILES_PER_LANE / 2
 //#let gate = 2 * pair
-        store(${token}u, ${to}, ((first_tile + ${gate}u) / 2u) * 8u + row, activate(acc_${gate}_${token}) * acc_${gate + 1}_${token});
+        store(${token}u, ${to}, ((first_tile + ${gate}u) / 2u) * 8u + row, gated(acc_${gate}_${token}, acc_${gate + 1}_${token}));
 //#end
 //#else
 //#for tile in 0..TILES_PER_LANE

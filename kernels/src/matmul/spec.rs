@@ -32,7 +32,8 @@ pub struct MatMulSpec {
     pub prologue: Option<NormSpec>,
     /// F32, or Codes: then a workgroup makes whole groups of them.
     pub output: ActivationFormat,
-    /// Whether a bias is added, one f32 for each row of the matrix.
+    /// Whether a bias is added, one f32 for each row of the matrix; of experts, all of one and then of the next, whatever part of them the
+    /// stack has.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
@@ -80,6 +81,11 @@ impl ExpertsSpec {
         let expert = routes[step_row * self.routes_stride + row % self.chosen] as usize;
         let matrix = expert.checked_sub(self.first).filter(|&matrix| matrix < self.count)?;
         Some((matrix, if self.own_input { row } else { step_row }))
+    }
+
+    /// The biases of matrix `matrix` of the stack, of `rows` rows; nothing where there is none.
+    pub(crate) fn bias_of<'a>(&self, biases: &'a [f32], matrix: usize, rows: usize, has_bias: bool) -> &'a [f32] {
+        if has_bias { &biases[(self.first + matrix) * rows..][..rows] } else { &[] }
     }
 
     /// Where a kernel finds which rows an expert is given.
@@ -223,11 +229,10 @@ impl Kernel for MatMulSpec {
             .flag("MANY_PASSES", self.tile.passes > 1)
             .flag("MANY_PARTS", self.parts_per_row() > 1)
             .flag("ACT_MUL", self.act_mul.is_some())
-            .flag("SILU", self.act_mul == Some(Activation::Silu))
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.guarded()));
-        let values = ExpertsSpec::values(self.experts.as_ref(), values);
+        let values = Activation::values(self.act_mul, ExpertsSpec::values(self.experts.as_ref(), values));
         let values = self.loop_values(layout.format.values("MATRIX", values));
         let values = match norm {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
@@ -324,7 +329,7 @@ impl MatMulSpec {
         if let Some(experts) = self.experts {
             let rows = experts.tiles.map_or(1, |tiles| tiles.tile_rows);
             assert_eq!(tile.tokens_per_lane, rows, "a workgroup has rows of one expert");
-            let is_plain = !self.bias && self.softcap.is_none() && self.prologue.is_none() && !self.row_from_step;
+            let is_plain = self.softcap.is_none() && self.prologue.is_none() && !self.row_from_step;
             assert!(is_plain && self.output_first == 0 && !self.counter_sync, "experts make whole rows of all rows");
         }
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");

@@ -20,7 +20,7 @@ pub struct MatMulInputs<'a> {
     pub norm_weight: &'a [f32],
     /// (cols), weight of the norm on the input before the sum; empty where there is none.
     pub post_norm_weight: &'a [f32],
-    /// (rows of the matrix) f32; empty where there is none.
+    /// (rows of the matrix) f32, or (experts, rows); empty where there is none.
     pub bias: &'a [f32],
     /// (rows, routes_stride), of experts; empty where there are none.
     pub routes: &'a [u32],
@@ -68,7 +68,7 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
                 let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
                 let gate = products[2 * tile * TILE_ROWS + row_in_tile];
                 let up = products[(2 * tile + 1) * TILE_ROWS + row_in_tile];
-                value = activation.apply(gate) * up;
+                value = activation.gated(gate, up);
             }
             spec.softcap.map_or(value, |cap| cap.get() * (value / cap.get()).tanh())
         };
@@ -89,7 +89,8 @@ fn twin_of_experts(spec: &MatMulSpec, experts: ExpertsSpec, inputs: &MatMulInput
         let Some((expert, input_row)) = experts.matrix_and_input(inputs.routes, row) else { continue };
         let packed = &inputs.packed[expert * spec.layout.bytes()..][..spec.layout.bytes()];
         let input = &inputs.input[input_row * spec.input_stride..];
-        let of_row = MatMulInputs { packed, input, n_rows: 1, ..*inputs };
+        let bias = experts.bias_of(inputs.bias, expert, spec.layout.rows, spec.bias);
+        let of_row = MatMulInputs { packed, input, bias, n_rows: 1, ..*inputs };
         twin(&one, &of_row, &mut output[row * spec.output_stride..], &mut []);
     }
 }

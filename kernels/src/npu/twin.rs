@@ -67,7 +67,7 @@ pub fn finish(core: &CoreTile, sums: &[i32], scales: &[u8], piece: usize, output
             Epilogue::Scale => scaled(row, out),
             Epilogue::ActMul(activation) => {
                 let col = out / BLOCK_COLS * 2 * BLOCK_COLS + out % BLOCK_COLS;
-                activation.apply(scaled(row, col)) * scaled(row, col + BLOCK_COLS)
+                activation.gated(scaled(row, col), scaled(row, col + BLOCK_COLS))
             }
         };
         bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
@@ -103,7 +103,7 @@ pub fn product_of_rows(
         Epilogue::Scale => scaled(row, out),
         Epilogue::ActMul(activation) => {
             let gate = out / BLOCK_COLS * 2 * BLOCK_COLS + out % BLOCK_COLS;
-            activation.apply(scaled(row, gate)) * scaled(row, gate + BLOCK_COLS)
+            activation.gated(scaled(row, gate), scaled(row, gate + BLOCK_COLS))
         }
     };
     let row = |row: usize| (0..shape.outputs()).map(move |out| (row, out));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::kernel::Kernel;
 use crate::recurrent_state::StateLayout;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -32,13 +33,12 @@ impl Kernel for ShortConvSpec {
     }
 
     fn wgsl(&self) -> String {
-        let values = Values::default()
+        let values = Activation::values(Some(Activation::Silu), Values::default())
             .size("CHANNELS", self.state.channels)
             .size("KEPT", self.state.taps - 1)
             .size("STRIDE", self.stride)
             .size("WORKGROUP", WORKGROUP)
             .flag("ALONE", self.rows_are_alone)
-            .flag("SILU", true)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
     }

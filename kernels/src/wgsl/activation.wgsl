@@ -1,5 +1,11 @@
 // The activation function of the MLP. Arguments of exp and tanh are bounded: past the bounds the result no longer
 // changes in f32, and some drivers' exp overflows to a NaN.
+//#if CLAMPED_SWIGLU
+fn gated(gate: f32, up: f32) -> f32 {
+    let low = min(gate, ${SWIGLU_LIMIT});
+    return low / (1.0 + exp(min(-${SWIGLU_ALPHA} * low, 80.0))) * (clamp(up, -${SWIGLU_LIMIT}, ${SWIGLU_LIMIT}) + 1.0);
+}
+//#else
 fn activate(x: f32) -> f32 {
 //#if SILU
     return x / (1.0 + exp(min(-x, 80.0)));
@@ -8,5 +14,11 @@ fn activate(x: f32) -> f32 {
     return 0.5 * x * (1.0 + bounded_tanh(inner));
 //#endif
 }
+
+// Of gate and up.
+fn gated(gate: f32, up: f32) -> f32 {
+    return activate(gate) * up;
+}
+//#endif
 
 //#include tanh

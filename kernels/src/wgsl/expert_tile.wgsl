@@ -22,6 +22,9 @@ fn activation_row(pair: u32) -> u32 {
 // A workgroup's expert, and where its pairs are. Rows past the last are computed as the last one again, and not written.
 //#macro take_tile()
 //#expand expert_of_tile()
+//#if BIAS
+    biased_expert = expert + ${FIRST_EXPERT}u;
+//#endif
     let last_pair = first_pair + expert_rows[tile_at + 2u] - 1u;
     let last_step_row = first_step_row + last_pair - first_pair;
     for (var row = lane; row < STEP_ROWS; row += ${WORKGROUP_SIZE}u) {

@@ -11,19 +11,34 @@ var<workgroup> results: array<f32, SUBGROUPS * RESULTS>;
 var<private> inverse_product_factor: f32;
 
 //#endif
+//#if BIAS
+// Where the biases begin: of experts, each has its own.
+//#if EXPERTS
+var<private> biased_expert: u32;
+
+fn first_bias() -> u32 {
+    return biased_expert * ${EXPERT_ROWS}u;
+}
+//#else
+fn first_bias() -> u32 {
+    return 0u;
+}
+//#endif
+
+//#endif
 // What `results` holds at `at` (gate there, and up behind it), finished.
 fn finished(at: u32, step_row: u32, first_matrix_row: u32, column: u32) -> f32 {
     let factor = row_factor(step_row);
     var value = results[at] * factor;
 //#if BIAS
-    value += bias[first_matrix_row + column];
+    value += bias[first_bias() + first_matrix_row + column];
 //#endif
 //#if ACT_MUL
     var up = results[at + 8u] * factor;
 //#if BIAS
-    up += bias[first_matrix_row + column + 8u];
+    up += bias[first_bias() + first_matrix_row + column + 8u];
 //#endif
-    value = activate(value) * up;
+    value = gated(value, up);
 //#endif
     return value;
 }

@@ -37,7 +37,7 @@
 //#for pair in 0..LANE_TILES / 2
         let column_${pair} = (first_tile + lane_tile) / 2u * 8u + ${8 * pair}u + row;
         if (column_${pair} < OUTPUT_ROWS) {
-            output[output_at + column_${pair}] = activate(sum_${2 * pair}_${token}) * sum_${2 * pair + 1}_${token};
+            output[output_at + column_${pair}] = gated(sum_${2 * pair}_${token}, sum_${2 * pair + 1}_${token});
         }
 //#end
 //#else

@@ -74,6 +74,7 @@ pub struct Experts {
 pub enum Activation {
     Silu,
     GeluTanh,
+    ClampedSwiGlu,
 }
 
 impl Config {
@@ -109,7 +110,7 @@ impl Config {
             heads,
             kv_heads,
             head_dim,
-            activation: activation(json, gemma),
+            activation: if family == "gpt_oss" { Activation::ClampedSwiGlu } else { activation(json, gemma) },
             norm_epsilon: number(json, "rms_norm_eps").unwrap_or(default_epsilon(family)) as f32,
             norm_weight_offset: if gemma || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
@@ -142,7 +143,7 @@ impl Config {
     }
 }
 
-const SUPPORTED: [&str; 20] = [
+const SUPPORTED: [&str; 21] = [
     "llama",
     "mistral",
     "ministral",
@@ -153,6 +154,7 @@ const SUPPORTED: [&str; 20] = [
     "qwen3",
     "qwen3_moe",
     "olmoe",
+    "gpt_oss",
     "olmo2",
     "olmo3",
     "glm4",
@@ -167,7 +169,7 @@ const SUPPORTED: [&str; 20] = [
 
 fn default_epsilon(family: &str) -> f64 {
     match family {
-        "phi3" | "ministral3" | "olmo2" | "olmo3" => 1e-5,
+        "phi3" | "ministral3" | "olmo2" | "olmo3" | "gpt_oss" => 1e-5,
         "glm4" => 1.5625e-7,
         _ => 1e-6,
     }
@@ -218,7 +220,7 @@ fn is_recurrent(json: &Value, layer: usize) -> bool {
 
 fn experts(json: &Value, family: &str) -> Option<Experts> {
     let count_field = match family {
-        "mixtral" => "num_local_experts",
+        "mixtral" | "gpt_oss" => "num_local_experts",
         "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" => "num_experts",
         _ => return None,
     };
@@ -226,7 +228,7 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
         count: required(json, count_field),
         chosen: required(json, "num_experts_per_tok"),
         normalized: match family {
-            "mixtral" | "qwen3_5_moe_text" => true,
+            "mixtral" | "qwen3_5_moe_text" | "gpt_oss" => true,
             "qwen3_next" => json["norm_topk_prob"] != false,
             _ => json["norm_topk_prob"] == true,
         },
@@ -236,7 +238,7 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
 fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
     let without = json["mlp_only_layers"].as_array().is_some_and(|layers| layers.iter().any(|other| *other == layer));
     match family {
-        "mixtral" | "olmoe" | "qwen3_5_moe_text" => true,
+        "mixtral" | "olmoe" | "qwen3_5_moe_text" | "gpt_oss" => true,
         "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
             !without && (layer + 1).is_multiple_of(count(json, "decoder_sparse_step").unwrap_or(1))
         }
@@ -260,7 +262,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
         "mistral" | "ministral3" | "mixtral" | "phi3" => true,
         "ministral" => listed.unwrap_or(true),
         "olmo3" => listed.unwrap_or(layer % 4 != 3),
-        "gemma2" => listed.unwrap_or(layer % 2 != 1),
+        "gemma2" | "gpt_oss" => listed.unwrap_or(layer % 2 != 1),
         "gemma3" | "gemma3_text" => {
             let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
             listed.unwrap_or(layer % pattern != pattern - 1)

@@ -25,15 +25,33 @@ impl Weights {
         self.find(name).unwrap_or_else(|| panic!("tensor {name} is missing"))
     }
 
-    /// The name of a tensor of a block of experts: its own, or as transformers 4 calls it for Mixtral.
-    pub fn either(&self, name: &str) -> String {
-        if self.0.contains_key(name) { name.to_owned() } else { name.replace(".mlp.", ".block_sparse_moe.") }
+    /// The name of the router of a block of experts: by itself, in gpt-oss, or as transformers 4 calls it for Mixtral.
+    pub fn router(&self, block: &str) -> String {
+        let names = ["gate", "router"].map(|name| format!("{block}.{name}.weight"));
+        let found = names.iter().find(|name| self.0.contains_key(*name)).cloned();
+        found.unwrap_or_else(|| names[0].replace(".mlp.", ".block_sparse_moe."))
+    }
+
+    /// Biases of gate, up and down of one expert, of nothing where there are none: gate and up are in turn.
+    pub fn expert_bias(&self, block: &str, expert: usize) -> [Vec<f32>; 3] {
+        let of_expert = |name: &str| {
+            let stack = self.find(&format!("{block}.experts.{name}_bias"))?;
+            Some(stack.values[expert * stack.shape[1]..][..stack.shape[1]].to_vec())
+        };
+        let every_second = |first: usize, values: &Vec<f32>| values.iter().skip(first).step_by(2).copied().collect();
+        let gate_up = of_expert("gate_up_proj").unwrap_or_default();
+        [every_second(0, &gate_up), every_second(1, &gate_up), of_expert("down_proj").unwrap_or_default()]
     }
 
     /// Gate, up and down of one expert: tensors of its own under either of two names, or parts of the stacks of transformers 5.
     pub fn expert(&self, block: &str, expert: usize) -> [Tensor; 3] {
         if let Some(gate_up) = self.find(&format!("{block}.experts.gate_up_proj")) {
             let down = self.get(&format!("{block}.experts.down_proj"));
+            if self.find(&format!("{block}.experts.down_proj_bias")).is_some() {
+                // gpt-oss: (experts, inputs, outputs), gate and up in turn.
+                return [(gate_up, 0, 2), (gate_up, 1, 2), (down, 0, 1)]
+                    .map(|(stack, first, step)| transposed_expert(stack, expert, first, step));
+            }
             let of_expert = |stack: &Tensor, first: usize, rows: usize| {
                 let (height, cols) = (stack.shape[1], stack.shape[2]);
                 let start = (expert * height + first) * cols;
@@ -53,6 +71,15 @@ impl Weights {
     pub fn find(&self, name: &str) -> Option<&Tensor> {
         self.0.get(name)
     }
+}
+
+/// Every `step`-th output from `first` on of an expert of a stack (experts, inputs, outputs), as a matrix (outputs, inputs).
+fn transposed_expert(stack: &Tensor, expert: usize, first: usize, step: usize) -> Tensor {
+    let [_, inputs, outputs] = stack.shape[..] else { panic!("a stack has three axes, found {:?}", stack.shape) };
+    let element = |output: usize, input: usize| stack.values[(expert * inputs + input) * outputs + output];
+    let rows = (first..outputs).step_by(step);
+    let values = rows.clone().flat_map(|output| (0..inputs).map(move |input| element(output, input))).collect();
+    Tensor { shape: vec![rows.len(), inputs], values }
 }
 
 fn weight_files(folder: &Path) -> BTreeSet<PathBuf> {

@@ -154,6 +154,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         input_stride: flash.input_stride,
         prologue: None,
         softcap: flash.softcap,
+        sinks: flash.sinks,
         output_stride: flash.output_stride,
         output: flash.output,
         subgroup_size: flash.subgroup_size,

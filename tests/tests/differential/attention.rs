@@ -55,6 +55,7 @@ struct Choices {
     growth: bool,
     window: Option<usize>,
     softcap: bool,
+    sinks: bool,
     /// Where to begin to look for a format of integers that fits the heads; `None`: f32.
     output: Option<usize>,
     rows_per_group: usize,
@@ -67,24 +68,28 @@ fn choices() -> impl Strategy<Value = Choices> {
     let seen = (
         prop_oneof![Just(None), Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)],
         any::<bool>(),
+        any::<bool>(),
     );
     let ways = (prop::option::of(0..3usize), 1..4usize, 0..3usize, select(vec![1, 4, 7usize]));
-    (heads, seen, ways).prop_map(|(heads, (window, softcap), (output, rows_per_group, unused_room, words_ahead))| {
-        let (heads_per_kv_head, with_norm, with_rope, half_rotary, growth) = heads;
-        Choices {
-            heads_per_kv_head,
-            with_norm,
-            with_rope,
-            half_rotary,
-            growth,
-            window,
-            softcap,
-            output,
-            rows_per_group,
-            unused_room,
-            words_ahead,
-        }
-    })
+    (heads, seen, ways).prop_map(
+        |(heads, (window, softcap, sinks), (output, rows_per_group, unused_room, words_ahead))| {
+            let (heads_per_kv_head, with_norm, with_rope, half_rotary, growth) = heads;
+            Choices {
+                heads_per_kv_head,
+                with_norm,
+                with_rope,
+                half_rotary,
+                growth,
+                window,
+                softcap,
+                sinks,
+                output,
+                rows_per_group,
+                unused_room,
+                words_ahead,
+            }
+        },
+    )
 }
 
 fn caches() -> impl Strategy<Value = CacheLayout> {
@@ -136,7 +141,8 @@ fn in_one_dispatch(
     (tile, words_ahead, counter_sync): (usize, usize, bool),
     next: Option<(WeightFormat, usize)>,
 ) -> Option<Case> {
-    let AttentionSpec { gqa, cache, split, heads_per_group, softcap, output_stride, output, .. } = case.attention;
+    let AttentionSpec { gqa, cache, split, heads_per_group, softcap, sinks, output_stride, output, .. } =
+        case.attention;
     let mut decode = DecodeAttentionSpec {
         gqa,
         cache,
@@ -146,6 +152,7 @@ fn in_one_dispatch(
         words_ahead,
         heads: case.heads.clone(),
         softcap,
+        sinks,
         output_stride,
         output,
         fused_tail: None,
@@ -277,6 +284,7 @@ impl Case {
             input_stride: if folded { width } else { q_width },
             prologue: folded.then(|| heads.clone()),
             softcap: choices.softcap.then(|| Number::new(2.0)),
+            sinks: choices.sinks,
             output_stride: q_width,
             output: output.unwrap_or(ActivationFormat::F32),
             subgroup_size: target.subgroup_size,
@@ -289,6 +297,7 @@ impl Case {
             n_heads: self.attention.gqa * self.attention.cache.n_kv_heads,
             head_dim: self.attention.cache.head_dim,
             max_splits: self.attention.split.max_splits,
+            sinks: self.attention.sinks,
             output_stride: self.attention.output_stride,
             output: self.attention.output,
             lanes: self.combine_lanes,
@@ -298,7 +307,16 @@ impl Case {
 
     fn flash(&self, tile: FlashTile) -> FlashSpec {
         let AttentionSpec {
-            gqa, cache, kv_group, heads_per_group, input_stride, softcap, output_stride, output, ..
+            gqa,
+            cache,
+            kv_group,
+            heads_per_group,
+            input_stride,
+            softcap,
+            sinks,
+            output_stride,
+            output,
+            ..
         } = self.attention;
         let (window, subgroup_size) = (self.attention.split.window, self.attention.subgroup_size);
         FlashSpec {
@@ -311,6 +329,7 @@ impl Case {
             output_stride,
             output,
             softcap,
+            sinks,
             tile,
             subgroup_size,
         }
@@ -332,6 +351,9 @@ impl Case {
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
+        // Some far above the scores of their heads, and some below.
+        let n_sinks = if self.attention.sinks { self.combine().n_heads } else { 0 };
+        let sinks: Vec<f32> = normals(rng, n_sinks).iter().map(|sink| 3.0 * sink).collect();
         let max_splits = self.decode.as_ref().map_or(self.attention.split.max_splits, |decode| decode.split.max_splits);
         let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, max_splits);
         let q_len = self.rows * self.attention.output_stride;
@@ -346,6 +368,7 @@ impl Case {
             Role::Weights => Operand::Bytes(model.clone()),
             Role::QueryNorm => Operand::floats(&query_norm),
             Role::KeyNorm => Operand::floats(&key_norm),
+            Role::Sinks => Operand::floats(&sinks),
             Role::RopeTable => Operand::floats(table.as_flattened()),
             Role::Keys => Operand::Keys,
             Role::Values => Operand::Values,
@@ -429,6 +452,7 @@ impl Case {
             values: &values,
             positions: &positions[self.n_before..],
             block_table: &block_table,
+            sinks: &sinks,
         };
         let mut twin = vec![POISON.to_bits(); if self.attention.split.is_partial() { partials } else { q_len }];
         match self.flash {
@@ -454,7 +478,7 @@ impl Case {
                 partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.max_splits);
             twin = vec![POISON.to_bits(); q_len];
             let partials = floats(&found[&PARTIALS][..used]);
-            combine::twin(&self.combine(), &partials, self.n_rows, &mut twin);
+            combine::twin(&self.combine(), &partials, &sinks, self.n_rows, &mut twin);
         }
         if let Some(cleared) = found.get(&CLEARED) {
             assert!(cleared.iter().all(|&word| word == 0), "{what} clears sums");

@@ -140,13 +140,14 @@ fn matmuls_of_experts() {
     {
         let formats: Vec<WeightFormat> =
             formats.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
-        let shape = (1..5usize, 1..20usize, select(formats), any::<bool>(), any::<bool>());
+        let shape = (1..5usize, 1..20usize, select(formats), prop::option::of(activations()), any::<bool>());
         // Rows of a tile; 1: each row by itself.
         let tile_rows = select(vec![1, 2, 4, 8]);
         let experts = (1..5usize, 1..12usize, 0..3usize, 1..4usize, tile_rows);
         let name = format!("experts, integers {is_integer}, {}", target.name);
         check_cases(&name, 5, &(shape, experts), |(shape, (chosen, n_rows, first, count, tile_rows)), rng| {
-            let &(tile_pairs, quads, format, act_mul, own_input) = shape;
+            let &(tile_pairs, quads, format, activation, own_input) = shape;
+            let act_mul = activation.is_some();
             // Of experts that are not gate and up, the last tile may be a part.
             let rows = if act_mul { 16 * 4 * tile_pairs } else { 8 * tile_pairs + 3 };
             let layout = WeightLayout { format, rows, cols: 4 * quads };
@@ -155,7 +156,8 @@ fn matmuls_of_experts() {
             let spec = MatMulSpec {
                 input: if is_integer { quantized } else { ActivationFormat::F32 },
                 output: if is_integer && act_mul { quantized } else { ActivationFormat::F32 },
-                act_mul: act_mul.then_some(Activation::Silu),
+                bias: tile_pairs % 2 == 0,
+                act_mul: activation,
                 experts: Some(ExpertsSpec {
                     chosen: *chosen,
                     own_input,
@@ -176,6 +178,15 @@ fn matmuls_of_experts() {
             check_experts(target, &spec, *n_rows, rng);
         });
     }
+}
+
+fn activations() -> impl Strategy<Value = Activation> {
+    select(vec![Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiGlu])
+}
+
+/// Biases of all experts in this part and those before and behind it; none without.
+fn biases(rng: &mut StdRng, experts: &ExpertsSpec, rows: usize, has_bias: bool) -> Vec<f32> {
+    normals(rng, if has_bias { (experts.first + experts.count + ELSEWHERE) * rows } else { 0 })
 }
 
 /// Of experts in this part and those before and behind it.
@@ -211,10 +222,11 @@ fn gemms_of_experts() {
         unreachable!("weights from registers")
     };
     let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
-    let shape = (1..8usize, 17..90usize, select(formats.to_vec()), any::<bool>(), any::<bool>());
+    let shape = (1..8usize, 17..90usize, select(formats.to_vec()), prop::option::of(activations()), any::<bool>());
     let experts = (1..5usize, 1..60usize, 0..3usize, 1..4usize, any::<bool>());
     check_cases("GEMMs of experts", 8, &(shape, experts), |(shape, experts), rng| {
-        let &(eights, quads, format, act_mul, own_input) = shape;
+        let &(eights, quads, format, activation, own_input) = shape;
+        let act_mul = activation.is_some();
         let &(chosen, n_rows, first, count, from_registers) = experts;
         let rows = if act_mul { 16 * eights } else { 8 * eights + 3 };
         let cols = 4 * quads;
@@ -225,8 +237,8 @@ fn gemms_of_experts() {
             input_stride: cols.next_multiple_of(32) + 128,
             output_stride: rows.next_multiple_of(32),
             output_first: 0,
-            bias: false,
-            act_mul: act_mul.then_some(Activation::Silu),
+            bias: eights % 2 == 0,
+            act_mul: activation,
             experts: Some(ExpertsSpec {
                 chosen,
                 own_input,
@@ -273,6 +285,7 @@ fn check_gemm_of_experts(
     let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
     let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
     let codes = stored_rows(rng, format, [input_rows, product.layout.cols, product.input_stride]);
+    let bias = biases(rng, &experts, product.layout.rows, product.bias);
     let words = n_rows * experts.chosen * product.output_stride;
     let operand = |role| match role {
         Role::Step => Operand::Step,
@@ -280,13 +293,14 @@ fn check_gemm_of_experts(
         Role::Output => Operand::Out { id: 0, words },
         Role::QuantizedInput => Operand::words(&codes),
         Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
+        Role::Bias => Operand::floats(&bias),
         other => panic!("a GEMM of experts has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
     let what = format!("{kernel:?} rows {n_rows}, tiles of {step_rows}");
     let found = launch(target, kernel.clone(), operands, n_rows).run();
     let mut expected = vec![POISON; words];
-    let inputs = GemmInputs { packed: &weights, codes: &codes, bias: &[], routes: &routes, n_rows };
+    let inputs = GemmInputs { packed: &weights, codes: &codes, bias: &bias, routes: &routes, n_rows };
     match &kernel {
         KernelSpec::Gemm(spec) => gemm::twin(spec, &inputs, &mut expected),
         KernelSpec::RegisterGemm(spec) => register_gemm::twin(spec, &inputs, &mut expected),
@@ -303,6 +317,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
     let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
     let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
     let input = stored_rows(rng, spec.input, [input_rows, spec.layout.cols, spec.input_stride]);
+    let bias = biases(rng, &experts, spec.layout.rows, spec.bias);
     let words = n_rows * experts.chosen * spec.output_stride;
     let kernel = KernelSpec::MatMul(spec.clone());
     let operand = |role| match role {
@@ -312,6 +327,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
         Role::InputQuads | Role::QuantizedInput => Operand::words(&input),
         Role::Routes => Operand::words(&routes),
         Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
+        Role::Bias => Operand::floats(&bias),
         other => panic!("a matmul of experts has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
@@ -324,7 +340,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
         residual: &[],
         norm_weight: &[],
         post_norm_weight: &[],
-        bias: &[],
+        bias: &bias,
         routes: &routes,
         n_rows,
         logits_row: 0,

@@ -275,6 +275,7 @@ fn elementwise_operations() {
         ElementwiseOp::Bias,
         ElementwiseOp::ActMul(Activation::Silu),
         ElementwiseOp::ActMul(Activation::GeluTanh),
+        ElementwiseOp::ActMul(Activation::ClampedSwiGlu),
         ElementwiseOp::SoftCap(Number::new(2.0)),
     ];
     for op in ops {
