@@ -307,7 +307,12 @@ pub fn tensor_reports(
             let found = matrix_of.get(name);
             let (rows, cols) = match found {
                 Some((part, _)) => (part.rows * part.experts.unwrap_or(1), part.cols),
-                None => (checkpoint.tensors[name].rows, checkpoint.tensors[name].cols),
+                None => {
+                    // Biases of experts are reported together, as a row each.
+                    let of_stack = checkpoint.config.experts.as_ref().filter(|_| name.contains('*'));
+                    let tensor = &checkpoint.tensors[&name.replace('*', "0")];
+                    (of_stack.map_or(tensor.rows, |experts| experts.count), tensor.cols)
+                }
             };
             let (format, bits) = match found.map(|(_, matrix)| policy.format(matrix, &checkpoint.config)) {
                 Some(format) => {
