@@ -16,10 +16,12 @@ use tests::models::models;
 use tests::programs::{Watched, program, send_signal};
 use tests::skip;
 use tests::terminal::Terminal;
+use unicorn_runtime::DeviceKind;
 
 /// A small model with a chat template.
 static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    let targets =
+        ["llvmpipe", "generic-subgroup", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
     Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
 });
 
@@ -92,6 +94,21 @@ fn a_folder_is_compiled_once_even_by_two_processes() {
         .output()
         .unwrap();
     assert!(bench.status.success() && !stderr(&bench).contains("compil"), "{}", stderr(&bench));
+}
+
+/// On a software device, whose kernels every test runs, there is nothing to offer.
+#[test]
+fn a_driver_never_seen_before_is_offered_a_selftest_once() {
+    let cache = tempfile::tempdir().unwrap();
+    let offers = || {
+        let mut command = run(&[artifact().to_str().unwrap(), "-p", "hello", "-n", "2"]);
+        let output = command.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output).matches("first start on ").count()
+    };
+    let is_software = tests::launch::device().kind == DeviceKind::Cpu;
+    let expected = if is_software { [0, 0] } else { [1, 0] };
+    assert_eq!([offers(), offers()], expected, "first and second start");
 }
 
 #[test]

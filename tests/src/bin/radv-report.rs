@@ -13,9 +13,9 @@ use tests::radv::table::{LEGEND, alternatives_table, table};
 use tests::radv::{CompiledModel, Kernel, second_start};
 use unicorn_runtime::DeviceFacts;
 
-/// The family whose report has both models, alternatives and the pipeline cache's starts.
+/// The family whose report has all models, alternatives and the pipeline cache's starts.
 const FULL: &str = "phoenix";
-const MODELS: [&str; 2] = ["gemma-3-27b", "llama-3-8b"];
+const MODELS: [&str; 3] = ["gemma-3-27b", "llama-3-8b", "qwen3-30b-a3b"];
 
 fn main() -> ExitCode {
     match Arguments::parse(std::env::args().skip(1)).and_then(|arguments| run(&arguments)) {

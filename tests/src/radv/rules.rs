@@ -1,5 +1,7 @@
 //! What may not be in a kernel, and what may not be missing.
 
+use unicorn_kernels::KernelSpec;
+
 use super::Kernel;
 use super::family::Family;
 use super::instructions::{Class, matrix_operand_registers};
@@ -58,16 +60,30 @@ pub fn broken(model: &str, kernels: &[Kernel], family: &Family) -> Vec<String> {
 
 impl Expectation {
     fn is_for(&self, kernel: &Kernel) -> bool {
-        self.name_parts.iter().all(|part| kernel.name.contains(part))
-            && kernel.rows.iter().any(|rows| (self.min_rows..=self.max_rows).contains(rows))
+        let is_in_range = |rows: &u32| (self.min_rows..=self.max_rows).contains(rows);
+        let meets_rows = match rows_of_expert(&kernel.spec) {
+            Some(rows) => is_in_range(&rows),
+            None => kernel.rows.iter().any(is_in_range),
+        };
+        self.name_parts.iter().all(|part| kernel.name.contains(part)) && meets_rows
     }
+}
+
+/// How many rows of a step meet the matrix of one expert in a workgroup, of which a step gives few to each; `None`: all of them meet all of it.
+fn rows_of_expert(spec: &KernelSpec) -> Option<u32> {
+    let experts = match spec {
+        KernelSpec::MatMul(spec) => spec.experts,
+        KernelSpec::Gemm(spec) => spec.product.experts,
+        KernelSpec::RegisterGemm(spec) => spec.product.experts,
+        _ => None,
+    };
+    experts.map(|experts| experts.tiles.map_or(1, |tiles| tiles.tile_rows as u32))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use unicorn_kernels::KernelSpec;
     use unicorn_kernels::sample::SampleSpec;
     use unicorn_runtime::Executable;
 
