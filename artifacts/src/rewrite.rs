@@ -25,11 +25,11 @@ use crate::write::{into_place, new_file_permissions};
 /// Where `path` is no artifact, where the new plan does not go with its other sections, and when there is no room for the
 /// copy. The old artifact is then as it was.
 pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::Result<u64> {
-    replace(path, path, &[(SectionKind::Plan, codec::encode(plan))], begun)
+    replace(path, path, &[(SectionKind::Plan, codec::encode(plan))], &[], begun)
 }
 
-/// Writes the artifact at `path` to `output`, which may be the same file, with new kernels and what changes with them. Returns
-/// its length; `begun` as in [`replace_plan`].
+/// Writes the artifact at `path` to `output`, which may be the same file, with new kernels and what changes with them, and without
+/// sections of the kinds `removed`. Returns its length; `begun` as in [`replace_plan`].
 ///
 /// # Errors
 /// As of [`replace_plan`]. What was at `output` is then as it was.
@@ -39,6 +39,7 @@ pub fn replace_kernels(
     meta: &Meta,
     plan: &Plan,
     kernels: &Kernels,
+    removed: &[SectionKind],
     begun: impl FnOnce(&Path),
 ) -> io::Result<u64> {
     let (kernels, hidden) = kernels.split_hidden();
@@ -50,24 +51,32 @@ pub fn replace_kernels(
     if hidden.iter().any(|programs| !programs.is_empty()) {
         new.push((SectionKind::HiddenPrograms, codec::encode(&hidden)));
     }
-    replace(path, output, &new, begun)
+    replace(path, output, &new, removed, begun)
 }
 
-fn replace(path: &Path, output: &Path, new: &[(SectionKind, Vec<u8>)], begun: impl FnOnce(&Path)) -> io::Result<u64> {
+fn replace(
+    path: &Path,
+    output: &Path,
+    new: &[(SectionKind, Vec<u8>)],
+    removed: &[SectionKind],
+    begun: impl FnOnce(&Path),
+) -> io::Result<u64> {
     // A link stays one: what it points to is replaced.
     let path = &path.canonicalize()?;
     let output = &output.canonicalize().unwrap_or(output.to_owned());
     let old = MappedFile::open(path)?;
     let mut sections = decode_header(old.bytes()).map_err(io::Error::other)?;
     let replacement = |section: &Section| new.iter().find(|(kind, _)| *kind as u32 == section.kind);
-    let first = sections.iter().position(|section| replacement(section).is_some());
+    let is_removed = |section: &Section| removed.iter().any(|kind| *kind as u32 == section.kind);
+    let first = sections.iter().position(|section| replacement(section).is_some() || is_removed(section));
     let first = first.ok_or_else(|| io::Error::other("artifact has none of the sections to replace"))?;
+    let kept_bytes = sections[first].offset_bytes;
+    sections.retain(|section| !is_removed(section));
 
     let mut file = partial::beside(output)?;
     begun(file.path());
     let mut source = old.file();
     source.seek(SeekFrom::Start(0))?;
-    let kept_bytes = sections[first].offset_bytes;
     let copied = io::copy(&mut source.take(kept_bytes), file.as_file_mut())?;
     if copied != kept_bytes {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "artifact was cut while it was copied"));

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
-use unicorn_artifact::rewrite::replace_plan;
+use unicorn_artifact::rewrite::{replace_kernels, replace_plan};
 use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile};
 
 use crate::error::{CompileError, Result};
 use crate::place::replace::replace;
 use crate::planned_context;
 use crate::progress::{self, Progress, Stage};
+use crate::retarget::{WithoutNpu, without_npu};
 
 /// What is to change; what is not given stays as the artifact has it.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +23,11 @@ pub struct ReplanOptions {
     pub budget: Budget,
     /// Sequence, in tokens, that there must be room for; `None`: as before.
     pub context_tokens: Option<u32>,
+    /// Leaves out the NPU's programs, steps and weights: the GPU computes everything. Kernels are made again, without the model's files.
+    pub no_npu: bool,
 }
 
-/// Plans the artifact at `path` anew and replaces its plan section.
+/// Plans the artifact at `path` anew and replaces its plan section, and with `no_npu` all that concerns an NPU.
 ///
 /// # Errors
 /// When it is no artifact, when the machine has no room for it, and when the file cannot be written. The artifact is then
@@ -41,9 +45,21 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         Some(requested) => planned_context(Some(requested), view.meta.model.max_positions as usize)?,
         None => view.plan.planned_context_tokens,
     };
-    let plan = replace(&view.plan, &machine, context_tokens)?;
+    let without_npu = match options.no_npu && view.npu.is_some() {
+        true => Some(without_npu(path, &view, progress)?),
+        false => None,
+    };
+    let before = without_npu.as_ref().map_or(&view.plan, |without| &without.plan);
+    let plan = replace(before, &machine, context_tokens)?;
     progress::check(progress.stage(Stage::Write, 1))?;
-    let replaced = replace_plan(path, &plan, |partial| progress.partial(Some(partial)));
+    let begun = |partial: &Path| progress.partial(Some(partial));
+    let replaced = match &without_npu {
+        Some(WithoutNpu { meta, kernels, .. }) => {
+            let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
+            replace_kernels(path, path, meta, &plan, kernels, &removed, begun)
+        }
+        None => replace_plan(path, &plan, begun),
+    };
     progress.partial(None);
     replaced.map_err(CompileError::io(path))?;
     // The new plan is in place: too late to cancel.

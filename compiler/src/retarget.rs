@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::rewrite::replace_kernels;
-use unicorn_artifact::{ArtifactView, Budget, Machine, MachinePlan, MappedFile, Meta, Plan};
+use unicorn_artifact::{ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, Plan};
 use unicorn_kernels::KvFormat;
 use unicorn_spirv::{Target, target};
 
@@ -29,6 +29,9 @@ pub struct Retargeted {
     pub artifact_bytes: u64,
 }
 
+const OTHER_WEIGHTS: &str =
+    "its weights lie otherwise than this version of unicorn-compile lays them out; compile the model again";
+
 /// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
 /// file. It is then as if it had been compiled for all of them, by this version of the compiler.
 ///
@@ -44,17 +47,14 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
     options.check()?;
 
     let mut stages = Stages::new(progress);
-    let (design, plan) = same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| {
-        malformed(
-            "its weights lie otherwise than this version of unicorn-compile lays them out; compile the model again"
-                .into(),
-        )
-    })?;
+    let (design, plan) =
+        same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
     let kernels = stages.kernels(&design.selection, &design.placement)?;
     let meta = meta(&view.meta, &config, &options);
 
     stages.begin(Stage::Write, 1)?;
-    let replaced = replace_kernels(path, output, &meta, &plan, &kernels, |partial| progress.partial(Some(partial)));
+    let replaced =
+        replace_kernels(path, output, &meta, &plan, &kernels, &[], |partial| progress.partial(Some(partial)));
     progress.partial(None);
     let artifact_bytes = replaced.map_err(CompileError::io(output))?;
     // The artifact is there: too late to cancel.
@@ -62,6 +62,30 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
     let names: Vec<&str> = options.targets_in_order().iter().map(|target| target.name).collect();
     let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
     Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
+}
+
+/// What an artifact without NPU programs has in place of one's that has them.
+pub(crate) struct WithoutNpu {
+    pub meta: Meta,
+    pub plan: Plan,
+    pub kernels: Kernels,
+}
+
+/// What a compile without `--npu` would have written beside the weights of the artifact at `path`.
+///
+/// # Errors
+/// As of [`retarget`].
+pub(crate) fn without_npu(path: &Path, view: &ArtifactView, progress: &mut dyn Progress) -> Result<WithoutNpu> {
+    let malformed = |what: String| CompileError::malformed(path, what);
+    let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
+    let options = CompileOptions { npu: None, ..options_of(view, &[]).map_err(malformed)? };
+    let mut stages = Stages::new(progress);
+    let (design, plan) =
+        same_weights(view, &config, options.clone(), &mut stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
+    let kernels = stages.kernels(&design.selection, &design.placement)?;
+    let mut meta = meta(&view.meta, &config, &options);
+    meta.provenance.options.retain(|(name, _)| name != "npu" && !name.starts_with("npu-"));
+    Ok(WithoutNpu { meta, plan, kernels })
 }
 
 /// What the artifact was compiled with, and `targets` besides.

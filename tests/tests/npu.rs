@@ -343,6 +343,31 @@ fn an_artifact_with_npu_programs_loads_runs_and_is_planned_anew() {
     reproduce(&path, Some(&self::folder()), &mut Silent).unwrap();
 }
 
+/// All that a compile without `--npu` writes, and nothing else.
+#[test]
+fn an_artifact_planned_without_an_npu_is_that_of_a_compile_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    std::fs::write(&path, sound()).unwrap();
+    let mut options = ReplanOptions::default();
+    options.no_npu = true;
+    replan(&path, &options, &mut Silent).unwrap();
+    let without = with(npu_options(&[]), |options| options.npu = None);
+    let (found, expected) = (std::fs::read(&path).unwrap(), Compiled::of_folder(&self::folder(), &without).artifact());
+    let [found_view, expected_view] = [&found, &expected].map(|bytes| ArtifactView::parse(bytes).unwrap());
+    assert!(found_view.npu.is_none() && found.len() < sound().len());
+    assert_eq!(found_view.meta, expected_view.meta);
+    assert!(found_view.plan == expected_view.plan && found_view.kernels == expected_view.kernels);
+    let hashes =
+        |bytes: &[u8]| decode_header(bytes).unwrap().iter().map(|one| (one.kind, one.hash)).collect::<Vec<_>>();
+    assert_eq!(hashes(&found), hashes(&expected));
+    reproduce(&path, Some(&self::folder()), &mut Silent).unwrap();
+    load_and_run_artifact(&found).unwrap();
+    // Nothing is left to be removed.
+    replan(&path, &options, &mut Silent).unwrap();
+    assert!(std::fs::read(&path).unwrap() == found);
+}
+
 fn decided(config: &str, change: impl FnOnce(&mut CompileOptions)) -> NpuPlan {
     try_decided(config, change).expect("it fits")
 }

@@ -64,7 +64,7 @@ fn upgrade_makes_everything_but_weights_again() {
         target.pipelines[0].name = "older".into();
         target.programs.iter_mut().for_each(|program| program.dispatches[0].label = "older".into());
     }
-    rewrite::replace_kernels(&path, &path, &meta, &view.plan, &kernels, |_| ()).unwrap();
+    rewrite::replace_kernels(&path, &path, &meta, &view.plan, &kernels, &[], |_| ()).unwrap();
     assert!(std::fs::read(&path).unwrap() != today);
     let upgraded = program("unicorn-compile").arg("upgrade").arg(&path).output().unwrap();
     assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
@@ -123,7 +123,7 @@ fn numbers_that_are_of_no_model_or_another_are_refused() {
         let mut meta = view.meta.clone();
         change(&mut meta.provenance.config);
         let changed = path.with_file_name("changed.unicorn");
-        rewrite::replace_kernels(&path, &changed, &meta, &view.plan, &view.kernels, |_| ()).unwrap();
+        rewrite::replace_kernels(&path, &changed, &meta, &view.plan, &view.kernels, &[], |_| ()).unwrap();
         let (succeeds, _, stderr) = retarget(&changed, &["--target", "rdna3"]);
         assert!(!succeeds, "{stderr}");
         stderr

@@ -142,6 +142,9 @@ pub struct ReplanArgs {
     /// Sequence, in tokens, that there must be room for [default: as before]
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
+    /// Leave out the NPU's programs and weights, so that the GPU computes everything
+    #[arg(long)]
+    pub no_npu: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

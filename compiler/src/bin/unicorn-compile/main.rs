@@ -162,6 +162,7 @@ fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
     options.machine = args.machine.as_deref().map(Machine::named).transpose().map_err(CompileError::of_machine)?;
     options.budget = args.budget.clone().unwrap_or_default();
     options.context_tokens = args.context;
+    options.no_npu = args.no_npu;
     let mut bars = Bars::new(args.quiet || args.json);
     let account = replan(&args.artifact, &options, &mut bars)?;
     bars.finish();
