@@ -70,15 +70,17 @@ fn replace(
     let is_removed = |section: &Section| removed.iter().any(|kind| *kind as u32 == section.kind);
     let first = sections.iter().position(|section| replacement(section).is_some() || is_removed(section));
     let first = first.ok_or_else(|| io::Error::other("artifact has none of the sections to replace"))?;
-    let kept_bytes = sections[first].offset_bytes;
+    let (begin_bytes, kept_bytes) = (sections[0].offset_bytes, sections[first].offset_bytes);
     sections.retain(|section| !is_removed(section));
 
     let mut file = partial::beside(output)?;
     begun(file.path());
     let mut source = old.file();
-    source.seek(SeekFrom::Start(0))?;
-    let copied = io::copy(&mut source.take(kept_bytes), file.as_file_mut())?;
-    if copied != kept_bytes {
+    // Before the first section lies the table, which is written when the file is whole and may be shorter than the old one: zeros.
+    source.seek(SeekFrom::Start(begin_bytes))?;
+    file.as_file_mut().write_all(&vec![0; begin_bytes as usize])?;
+    let copied = io::copy(&mut source.take(kept_bytes - begin_bytes), file.as_file_mut())?;
+    if copied != kept_bytes - begin_bytes {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "artifact was cut while it was copied"));
     }
     let mut end = kept_bytes;
