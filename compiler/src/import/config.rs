@@ -154,12 +154,12 @@ pub struct ModelConfig {
     pub delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
     pub attention_gate: bool,
+    /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
+    pub kept_int4: BTreeMap<String, KeptInt4>,
     /// Each query head has a logit, `self_attn.sinks`, that takes its share of attention's softmax and has no value.
     pub attention_sinks: bool,
     /// The router and each expert's matrices have biases.
     pub expert_bias: bool,
-    /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
-    pub kept_int4: BTreeMap<String, KeptInt4>,
 }
 
 /// How our INT4 holds a matrix without quantising it again.

@@ -1,5 +1,5 @@
-//! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, and with
-//! them.
+//! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, with
+//! them, and with all but what gpt-oss needs.
 
 use std::collections::BTreeMap;
 
@@ -61,10 +61,16 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
+/// The last two fields of [`ModelConfig`], for a record that ends before them.
+const WITHOUT_SINKS_AND_EXPERT_BIAS: [u8; 2] = [0; 2];
+
 /// `None`: the bytes are no such record.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         codec::decode("config", bytes).ok()
+    }
+    if let Some(config) = read([bytes, &WITHOUT_SINKS_AND_EXPERT_BIAS].concat().as_slice()) {
+        return Some(config);
     }
     if let Some(earlier) = read::<WithExperts>(bytes) {
         let layer = |LayerWithExperts { window, rope, has_experts }| with_attention(window, rope, has_experts);
@@ -113,9 +119,9 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             experts: experts(self.experts),
             delta: None,
             attention_gate: false,
+            kept_int4: BTreeMap::new(),
             attention_sinks: false,
             expert_bias: false,
-            kept_int4: BTreeMap::new(),
         }
     }
 }
