@@ -167,6 +167,7 @@ fn changed(change: impl FnOnce(&mut NpuSection, &mut Vec<u8>)) -> Vec<u8> {
         kept(SectionKind::Metadata),
         kept(SectionKind::Plan),
         kept(SectionKind::Kernels),
+        kept(SectionKind::HiddenPrograms),
         kept(SectionKind::Tokenizer),
         (SectionKind::Npu, &encoded),
     ])

@@ -16,5 +16,4 @@ mod spec;
 mod twin;
 
 pub use spec::{AttentionSpec, TILE};
-pub(crate) use twin::with_sink;
 pub use twin::{AttentionInputs, twin};

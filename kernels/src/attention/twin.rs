@@ -3,7 +3,7 @@
 use super::spec::AttentionSpec;
 use crate::activations::{MIXED_FACTOR, encode_divided_row};
 use crate::cache::{Cell, Side};
-use crate::combine::{MASKED, partial_quads};
+use crate::combine::{MASKED, partial_quads, with_sink};
 
 /// Buffers of the twin; caches as `heads` writes them.
 pub struct AttentionInputs<'a> {
@@ -61,11 +61,6 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
             output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
         }
     }
-}
-
-/// `Σ e^(score - max)` with the head's sink, if it has one.
-pub(crate) fn with_sink(total: f32, max: f32, sink: Option<&f32>) -> f32 {
-    total + sink.map_or(0.0, |sink| (sink - max).exp())
 }
 
 /// Σ e^(score - max) · v over `tokens`, the maximum score `max`, and Σ e^(score - max).

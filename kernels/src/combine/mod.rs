@@ -13,3 +13,4 @@ mod twin;
 pub use spec::{CombineSpec, partials_len};
 pub(crate) use spec::{MASKED, partial_quads, result_role, result_values};
 pub use twin::twin;
+pub(crate) use twin::with_sink;

@@ -2,7 +2,6 @@
 
 use super::spec::{CombineSpec, MASKED, partial_quads};
 use crate::activations::{MIXED_FACTOR, encode_divided_row};
-use crate::attention::with_sink;
 
 /// The kernel in plain loops, for `n_rows` rows; `sinks` is empty where there are none, `output` in words of the spec's format.
 pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {
@@ -22,4 +21,9 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, 
         let words = encode_divided_row(spec.output, &mixed, MIXED_FACTOR);
         output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
     }
+}
+
+/// `Σ e^(score - max)` with the head's sink, if it has one.
+pub(crate) fn with_sink(total: f32, max: f32, sink: Option<&f32>) -> f32 {
+    total + sink.map_or(0.0, |sink| (sink - max).exp())
 }
