@@ -1,11 +1,10 @@
 //! Where each layer's bytes go in the assembled artifact.
 //!
-//! With the kernels of all targets, the file is the one that was pushed, bit for bit. With fewer, the kernels section holds those
-//! alone, in the same order; the sections behind it move up, and header and table say so. Everything else is the same: the file is what
+//! With the kernels of all targets, the file is the one that was pushed, bit for bit. With fewer, the sections that list a record for each
+//! target hold those alone, in the same order; the sections behind it move up, and header and table say so. Everything else is the same: the file is what
 //! the compiler would have written with the same plan and only these targets, and `unicorn-compile verify` finds nothing in it
 //! that it would not make itself.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use unicorn_artifact::header::{HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, decode_header_of, encode_header};
@@ -21,8 +20,9 @@ pub struct Assembly {
     pub len_bytes: u64,
     /// Layers but the head by number, and where each begins in the file.
     pub places: Vec<(usize, u64)>,
-    /// The kernels section, and how many targets it holds.
-    pub kernels: Range<u64>,
+    /// Kinds of the sections that hold a record for each target, behind their number, and where they lie.
+    pub by_target: Vec<(u32, Range<u64>)>,
+    /// The targets whose records they hold.
     pub targets: Vec<String>,
     /// The header as it was pushed, if all targets are wanted.
     whole_head: Option<Vec<u8>>,
@@ -44,7 +44,9 @@ impl Assembly {
         let mut rest = Layers { layers, next: 0 };
         rest.take("head", |name| *name == PartName::Head)?;
 
-        let (mut places, mut targets, mut kernels) = (Vec::new(), Vec::new(), 0..0);
+        let (mut places, mut targets, mut by_target) = (Vec::new(), Vec::new(), Vec::new());
+        // All that have kernels, in their order.
+        let mut known: Vec<String> = Vec::new();
         let (mut all, mut end) = (true, head.len() as u64);
         for section in &mut sections {
             section.offset_bytes = end.next_multiple_of(SECTION_ALIGN);
@@ -53,14 +55,14 @@ impl Assembly {
             let mut left = len_bytes;
             if kind == SectionKind::Kernels as u32 {
                 (at, left) = (at + COUNT_BYTES, left.saturating_sub(COUNT_BYTES));
-                let mut names = BTreeSet::new();
                 while left > 0 {
                     let (number, layer) = rest.take("kernels", |name| matches!(name, PartName::Kernels(_)))?;
                     left = rest.minus(left, layer)?;
                     let PartName::Kernels(target) = &layer.name else { unreachable!("it was just looked at") };
-                    if !names.insert(target) {
+                    if known.contains(target) {
                         return Err(format!("target {target} is there twice"));
                     }
+                    known.push(target.clone());
                     if wanted(target) {
                         places.push((number, at));
                         targets.push(target.clone());
@@ -70,7 +72,23 @@ impl Assembly {
                     }
                 }
                 section.len_bytes = at - section.offset_bytes;
-                kernels = section.offset_bytes..at;
+                by_target.push((kind, section.offset_bytes..at));
+            } else if kind == SectionKind::HiddenPrograms as u32 {
+                at += COUNT_BYTES;
+                for target in &known {
+                    let expected = PartName::Hidden(target.clone());
+                    let (number, layer) = rest.take(&expected.to_string(), |name| *name == expected)?;
+                    left = rest.minus(left, layer)?;
+                    if wanted(target) {
+                        places.push((number, at));
+                        at += layer.size;
+                    }
+                }
+                if left != COUNT_BYTES {
+                    return Err(format!("hidden programs have {len_bytes} bytes, {left} of them in no layer"));
+                }
+                section.len_bytes = at - section.offset_bytes;
+                by_target.push((kind, section.offset_bytes..at));
             } else {
                 let mut chunks = 0;
                 while left > 0 {
@@ -93,11 +111,11 @@ impl Assembly {
         if let Some(layer) = layers.get(rest.next) {
             return Err(format!("layer {} is of no section", layer.name));
         }
-        if kernels.is_empty() {
+        if known.is_empty() {
             return Err("there is no kernels section".into());
         }
         let whole_head = all.then(|| head.to_vec());
-        Ok(Assembly { sections, len_bytes: end, places, kernels, targets, whole_head })
+        Ok(Assembly { sections, len_bytes: end, places, by_target, targets, whole_head })
     }
 
     /// Whether the kernels of all targets are wanted.
@@ -105,14 +123,16 @@ impl Assembly {
         self.whole_head.is_some()
     }
 
-    /// Header and table, where the kernels section has this hash.
-    pub fn head(&self, kernels_hash: [u8; 32]) -> Vec<u8> {
+    /// Header and table, where the sections of `by_target` have these hashes.
+    pub fn head(&self, hashes: &[[u8; 32]]) -> Vec<u8> {
         if let Some(head) = &self.whole_head {
             return head.clone();
         }
         let mut sections = self.sections.clone();
-        let of_kernels = sections.iter_mut().filter(|section| section.kind == SectionKind::Kernels as u32);
-        of_kernels.for_each(|section| section.hash = kernels_hash);
+        for ((kind, _), hash) in self.by_target.iter().zip(hashes) {
+            let of_kind = sections.iter_mut().filter(|section| section.kind == *kind);
+            of_kind.for_each(|section| section.hash = *hash);
+        }
         encode_header(&sections, self.len_bytes)
     }
 }

@@ -4,6 +4,7 @@
 //! head            header and section table
 //! section/K.I     a section of kind K and index I: metadata, plan, tokenizer
 //! kernels/NAME    one target's record of the kernels section, whose bytes are their number and these records one after the other
+//! hidden/NAME     one target's programs that write hidden rows, of a section that is made likewise
 //! weights/I/C     chunk C of weight section I
 //! ```
 //!
@@ -15,9 +16,9 @@ use std::str::FromStr;
 
 use unicorn_artifact::codec;
 use unicorn_artifact::header::{self, ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind};
-use unicorn_artifact::{Kernels, ParseError};
+use unicorn_artifact::{Kernels, ParseError, Program};
 
-/// Bytes of the number of targets, with which a kernels section begins.
+/// Bytes of the number of targets, with which a section begins that is a list of one record for each.
 pub const COUNT_BYTES: u64 = 8;
 
 /// Name of a part.
@@ -34,6 +35,8 @@ pub enum PartName {
     },
     /// A target's kernels.
     Kernels(String),
+    /// A target's programs that write hidden rows.
+    Hidden(String),
     /// A chunk of a weight section.
     Weights {
         /// Index of the section.
@@ -51,6 +54,7 @@ impl fmt::Display for PartName {
             PartName::Head => f.write_str("head"),
             PartName::Section { kind, index } => write!(f, "section/{kind}.{index}"),
             PartName::Kernels(target) => write!(f, "kernels/{target}"),
+            PartName::Hidden(target) => write!(f, "hidden/{target}"),
             PartName::Weights { section, chunk } => write!(f, "weights/{section:04}/{chunk:04}"),
             PartName::Signature => f.write_str("signature"),
         }
@@ -72,6 +76,7 @@ impl FromStr for PartName {
         match kind {
             "section" => pair('.').map(|(kind, index)| PartName::Section { kind, index }).ok_or(()),
             "kernels" if is_target_name(rest) => Ok(PartName::Kernels(rest.into())),
+            "hidden" if is_target_name(rest) => Ok(PartName::Hidden(rest.into())),
             "weights" => pair('/').map(|(section, chunk)| PartName::Weights { section, chunk }).ok_or(()),
             _ => Err(()),
         }
@@ -102,11 +107,27 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
     let head_bytes = head_bytes(sections.len());
     check_packed(&sections, bytes.len() as u64)?;
     let mut parts = vec![Part { name: PartName::Head, range: 0..head_bytes }];
+    let mut targets = Vec::new();
     for section in &sections {
         let range = section.offset_bytes..section.offset_bytes + section.len_bytes;
         let Section { kind, index, .. } = *section;
         if kind == SectionKind::Kernels as u32 {
-            parts.extend(cut_kernels(bytes, range)?);
+            let body = &bytes[range.start as usize..range.end as usize];
+            let kernels: Kernels = codec::decode("kernels", body)?;
+            targets = kernels.targets.iter().map(|target| target.name.clone()).collect();
+            if let Some(name) = targets.iter().find(|name| !is_target_name(name)) {
+                return Err(invalid("name of a target", "letters, digits, - _ and .", name.escape_debug()));
+            }
+            let lens = kernels.targets.iter().map(|target| codec::encode(target).len() as u64);
+            parts.extend(cut_by_target(&range, &targets, lens, PartName::Kernels));
+        } else if kind == SectionKind::HiddenPrograms as u32 {
+            let body = &bytes[range.start as usize..range.end as usize];
+            let hidden: Vec<Vec<Program>> = codec::decode("hidden programs", body)?;
+            if hidden.len() != targets.len() {
+                return Err(invalid("lists of hidden programs", targets.len(), hidden.len()));
+            }
+            let lens = hidden.iter().map(|programs| codec::encode(programs).len() as u64);
+            parts.extend(cut_by_target(&range, &targets, lens, PartName::Hidden));
         } else if kind == SectionKind::Weights as u32 {
             let starts = range.clone().step_by(chunk_bytes as usize);
             parts.extend(starts.zip(0..).map(|(start, chunk)| Part {
@@ -120,21 +141,21 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
     Ok(parts)
 }
 
-fn cut_kernels(bytes: &[u8], range: Range<u64>) -> Result<Vec<Part>, ParseError> {
-    let kernels: Kernels = codec::decode("kernels", &bytes[range.start as usize..range.end as usize])?;
+/// The records of a section that lists one for each target, of so many bytes each. They follow each other, as a list is encoded.
+fn cut_by_target(
+    range: &Range<u64>,
+    targets: &[String],
+    lens: impl Iterator<Item = u64>,
+    name: fn(String) -> PartName,
+) -> Vec<Part> {
     let mut at = range.start + COUNT_BYTES;
     let mut parts = Vec::new();
-    for target in &kernels.targets {
-        if !is_target_name(&target.name) {
-            return Err(invalid("name of a target", "letters, digits, - _ and .", target.name.escape_debug()));
-        }
-        let end = at + codec::encode(target).len() as u64;
-        parts.push(Part { name: PartName::Kernels(target.name.clone()), range: at..end });
-        at = end;
+    for (target, len) in targets.iter().zip(lens) {
+        parts.push(Part { name: name(target.clone()), range: at..at + len });
+        at += len;
     }
-    // The records follow each other, as a list is encoded.
-    assert_eq!(at, range.end, "targets fill the kernels section");
-    Ok(parts)
+    assert_eq!(at, range.end, "targets fill the section");
+    parts
 }
 
 /// Header and table of so many sections.

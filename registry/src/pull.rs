@@ -353,17 +353,20 @@ impl Pull<'_> {
     /// Writes what no layer holds, checks the artifact as a reader does, and returns its ID.
     fn finish(&self, file: &File, assembly: &Assembly) -> Result<String, RegistryError> {
         let in_store = |error| RegistryError::io(self.store.folder())(error);
-        let kernels = &assembly.kernels;
-        let kernels_bytes = kernels.end - kernels.start;
-        if kernels_bytes > MAX_SECTION_BYTES as u64 {
-            return Err(
-                self.content(format!("kernels have {kernels_bytes} bytes, expected at most {MAX_SECTION_BYTES}"))
-            );
+        let mut hashes = Vec::new();
+        for (_, section) in &assembly.by_target {
+            let section_bytes = section.end - section.start;
+            if section_bytes > MAX_SECTION_BYTES as u64 {
+                return Err(
+                    self.content(format!("kernels have {section_bytes} bytes, expected at most {MAX_SECTION_BYTES}"))
+                );
+            }
+            file.write_all_at(&(assembly.targets.len() as u64).to_le_bytes(), section.start).map_err(in_store)?;
+            let mut bytes = vec![0; section_bytes as usize];
+            file.read_exact_at(&mut bytes, section.start).map_err(in_store)?;
+            hashes.push(hash(&bytes));
         }
-        file.write_all_at(&(assembly.targets.len() as u64).to_le_bytes(), kernels.start).map_err(in_store)?;
-        let mut bytes = vec![0; kernels_bytes as usize];
-        file.read_exact_at(&mut bytes, kernels.start).map_err(in_store)?;
-        let head = assembly.head(hash(&bytes));
+        let head = assembly.head(&hashes);
         file.write_all_at(&head, 0).map_err(in_store)?;
         file.set_permissions(new_file_permissions()).and_then(|()| file.sync_all()).map_err(in_store)?;
 

@@ -191,7 +191,10 @@ fn the_manifest_is_modelpacks() {
             "kernels/rdna3",
             "kernels/llvmpipe",
             "kernels/generic",
-            "section/4.0"
+            "section/4.0",
+            "hidden/rdna3",
+            "hidden/llvmpipe",
+            "hidden/generic"
         ]
     );
 }
