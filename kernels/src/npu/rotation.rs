@@ -53,7 +53,7 @@ mod tests {
         let found = rotated(&values, 2 * ROTATED);
         for (row, found) in found.iter().enumerate() {
             let block = &values[row / ROTATED * ROTATED..][..ROTATED];
-            let sign = |column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+            let sign = |column: usize| if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
             let sum: f64 =
                 block.iter().enumerate().map(|(column, value)| sign(column % ROTATED) * f64::from(*value)).sum();
             let expected = sum / 32f64.sqrt();
