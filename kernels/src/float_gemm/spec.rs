@@ -18,7 +18,7 @@ const GROUP_COLS: usize = 32;
 pub struct FloatGemmSpec {
     /// What is multiplied, and where the result goes. Its input is f32, whatever `Product::input` is.
     pub product: Product,
-    /// How a workgroup divides it: a shape of [`FloatGemmSpec::fits`].
+    /// How a workgroup divides it; [`FloatGemmSpec::fits`] says which tiles are possible.
     pub tile: LaneTile,
 }
 

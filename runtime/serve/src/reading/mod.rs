@@ -76,7 +76,7 @@ impl Reader {
         (Reader { wanted, found: Some(found), prompt_tokens, begun, metrics, _place: place }, awaited)
     }
 
-    /// Sends what was found. Nobody may wait for it any more.
+    /// Sends what was found. A client that has left does not receive it, which is no error.
     fn send(&mut self, found: Found) {
         if found.is_ok() {
             self.metrics.count_read(self.prompt_tokens, self.begun.elapsed());
