@@ -166,7 +166,9 @@ fn the_command_line_names_the_option_and_says_what_the_npu_does() {
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (done, text) = run(&[], None);
-    for part in ["plan uses an NPU: no NPU can be used", "try --npu-optional", "unicorn-compile MODEL without --npu"] {
+    for part in
+        ["plan uses an NPU: no NPU can be used", "try --npu-optional", "unicorn-compile replan ARTIFACT --no-npu"]
+    {
         assert!(!done && text.contains(part), "{part} is not in: {text}");
     }
     let (done, text) = run(&["--npu-optional"], None);

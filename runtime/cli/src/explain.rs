@@ -100,7 +100,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// How to run without the NPU.
-const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its work, or a plan without it: unicorn-compile MODEL without --npu";
+const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its work, or a plan without it: unicorn-compile replan ARTIFACT --no-npu";
 
 /// The same of a step.
 pub fn run_error(error: &RunError) -> String {
