@@ -117,6 +117,9 @@ impl State {
                 false => error("404 Not Found", "RevisionNotFound"),
             };
         }
+        if path == format!("/api/models/tests/draft/tree/{}", self.commit) {
+            return ("200 OK\r\nContent-Type: application/json".into(), self.tree().to_string().into());
+        }
         let Some(name) = path.strip_prefix(&format!("/tests/draft/resolve/{}/", self.commit)) else {
             return error("404 Not Found", "RepoNotFound");
         };
@@ -159,6 +162,18 @@ impl State {
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
         json!({"id": "tests/draft", "modelId": "tests/draft", "sha": self.commit, "private": false, "siblings": files})
+    }
+
+    /// The same files as the hub's call for a folder names them.
+    fn tree(&self) -> Value {
+        let file = |file: &File| {
+            let mut one = json!({"type": "file", "path": file.name, "size": file.size, "oid": file.git});
+            if let Some(sha256) = &file.sha256 {
+                one["lfs"] = json!({"oid": sha256, "size": file.size, "pointerSize": 134});
+            }
+            one
+        };
+        self.files.iter().map(file).collect()
     }
 }
 

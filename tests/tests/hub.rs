@@ -283,28 +283,49 @@ fn an_artifact_in_the_repository_is_run_as_it_is_and_one_gguf_of_several_is_chos
     );
 }
 
-/// The hub's own programs find what is fetched here, as PyPI has them.
-#[test]
-fn the_hubs_own_client_finds_what_is_fetched_here() {
+/// The hub's own client as PyPI has it: its folder of packages.
+fn installed_client() -> Result<TempDir, String> {
     let packages = tempfile::tempdir().unwrap();
     let installed = Command::new("python3")
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
         .arg(packages.path())
         .arg("huggingface_hub==2.4.0")
-        .output();
-    match installed {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => return skip("hub client", String::from_utf8_lossy(&output.stderr)),
+        .output()
+        .map_err(|error| error.to_string())?;
+    if installed.status.success() { Ok(packages) } else { Err(String::from_utf8_lossy(&installed.stderr).into_owned()) }
+}
+
+/// Each finds in the cache what the other has fetched.
+#[test]
+fn the_hubs_own_client_and_this_one_share_what_they_fetch() {
+    let packages = match installed_client() {
+        Ok(packages) => packages,
         Err(error) => return skip("hub client", error),
-    }
+    };
     let hub = Hub::start(&draft());
-    let user = User::of(&hub);
-    let pulled = user.pull(&[]);
-    let found = "import huggingface_hub as hub; assert not hub.scan_cache_dir().warnings; \
-                 print(hub.hf_hub_download('tests/draft', 'model.safetensors', local_files_only=True))";
-    let mut python = Command::new("python3");
-    python.args(["-c", found]).env("PYTHONPATH", packages.path()).env("HF_ENDPOINT", hub.endpoint());
-    python.env("HF_HOME", user.home.path().join("huggingface")).env("HF_HUB_DISABLE_TELEMETRY", "1");
-    let path = PathBuf::from(text(python.output().unwrap()).trim());
-    assert_eq!(path.parent(), Some(Path::new(pulled["model"].as_str().unwrap().trim_end_matches('/'))));
+    let path_of = |user: &User, call: &str| {
+        let mut python = Command::new("python3");
+        python.args([
+            "-c",
+            &format!("import huggingface_hub as hub; assert not hub.scan_cache_dir().warnings; print(hub.{call})"),
+        ]);
+        python.env("PYTHONPATH", packages.path()).env("HF_ENDPOINT", hub.endpoint());
+        python.env("HF_HOME", user.home.path().join("huggingface")).env("HF_HUB_DISABLE_TELEMETRY", "1");
+        PathBuf::from(text(python.output().unwrap()).trim())
+    };
+    let model = |pulled: &Value| PathBuf::from(pulled["model"].as_str().unwrap().trim_end_matches('/'));
+
+    let ours = User::of(&hub);
+    let pulled = ours.pull(&[]);
+    let found = path_of(&ours, "hf_hub_download('tests/draft', 'model.safetensors', local_files_only=True)");
+    assert_eq!(found.parent(), Some(&*model(&pulled)));
+
+    let theirs = User::of(&hub);
+    std::fs::create_dir_all(theirs.home.path().join("huggingface/hub")).unwrap();
+    let folder = path_of(&theirs, "snapshot_download('tests/draft')");
+    hub.state().take_requests();
+    let pulled = theirs.pull(&[]);
+    assert_eq!((model(&pulled), pulled["pulled_bytes"].as_u64()), (folder, Some(0)));
+    let requests = hub.state().take_requests();
+    assert!(requests.iter().all(|request| request.starts_with(&hub.address)), "no weights are fetched: {requests:#?}");
 }
