@@ -190,6 +190,9 @@ pub enum NotAModel {
         "no such folder; it reads like a model's name on Hugging Face, expected a folder or a file on this machine"
     )]
     HubName,
+    /// Nothing on this machine.
+    #[error("no such file or folder, expected a Hugging Face folder or a GGUF file")]
+    Missing,
     /// None of these.
     #[error("file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)")]
     Unknown,

@@ -377,11 +377,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ),
     (
         "HuggingFaceTB/SmolLM2-135M Hello",
-        &[
-            "no such file",
-            "hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M",
-            "unicorn-run SmolLM2-135M",
-        ],
+        &["no such file", "download and run it: unicorn-run hf:HuggingFaceTB/SmolLM2-135M"],
     ),
     ("--temp 0 devices", &["devices is a command", "unicorn-run devices"]),
     ("notes.txt Hello", &["notes.txt is not a Unicorn artifact", "Dear dia", "GGUF"]),
@@ -391,7 +387,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("empty Hello", &["empty", "config.json"]),
     (
         "lora Hello",
-        &["LoRA adapter of org/base", "merge_and_unload().save_pretrained(\"lora-merged\")", "unicorn-run lora-merged"],
+        &["LoRA adapter of org/base", "unicorn-compile MODEL --lora lora -o lora.unicorn", "unicorn-run lora.unicorn"],
     ),
     ("two Hello", &["2 models", "such as: unicorn-run two/one.gguf"]),
     (

@@ -31,6 +31,7 @@ pub fn open_model(path: &Path) -> Result<Checkpoint> {
     let not_a_model = |found| Err(CompileError::NotAModel { path: path.into(), found });
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound && is_hub_name(path) => not_a_model(NotAModel::HubName),
+        Err(error) if error.kind() == ErrorKind::NotFound => not_a_model(NotAModel::Missing),
         Err(error) => Err(CompileError::io(path)(error)),
         Ok(found) if found.is_dir() => match folder(path)? {
             Folder::HuggingFace => huggingface::open(path),
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(found(&folder.join("config.json")), NotAModel::Unknown);
         assert_eq!(found(Path::new("owner/name-1.5B")), NotAModel::HubName);
         for path in ["name", "./owner/name", "../name", "owner/name/more", "~/name"] {
-            assert!(matches!(open_model(Path::new(path)).err(), Some(CompileError::Io { .. })), "{path}");
+            assert_eq!(found(Path::new(path)), NotAModel::Missing, "{path}");
         }
     }
 

@@ -58,7 +58,7 @@ fn typed(folder: &Path, arguments: &[&str]) -> Command {
 fn each_mistake_is_named_with_the_command_to_type_next() {
     let folder = tempfile::tempdir().unwrap();
     lay_out(folder.path());
-    let rows: [(&[&str], &str); 15] = [
+    let rows: [(&[&str], &str); 17] = [
         (
             &["made.unicorn", "-o", "out.unicorn"],
             "made.unicorn: file is an artifact, which is compiled already; run it: unicorn-run made.unicorn",
@@ -105,6 +105,14 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
             "HuggingFaceTB/SmolLM2-135M-Instruct: no such folder; it reads like a model's name on Hugging Face, expected a folder \
              or a file on this machine; fetch it: hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir \
              SmolLM2-135M-Instruct; then: unicorn-compile SmolLM2-135M-Instruct -o SmolLM2-135M-Instruct.unicorn",
+        ),
+        (
+            &["nowhere", "-o", "out.unicorn"],
+            "nowhere: no such file or folder, expected a Hugging Face folder or a GGUF file; see what is there: ls",
+        ),
+        (
+            &["./model/lost/m.gguf", "-o", "out.unicorn"],
+            "./model/lost/m.gguf: no such file or folder, expected a Hugging Face folder or a GGUF file; see what is there: ls ./model",
         ),
         (
             &["notes.txt", "-o", "out.unicorn"],

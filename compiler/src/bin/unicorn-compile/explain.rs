@@ -112,6 +112,10 @@ fn next_model(path: &Path, found: &NotAModel) -> Option<String> {
             let first = path.join(files.first()?);
             format!("such as: unicorn-compile {} -o {}", quoted(&first), quoted(&first.with_extension("unicorn")))
         }
+        NotAModel::Missing => {
+            let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
+            format!("see what is there: ls{}", folder.map_or(String::new(), |folder| format!(" {}", quoted(folder))))
+        }
         _ => return None,
     })
 }

@@ -45,12 +45,10 @@ pub fn way_out(path: &Path, found: &NotAModel) -> Option<String> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     Some(match found {
         NotAModel::Adapter { .. } => {
-            let merged = format!("{name}-merged");
+            let merged = quoted(&format!("{name}.unicorn"));
             format!(
-                "merge it into its model with peft: AutoPeftModelForCausalLM.from_pretrained({:?}).merge_and_unload().save_pretrained({merged:?}), \
-                 then: unicorn-run {}",
-                path.to_string_lossy(),
-                quoted(&merged)
+                "compile its model with it: unicorn-compile MODEL --lora {} -o {merged}, then: unicorn-run {merged}",
+                typed(path)
             )
         }
         NotAModel::PyTorch => TO_SAFETENSORS.into(),
@@ -130,10 +128,9 @@ fn missing(path: &Path) -> CliError {
             "{shown} is a command, and there is no file of that name; options come after a command: unicorn-run {shown} …"
         ));
     }
-    if let Some(name) = hub_name(&text) {
+    if is_hub_name(&text) {
         return CliError::new(format!(
-            "{shown}: no such file or folder; if it is a model on the Hugging Face Hub, download it: hf download {text} --local-dir \
-             {name}, then: unicorn-run {name}"
+            "{shown}: no such file or folder; if it is a model on the Hugging Face Hub, download and run it: unicorn-run hf:{text}"
         ));
     }
     let nearby = models_beside(path);
@@ -144,15 +141,15 @@ fn missing(path: &Path) -> CliError {
     ))
 }
 
-/// The second part of `owner/name`, where the text looks like that and not like a path.
-fn hub_name(text: &str) -> Option<&str> {
-    let (owner, name) = text.split_once('/')?;
+/// Whether the text looks like `owner/name`, and not like a path.
+fn is_hub_name(text: &str) -> bool {
+    let Some((owner, name)) = text.split_once('/') else { return false };
     let is_part = |part: &str| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
     };
     let is_file = [".gguf", ".unicorn", ".safetensors"].iter().any(|ending| name.ends_with(ending));
-    (is_part(owner) && is_part(name) && !is_file && !Path::new(owner).exists()).then_some(name)
+    is_part(owner) && is_part(name) && !is_file && !Path::new(owner).exists()
 }
 
 /// Up to three names of models in the folder of `path`.
