@@ -3,7 +3,8 @@
 //!
 //! Addresses within slices never change here: slices move as a whole.
 
-use crate::plan::{KvGroupPlan, MachinePlan, Plan, Reader, Tier, TierPlan};
+use crate::account::Account;
+use crate::plan::{BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, Tier, TierPlan};
 use crate::step;
 
 /// Something that lies in one tier as a whole.
@@ -40,7 +41,7 @@ pub struct Choice {
 pub enum Part {
     /// The arena and the logits.
     Activations,
-    /// All other buffers: the host reads or writes them.
+    /// All other buffers but an NPU's: the host reads or writes them.
     HostBuffers,
     /// A KV group, by its index.
     KvGroup(usize),
@@ -48,7 +49,7 @@ pub enum Part {
     Slice(usize),
 }
 
-/// The buffer that lies with the activations; all others are host buffers.
+/// The buffer that lies with the activations; all others are host buffers, or an NPU's.
 pub const LOGITS: &str = "logits";
 /// The host buffer whose size depends on the context.
 pub const STEP: &str = "step";
@@ -136,10 +137,24 @@ fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec
     Some(choices)
 }
 
+/// Whether a buffer is an NPU's ([`crate::NpuSection::memory`]): it lies in system memory, whatever the GPU's tiers are.
+pub fn is_of_npu(buffer: &BufferPlan) -> bool {
+    buffer.name.starts_with("NPU ")
+}
+
+/// Bytes by which system memory, in which GTT lies, too, is too small for what an NPU needs besides the GPU; 0 on a machine where no NPU reads it.
+pub fn npu_shortage(plan: &Plan) -> u64 {
+    let system = plan.machine.tiers.iter().find(|tier| tier.tier == Tier::Host && tier.readers.contains(&Reader::Npu));
+    let budget_bytes = system.and_then(|tier| tier.budget_bytes).filter(|_| plan.buffers.iter().any(is_of_npu));
+    let Some(budget_bytes) = budget_bytes else { return 0 };
+    let shared = Account::of(plan).tiers.into_iter().filter(|tier| matches!(tier.tier, Tier::Gtt | Tier::Host));
+    shared.fold(0, |sum: u64, tier| sum.saturating_add(tier.bytes())).saturating_sub(budget_bytes)
+}
+
 /// `plan` for `machine` and a sequence of `context_tokens`, with tiers chosen anew.
 ///
 /// # Errors
-/// Bytes by which the slowest tier of the GPU is too small.
+/// Bytes by which the slowest tier of the GPU, or system memory for an NPU, is too small.
 pub fn on(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Plan, u64> {
     let mut plan = Plan { machine: machine.clone(), ..for_context(plan, context_tokens) };
     let (parts, items): (Vec<Part>, Vec<Item>) = parts(&plan).into_iter().unzip();
@@ -151,7 +166,8 @@ pub fn on(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Pla
                 plan.buffers.iter_mut().filter(|one| one.name == LOGITS).for_each(|one| one.tier = choice.tier);
             }
             Part::HostBuffers => {
-                plan.buffers.iter_mut().filter(|one| one.name != LOGITS).for_each(|one| one.tier = choice.tier);
+                let of_host = plan.buffers.iter_mut().filter(|one| one.name != LOGITS && !is_of_npu(one));
+                of_host.for_each(|one| one.tier = choice.tier);
             }
             Part::KvGroup(index) => {
                 let group = &mut plan.kv_groups[index];
@@ -164,7 +180,10 @@ pub fn on(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Pla
             }
         }
     }
-    Ok(plan)
+    match npu_shortage(&plan) {
+        0 => Ok(plan),
+        short_bytes => Err(short_bytes),
+    }
 }
 
 /// `plan` for a sequence of `context_tokens`, with the tiers that it has.
@@ -182,7 +201,7 @@ pub fn step_buffer_bytes(page_tokens: impl IntoIterator<Item = u32>, context_tok
     4 * (step::TABLES_AT as u64 + pages.sum::<u64>())
 }
 
-/// Everything that needs memory, in the order in which it is placed: as when a model is compiled, as far as slices allow, which may
+/// Everything that needs memory of the GPU, in the order in which it is placed: as when a model is compiled, as far as slices allow, which may
 /// hold weights of all kinds.
 pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
     let mut read = vec![0u64; plan.slices.len()];
@@ -199,7 +218,8 @@ pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
         (other_read * one_bytes).cmp(&(one_read * other_bytes))
     });
     let buffers = |with_activations| -> u64 {
-        let of = plan.buffers.iter().filter(|buffer| (buffer.name == LOGITS) == with_activations);
+        let of_gpu = plan.buffers.iter().filter(|buffer| !is_of_npu(buffer));
+        let of = of_gpu.filter(|buffer| (buffer.name == LOGITS) == with_activations);
         of.map(|buffer| buffer.bytes).sum()
     };
     let fastest = |bytes| Item { bytes, preference: Preference::Fastest };

@@ -43,6 +43,27 @@ pub struct NpuSection {
     pub steps: Vec<NpuSteps>,
 }
 
+/// Length of the heap of an NPU of Phoenix and Hawk Point, in which instruction streams and control images lie, and the alignment of its mapping.
+pub const HEAP_BYTES: u64 = 64 << 20;
+
+impl NpuSection {
+    /// What the NPU needs of system memory beside what the GPU needs: name, bytes and purpose of each buffer; nothing without a product.
+    pub fn memory(&self) -> Vec<(&'static str, u64, &'static str)> {
+        if self.products.is_empty() {
+            return Vec::new();
+        }
+        let longest = |argument: usize| {
+            self.programs.iter().filter_map(|program| program.arguments.get(argument)).map(|one| one.bytes).max()
+        };
+        vec![
+            ("NPU weights", self.slices.iter().sum(), "a second copy of weights, as the NPU's programs read them"),
+            ("NPU activations", longest(ACTIVATIONS).unwrap_or(0), "INT8 rows of the longest program"),
+            ("NPU outputs", longest(OUTPUTS).unwrap_or(0), "bf16 rows of the longest program"),
+            ("NPU heap", HEAP_BYTES, "instruction streams and control images, at the device's own addresses"),
+        ]
+    }
+}
+
 /// Programs of a target that take the place of its own where an NPU is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuSteps {

@@ -13,6 +13,7 @@ use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKi
 use crate::kernels::Kernels;
 use crate::map::MappedFile;
 use crate::meta::Meta;
+use crate::npu::NpuSection;
 use crate::partial;
 use crate::plan::Plan;
 use crate::view::section_bytes;
@@ -28,6 +29,19 @@ pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::
     replace(path, path, &[(SectionKind::Plan, codec::encode(plan))], &[], begun)
 }
 
+/// Kernels, and what changes with them.
+#[derive(Clone, Copy)]
+pub struct NewKernels<'a> {
+    /// Names the targets.
+    pub meta: &'a Meta,
+    /// With the arena that the programs need.
+    pub plan: &'a Plan,
+    /// Of all targets.
+    pub kernels: &'a Kernels,
+    /// With the steps of all targets; `None`: as before.
+    pub npu: Option<&'a NpuSection>,
+}
+
 /// Writes the artifact at `path` to `output`, which may be the same file, with new kernels and what changes with them, and without
 /// sections of the kinds `removed`. Returns its length; `begun` as in [`replace_plan`].
 ///
@@ -36,12 +50,11 @@ pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::
 pub fn replace_kernels(
     path: &Path,
     output: &Path,
-    meta: &Meta,
-    plan: &Plan,
-    kernels: &Kernels,
+    with: NewKernels,
     removed: &[SectionKind],
     begun: impl FnOnce(&Path),
 ) -> io::Result<u64> {
+    let NewKernels { meta, plan, kernels, npu } = with;
     let (kernels, hidden) = kernels.split_hidden();
     let mut new = vec![
         (SectionKind::Metadata, codec::encode(meta)),
@@ -50,6 +63,12 @@ pub fn replace_kernels(
     ];
     if hidden.iter().any(|programs| !programs.is_empty()) {
         new.push((SectionKind::HiddenPrograms, codec::encode(&hidden)));
+    }
+    if let Some(section) = npu {
+        new.push((SectionKind::Npu, codec::encode(section)));
+        if !section.steps.is_empty() {
+            new.push((SectionKind::NpuSteps, codec::encode(&section.steps)));
+        }
     }
     replace(path, output, &new, removed, begun)
 }

@@ -156,7 +156,7 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
     prediction.check(output)?;
     progress::check(stages.progress.planned(&prediction))?;
     let kernels = stages.kernels(&planned.selection, &planned.placement)?;
-    let npu = stages.npu_section(&planned)?;
+    let npu = stages.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?;
     let importance = stages.importance(source, &planned, options)?;
     let mut artifact = stages.weights(source, output, &planned, &importance)?;
     let meta = meta(source, &planned, options, &artifact.errors);
@@ -209,7 +209,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let targets = options.targets_in_order();
     let selection = Selection::of(&verified, config, &weights, &targets, options.select());
     let context_tokens = planned_context(options.context_tokens, config.max_positions)?;
-    let place = |npu: Option<&Selection>| {
+    let place = |npu: Option<(&Selection, &NpuSection)>| {
         place::place(&PlaceRequest {
             graph: verified.graph(),
             config,
@@ -228,8 +228,8 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
         let plan = npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?;
         let products = plan.products(requested.rows);
         let steps = Selection::of_npu(&verified, config, &weights, &targets, options.select(), &products);
-        // Their activations may need a larger arena.
-        placement = place(Some(&steps))?;
+        // Their activations may need a larger arena, and the NPU needs memory of its own.
+        placement = place(Some((&steps, &plan.section)))?;
         (npu, npu_selection) = (Some(plan), Some(steps));
     }
     stages.end(1)?;
@@ -287,11 +287,15 @@ impl<'a> Stages<'a> {
         Ok(kernels)
     }
 
-    /// The NPU section with its steps, whose kernels are compiled.
-    fn npu_section(&mut self, planned: &Planned) -> Result<Option<NpuSection>> {
-        let (Some(npu), Some(selection)) = (&planned.npu, &planned.npu_selection) else { return Ok(None) };
-        let programs: Vec<Vec<Program>> = planned
-            .placement
+    /// The NPU section with its steps, whose kernels are compiled; `selection` is of these steps.
+    fn npu_section(
+        &mut self,
+        npu: Option<&NpuPlan>,
+        selection: Option<&Selection>,
+        placement: &Placement,
+    ) -> Result<Option<NpuSection>> {
+        let (Some(npu), Some(selection)) = (npu, selection) else { return Ok(None) };
+        let programs: Vec<Vec<Program>> = placement
             .npu_programs
             .iter()
             .map(|programs| programs.iter().map(|(program, _)| program.clone()).collect())
@@ -299,8 +303,7 @@ impl<'a> Stages<'a> {
         self.begin(Stage::Kernels, selection.targets.len() as u64)?;
         let kernels = kernel_set::build(selection, &programs, self.progress)?;
         self.end(0)?;
-        let commands = planned
-            .placement
+        let commands = placement
             .npu_programs
             .iter()
             .map(|programs| programs.iter().map(|(_, commands)| commands.clone()).collect());

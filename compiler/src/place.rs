@@ -14,8 +14,8 @@ use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{MAX_OUTPUTS, Output};
 use unicorn_artifact::{
-    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, NpuCommand, Order, Plan, Program, SlicePlan,
-    Tier, WeightPlan,
+    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, NpuCommand, NpuSection, Order, Plan, Program,
+    SlicePlan, Tier, WeightPlan,
 };
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::{KvFormat, counter_sync};
@@ -41,8 +41,8 @@ pub struct PlaceRequest<'a> {
     pub kv: KvFormat,
     /// All dispatches of all programs.
     pub selection: &'a Selection,
-    /// The same for steps in which an NPU computes products.
-    pub npu: Option<&'a Selection>,
+    /// The same for steps in which an NPU computes products, and what it computes.
+    pub npu: Option<(&'a Selection, &'a NpuSection)>,
     pub machine: &'a MachinePlan,
     /// Sequence that there must be room for.
     pub context_tokens: u32,
@@ -80,8 +80,8 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
     let arenas = arena::arenas(request, request.selection);
-    let npu_arenas = request.npu.map_or(Vec::new(), |selection| arena::arenas(request, selection));
-    let of_npu = request.npu.map(|selection| (selection, &npu_arenas));
+    let npu_arenas = request.npu.map_or(Vec::new(), |(selection, _)| arena::arenas(request, selection));
+    let of_npu = request.npu.map(|(selection, _)| (selection, &npu_arenas));
     let largest = arena::largest([(request.selection, &arenas)].into_iter().chain(of_npu));
     let arena_bytes = largest.map_or(0, |(_, arena)| arena::bytes(arena));
     let groups = kv_groups(request.config);
@@ -106,6 +106,7 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
             reason: "written by the output head, read by the sampler".into(),
         },
     );
+    buffers.extend(request.npu.iter().flat_map(|(_, section)| npu::buffers(section)));
     let plan = Plan {
         machine: request.machine.clone(),
         slices: weights.slices.clone(),
@@ -121,7 +122,8 @@ pub fn place(request: &PlaceRequest) -> Result<Placement> {
         planned_chunk_tokens: request.selection.chunk_tokens as u32,
     };
     let programs = place_programs(request.selection, &weights, &arenas);
-    let npu_programs = request.npu.map_or(Vec::new(), |selection| place_npu_programs(selection, &weights, &npu_arenas));
+    let npu_programs =
+        request.npu.map_or(Vec::new(), |(selection, _)| place_npu_programs(selection, &weights, &npu_arenas));
     Ok(Placement { plan, weights, programs, npu_programs })
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
-use unicorn_artifact::rewrite::{replace_kernels, replace_plan};
+use unicorn_artifact::rewrite::{NewKernels, replace_kernels, replace_plan};
 use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile};
 
 use crate::error::{CompileError, Result};
@@ -56,7 +56,7 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
     let replaced = match &without_npu {
         Some(WithoutNpu { meta, kernels, .. }) => {
             let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
-            replace_kernels(path, path, meta, &plan, kernels, &removed, begun)
+            replace_kernels(path, path, NewKernels { meta, plan: &plan, kernels, npu: None }, &removed, begun)
         }
         None => replace_plan(path, &plan, begun),
     };

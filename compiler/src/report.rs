@@ -223,7 +223,7 @@ impl Display for Report {
         writeln!(f, "  runs on   {}", self.targets.join(", "))?;
         writeln!(f, "  text      {}", self.text())?;
         if !self.npu.is_empty() {
-            writeln!(f, "  npu       {} of weights; unicorn-run does not use them yet", size(self.npu_weight_bytes))?;
+            writeln!(f, "  npu       {} of weights, a second copy in system memory", size(self.npu_weight_bytes))?;
             self.npu.iter().try_for_each(|decision| writeln!(f, "            {}", decided(decision)))?;
         }
         write!(f, "  made in   {:.1} s", self.seconds.iter().map(|(_, seconds)| seconds).sum::<f64>())

@@ -5,9 +5,12 @@ use std::path::Path;
 
 use serde::Serialize;
 use unicorn_artifact::account::size;
-use unicorn_artifact::rewrite::replace_kernels;
-use unicorn_artifact::{ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, Plan};
+use unicorn_artifact::rewrite::{NewKernels, replace_kernels};
+use unicorn_artifact::{
+    ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, NpuProgram, NpuSection, Plan,
+};
 use unicorn_kernels::KvFormat;
+use unicorn_kernels::npu::rotation::ROTATED;
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
@@ -16,7 +19,7 @@ use crate::npu::{NpuOptions, NpuWork};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
 use crate::weights::{FormatPolicy, WeightsOption};
-use crate::{CompileOptions, Design, Stages, design, target_names};
+use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
 
 /// The targets of an artifact that [`retarget`] wrote.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +34,9 @@ pub struct Retargeted {
 
 const OTHER_WEIGHTS: &str =
     "its weights lie otherwise than this version of unicorn-compile lays them out; compile the model again";
+
+const OTHER_NPU_WEIGHTS: &str = "this version of unicorn-compile lays its NPU weights out otherwise; compile the model again, or take the NPU's \
+                                 part out by unicorn-compile replan ARTIFACT --no-npu";
 
 /// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
 /// file. It is then as if it had been compiled for all of them, by this version of the compiler.
@@ -50,11 +56,13 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
     let (design, plan) =
         same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
     let kernels = stages.kernels(&design.selection, &design.placement)?;
+    let npu = stages.npu_section(design.npu.as_ref(), design.npu_selection.as_ref(), &design.placement)?;
+    let npu = npu.map(|made| same_npu_weights(&view, made)).transpose().map_err(malformed)?;
     let meta = meta(&view.meta, &config, &options);
 
     stages.begin(Stage::Write, 1)?;
-    let replaced =
-        replace_kernels(path, output, &meta, &plan, &kernels, &[], |partial| progress.partial(Some(partial)));
+    let new = NewKernels { meta: &meta, plan: &plan, kernels: &kernels, npu: npu.as_ref() };
+    let replaced = replace_kernels(path, output, new, &[], |partial| progress.partial(Some(partial)));
     progress.partial(None);
     let artifact_bytes = replaced.map_err(CompileError::io(output))?;
     // The artifact is there: too late to cancel.
@@ -62,6 +70,24 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
     let names: Vec<&str> = options.targets_in_order().iter().map(|target| target.name).collect();
     let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
     Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
+}
+
+/// The NPU section as this version makes it, with the decisions of the compile.
+///
+/// # Errors
+/// When its weights are not those that the artifact has.
+fn same_npu_weights(view: &ArtifactView, made: NpuSection) -> std::result::Result<NpuSection, String> {
+    let found =
+        view.npu.as_ref().ok_or("its metadata names an NPU, and it has no section for one; compile the model again")?;
+    let shapes = |section: &NpuSection| {
+        let shape = |program: &NpuProgram| (program.shape, program.activation.clone());
+        section.programs.iter().map(shape).collect::<Vec<_>>()
+    };
+    let is_rotated = recorded(view, NPU_ROTATION) == Some(ROTATED.to_string().as_str());
+    if !is_rotated || made.products != found.products || made.slices != found.slices || shapes(&made) != shapes(found) {
+        return Err(OTHER_NPU_WEIGHTS.into());
+    }
+    Ok(NpuSection { decisions: found.decisions.clone(), ..made })
 }
 
 /// What an artifact without NPU programs has in place of one's that has them.

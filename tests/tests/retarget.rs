@@ -7,8 +7,9 @@ use tempfile::TempDir;
 use tests::compiled::{Compiled, Silent, options, with};
 use tests::programs::program;
 use tests::tiny_model::{Family, TinyModel};
-use unicorn_artifact::{ArtifactView, Budget, MappedFile, rewrite};
-use unicorn_compiler::{Machine, ReplanOptions, replan};
+use unicorn_artifact::rewrite::{self, NewKernels};
+use unicorn_artifact::{ArtifactView, Budget, MappedFile};
+use unicorn_compiler::{Machine, NpuOptions, NpuWork, ReplanOptions, replan};
 use unicorn_spirv::{Target, target};
 
 /// Llama with an embedding for slow memory and layers for fast memory, or a Gemma with every kind of layer.
@@ -64,11 +65,48 @@ fn upgrade_makes_everything_but_weights_again() {
         target.pipelines[0].name = "older".into();
         target.programs.iter_mut().for_each(|program| program.dispatches[0].label = "older".into());
     }
-    rewrite::replace_kernels(&path, &path, &meta, &view.plan, &kernels, &[], |_| ()).unwrap();
+    let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &kernels, npu: None };
+    rewrite::replace_kernels(&path, &path, new, &[], |_| ()).unwrap();
     assert!(std::fs::read(&path).unwrap() != today);
     let upgraded = program("unicorn-compile").arg("upgrade").arg(&path).output().unwrap();
     assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
     assert!(std::fs::read(&path).unwrap() == today);
+}
+
+/// Steps in which an NPU takes part are made for new targets, too; they are refused where this version would lay the NPU's weights out otherwise.
+#[test]
+fn an_npus_steps_are_those_of_a_compile_for_all_targets() {
+    let compiled = |targets: &[&str]| {
+        let targets = targets.iter().map(|name| target::by_name(name).expect("a preset")).collect();
+        let options = with(options(targets, Vec::new()), |options| {
+            let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
+            options.npu = Some(NpuOptions { rows: 64, columns: 4, work });
+        });
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny/llama3-rope");
+        Compiled::of_folder(&model, &options).artifact()
+    };
+    let (one, both) = (compiled(&["generic"]), compiled(&["rdna3", "generic"]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    std::fs::write(&path, &one).unwrap();
+    let (succeeds, _, stderr) = retarget(&path, &["--target", "rdna3"]);
+    assert!(succeeds, "{stderr}");
+    let found = std::fs::read(&path).unwrap();
+    let steps = |bytes: &[u8]| ArtifactView::parse(bytes).unwrap().npu.unwrap().steps;
+    let names: Vec<String> = steps(&found).iter().map(|steps| steps.kernels.name.clone()).collect();
+    assert_eq!(names, ["rdna3", "generic"]);
+    assert!(steps(&found).iter().all(|steps| steps.commands.iter().any(|commands| !commands.is_empty())));
+    assert!(found == both, "other bytes than those of a compile");
+
+    // Weights that are not rotated, as of a version before rotation.
+    let view = ArtifactView::parse(&one).unwrap();
+    let mut meta = view.meta.clone();
+    meta.provenance.options.retain(|(name, _)| name != "npu-rotation");
+    let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &view.kernels, npu: None };
+    std::fs::write(&path, &one).unwrap();
+    rewrite::replace_kernels(&path, &path, new, &[], |_| ()).unwrap();
+    let (succeeds, _, stderr) = retarget(&path, &["--target", "rdna3"]);
+    assert!(!succeeds && stderr.contains("replan") && stderr.contains("--no-npu"), "{stderr}");
 }
 
 #[test]
@@ -123,7 +161,8 @@ fn numbers_that_are_of_no_model_or_another_are_refused() {
         let mut meta = view.meta.clone();
         change(&mut meta.provenance.config);
         let changed = path.with_file_name("changed.unicorn");
-        rewrite::replace_kernels(&path, &changed, &meta, &view.plan, &view.kernels, &[], |_| ()).unwrap();
+        let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &view.kernels, npu: None };
+        rewrite::replace_kernels(&path, &changed, new, &[], |_| ()).unwrap();
         let (succeeds, _, stderr) = retarget(&changed, &["--target", "rdna3"]);
         assert!(!succeeds, "{stderr}");
         stderr

@@ -1,7 +1,8 @@
-//! Places of the NPU's weights in sections of their own. They have no tier: an NPU reads system memory.
+//! Places of the NPU's weights in sections of their own, and its memory in the plan. It lies in system memory.
 
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
+use unicorn_artifact::{BufferPlan, NpuSection, Tier};
 
 /// A slice and an offset for each length, in order, and the bytes of each slice.
 pub fn places(lengths: impl IntoIterator<Item = u64>) -> (Vec<(u32, u64)>, Vec<u64>) {
@@ -17,6 +18,17 @@ pub fn places(lengths: impl IntoIterator<Item = u64>) -> (Vec<(u32, u64)>, Vec<u
         places.push((slices.len() as u32 - 1, offset_bytes));
     }
     (places, slices)
+}
+
+/// The NPU's memory, for the plan's account.
+pub fn buffers(section: &NpuSection) -> impl Iterator<Item = BufferPlan> + use<> {
+    let buffer = |(name, bytes, reason): (&str, u64, &str)| BufferPlan {
+        name: name.into(),
+        bytes,
+        tier: Tier::Host,
+        reason: reason.into(),
+    };
+    section.memory().into_iter().map(buffer)
 }
 
 #[cfg(test)]

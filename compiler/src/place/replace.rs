@@ -28,8 +28,13 @@ fn refusal(plan: &Plan, machine: &MachinePlan, short_bytes: u64) -> CompileError
         }
     };
     let remedies = (longest > 0).then_some(Remedy::Context(longest)).into_iter().collect();
+    let npu: u64 = plan.buffers.iter().filter(|one| fit::is_of_npu(one)).map(|one| one.bytes).sum();
+    let npu = match npu {
+        0 => String::new(),
+        bytes => format!(", besides {} of an NPU in system memory (--no-npu leaves it out)", size(bytes)),
+    };
     let what = format!(
-        "artifact does not fit {}: weights {}, KV cache of {context} tokens {}, {} in all, expected at most {}; {} are \
+        "artifact does not fit {}: weights {}, KV cache of {context} tokens {}, {} in all{npu}, expected at most {}; {} are \
          missing; {shorter}; a compile with this budget may fit, for weights then need not move a slice at a time",
         machine.name,
         size(plan.slices.iter().map(|slice| slice.bytes).sum()),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use unicorn_artifact::amount::rounded_down;
-use unicorn_artifact::{Budget, Plan, Tier};
+use unicorn_artifact::{Budget, Plan, Tier, fit};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::facts::{DeviceFacts, DeviceKind, Heap};
@@ -112,7 +112,8 @@ impl AvailableMemory<'_> {
             let all = planned_bytes(plan, tokens, request);
             let kv = plan.kv_groups.iter().map(|group| kv_bytes(group, tokens, request));
             let largest = plan.slices.iter().map(|slice| slice.bytes).chain(kv).max().unwrap_or(0);
-            let buffers: u64 = plan.buffers.iter().map(|buffer| buffer.bytes).sum();
+            let of_gpu = plan.buffers.iter().filter(|buffer| !fit::is_of_npu(buffer));
+            let buffers: u64 = of_gpu.map(|buffer| buffer.bytes).sum();
             all.iter().map(TierBytes::total).fold(largest.saturating_add(buffers), u64::saturating_add)
         };
         let context_tokens = largest_that_fits(context_tokens, |tokens| needed(tokens) <= total);

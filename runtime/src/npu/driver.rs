@@ -46,8 +46,8 @@ pub enum BufferKind {
     Command,
 }
 
-/// Length of the heap of an NPU of Phoenix and Hawk Point, and the alignment of its mapping.
-pub const HEAP_BYTES: u64 = 64 << 20;
+pub use unicorn_artifact::npu::HEAP_BYTES;
+
 /// Tensors of one command: the driver copies 19 words, of which five are the stream's.
 pub const MAX_TENSORS: usize = 7;
 /// Compute units of a context: bits of a command's first mask.

@@ -7,13 +7,14 @@ use super::Inspection;
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 /// In the order in which they run.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     include_str!("page/format.js"),
     include_str!("page/fit.js"),
     include_str!("page/memory.js"),
     include_str!("page/speed.js"),
     include_str!("page/errors.js"),
     include_str!("page/step.js"),
+    include_str!("page/queues.js"),
     include_str!("page/map.js"),
     include_str!("page/tables.js"),
     include_str!("page/main.js"),

@@ -10,6 +10,7 @@
 mod kernels;
 mod machines;
 mod npu;
+mod npu_queues;
 mod rows;
 
 mod sections;

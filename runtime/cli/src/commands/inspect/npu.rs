@@ -4,6 +4,7 @@ use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::{NpuArgument, NpuDecision, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuTileUse};
 
+use super::npu_queues::{NpuQueues, queues};
 use crate::report::table::Column::{Left, Right};
 use crate::report::table::table;
 use crate::report::text::printable;
@@ -16,6 +17,18 @@ pub struct NpuRows<'a> {
     pub programs: Vec<NpuProgramRow<'a>>,
     pub products: &'a [NpuProduct],
     pub weight_bytes: u64,
+    /// In system memory, beside what the GPU needs.
+    pub memory: Vec<NpuMemoryRow>,
+    /// One a target: steps of both devices.
+    pub queues: Vec<NpuQueues>,
+}
+
+/// A buffer that the NPU needs.
+#[derive(Serialize)]
+pub struct NpuMemoryRow {
+    pub name: &'static str,
+    pub bytes: u64,
+    pub reason: &'static str,
 }
 
 /// A program, without its bytes.
@@ -58,6 +71,12 @@ impl<'a> NpuRows<'a> {
             programs: section.programs.iter().enumerate().map(program).collect(),
             products: &section.products,
             weight_bytes: section.slices.iter().sum(),
+            memory: section
+                .memory()
+                .into_iter()
+                .map(|(name, bytes, reason)| NpuMemoryRow { name, bytes, reason })
+                .collect(),
+            queues: queues(section),
         }
     }
 
@@ -66,12 +85,28 @@ impl<'a> NpuRows<'a> {
         format!("NPU ({}), {programs} programs, {bytes} of weights; never run on hardware", printable(self.device))
     }
 
-    /// Decisions, then programs with what they use; all times are estimates.
+    /// `1.08 GiB of system memory: NPU weights 1.00 GiB, …`; empty: nothing.
+    pub fn memory_text(&self) -> String {
+        let each: Vec<String> = self.memory.iter().map(|row| format!("{} {}", row.name, size(row.bytes))).collect();
+        match each.is_empty() {
+            true => String::new(),
+            false => {
+                let all = size(self.memory.iter().map(|row| row.bytes).sum());
+                format!("{all} of system memory: {}", each.join(", "))
+            }
+        }
+    }
+
+    /// Decisions, memory, programs with what they use, and the queues of a step; all times are estimates.
     pub fn text(&self) -> String {
         let mut lines = String::new();
         for NpuDecision { work, on_npu, reason, .. } in self.decisions {
             let place = if *on_npu { "NPU" } else { "GPU" };
             lines += &format!("  {} on the {place}: {}\n", printable(work), printable(reason));
+        }
+        let memory = self.memory_text();
+        if !memory.is_empty() {
+            lines += &format!("  {memory}\n");
         }
         let programs: Vec<Vec<String>> = self.programs.iter().map(NpuProgramRow::cells).collect();
         let columns = [
@@ -86,7 +121,8 @@ impl<'a> NpuRows<'a> {
             Left("locks"),
             Left("estimate"),
         ];
-        lines + &table(&columns, &programs)
+        lines += &table(&columns, &programs);
+        lines + &self.queues.iter().map(NpuQueues::text).collect::<String>()
     }
 }
 

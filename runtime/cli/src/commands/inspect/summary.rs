@@ -40,6 +40,9 @@ impl Inspection<'_> {
         let kv: u64 = self.kv_groups.iter().map(|group| group.bytes_per_sequence).sum();
         let all = self.account.bytes();
         line("memory", format!("{}, of which {} are the KV cache of {tokens} tokens", size(all), size(kv)));
+        if let Some(npu) = self.npu.as_ref().filter(|npu| !npu.memory.is_empty()) {
+            line("npu", npu.memory_text());
+        }
         let (weights, read) = (self.model.weight_bytes_per_token, self.account.bytes_read_per_token());
         line("per token", format!("{} of weights are read, {} after {tokens} tokens", size(weights), size(read)));
         lines + "\n" + &self.machines()

@@ -13,6 +13,7 @@ function showTarget() {
   const fit = fitOn(machine(), context());
   showRoofline(fit);
   showTimeline(fit);
+  showQueues();
 }
 
 function main() {
