@@ -16,6 +16,7 @@ mod weights;
 use std::collections::BTreeMap;
 
 use unicorn_artifact::account::size;
+use unicorn_artifact::npu::HEAP_BYTES;
 use unicorn_artifact::{
     Account, NpuArgument, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuTileUse, Plan,
     Reader, Tier,
@@ -126,6 +127,12 @@ pub fn npu_plan(
         }
         works.push((work, candidates));
     }
+    // Memory that is needed for any work.
+    let longest = |bytes: fn(&GemmShape) -> usize| {
+        solutions.values().flatten().map(|one| bytes(&one.estimate.shape) as u64).max().unwrap_or(0)
+    };
+    let fixed = HEAP_BYTES + longest(GemmShape::activation_bytes) + longest(|shape| 2 * shape.rows * shape.outputs());
+    chooser.room = chooser.room.map(|room| room.saturating_sub(fixed));
     // What saves most is given memory first.
     works.sort_by(|one, other| other.1.cost.saved_s().total_cmp(&one.1.cost.saved_s()));
     let mut chosen = Vec::new();
@@ -139,7 +146,8 @@ pub fn npu_plan(
     }
     decisions.sort_by_key(|(work, _)| *work);
     let mut decisions: Vec<NpuDecision> = decisions.into_iter().map(|(_, decision)| decision).collect();
-    decisions.extend(never(plan));
+    decisions
+        .extend(never(plan).into_iter().filter(|one| options.rows > 1 || chosen.is_empty() || one.work != "decode"));
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
     let solutions = solutions.into_iter().filter_map(|(problem, found)| Some((problem, found.ok()?))).collect();
@@ -211,8 +219,11 @@ impl Chooser<'_> {
         }
         let needed = cost.weight_bytes;
         if let Some(room) = self.room.filter(|room| *room < needed) {
-            let what =
-                format!("weights of {work} for the NPU have {}, and memory has {} left", size(needed), size(room));
+            let what = format!(
+                "weights of {work} for the NPU have {}, and memory has {} left for them",
+                size(needed),
+                size(room)
+            );
             if requested == Some(true) {
                 return Err(CompileError::Option { option: "npu_for", what });
             }
@@ -254,16 +265,17 @@ fn cost_of(problem: &Problem, solution: &Solution) -> Cost {
 
 fn figures(cost: &Cost) -> String {
     format!(
-        "{:.1} ms on the GPU at {:.1} TOP/s, {:.1} ms on the NPU in {} commands at {:.2} TOP/s and less",
+        "{:.1} ms on the GPU at {:.1} TOP/s or {:.0} GB/s of weights, {:.1} ms on the NPU in {} commands at {:.2} TOP/s and less",
         1e3 * cost.gpu_s,
         GPU_OPS_PER_S / 1e12,
+        GPU_BYTES_PER_S / 1e9,
         1e3 * cost.npu_s,
         cost.products,
         NPU_OPS_PER_S / 1e12
     )
 }
 
-/// What the NPU does in no plan: decode, by the figures, and attention, for which there is no program.
+/// What the NPU does in no plan: decode, by the figures, unless it was requested, and attention, for which there is no program.
 fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
     let bytes = plan.map_or(0, |plan| plan.weights.iter().map(|weight| weight.bytes_read_per_token).sum());
     let of = |bytes_per_s: f64| format!("{:.1} ms at {:.0} GB/s", 1e3 * bytes as f64 / bytes_per_s, bytes_per_s / 1e9);

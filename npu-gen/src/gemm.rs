@@ -1,4 +1,6 @@
-//! The design of a W4A8 GEMM on 1 to 4 columns of four cores.
+//! The designs of a W4A8 GEMM on 1 to 4 columns of four cores, and of a W4A8 GEMV for at most 8 rows.
+//!
+//! A GEMM:
 //!
 //! ```text
 //!           column c
@@ -7,6 +9,14 @@
 //!           passes weights on ─► all four cores of the column
 //!           joins the outputs of the four cores ◄─
 //! shim      activations, weights in; outputs out
+//! ```
+//!
+//! A GEMV is bound by the streams of weights from DRAM, of which a shim tile has two: each feeds a core of its own, and one of the first tile's brings the
+//! activations to all of them.
+//!
+//! ```text
+//! core 0, 1     sums += activations · weights(core), then scaled or act · mul; one core in column 0, two in each of the others
+//! shim          weights in, outputs out, both directly; activations in, from column 0 to all cores
 //! ```
 //!
 //! A row tile takes one descriptor for each stream of a column: activations are repeated for every column tile, weights are read in a line, and
@@ -18,15 +28,15 @@ use unicorn_kernels::npu::tile::{BLOCK_ROWS, CORE_ROWS, GemmShape};
 use crate::design::{
     Argument, Body, Buffer, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer,
 };
-use crate::device::{ITERATION_MAX, Tile, WORD_BYTES, limits};
+use crate::device::{FIRST_CORE_ROW, ITERATION_MAX, Tile, WORD_BYTES, limits};
 
 /// Objects that each end of a stream has room for: one is filled while the other is read.
 const DEPTH: usize = 2;
 
-/// The design that computes `shape`.
+/// The design that computes `shape`, of a GEMM or of a GEMV.
 pub fn design(shape: &GemmShape) -> Design {
     let mut builder = Builder { shape, fifos: Vec::new(), links: Vec::new(), buffers: Vec::new(), cores: Vec::new() };
-    let streams = builder.streams();
+    let streams = if shape.is_gemv() { builder.gemv_streams() } else { builder.gemm_streams() };
     builder.cores(&streams);
     let arguments = vec![
         Argument { name: "activations", element: Element::I8, len: shape.activation_bytes() },
@@ -46,19 +56,23 @@ struct Builder<'s> {
     cores: Vec<Core>,
 }
 
+#[derive(Default)]
 struct Streams {
-    /// Into each column, from DRAM.
+    /// From DRAM, one an array column through which activations enter.
     activations: Vec<FifoId>,
-    /// To each array row.
-    activations_of_row: Vec<FifoId>,
-    /// Into each column, from DRAM.
+    /// From DRAM, one a weight stream.
     weights: Vec<FifoId>,
-    /// To the cores of each column.
-    weights_of_column: Vec<FifoId>,
-    /// From each core, by column and array row.
-    outputs_of_core: Vec<Vec<FifoId>>,
-    /// Out of each column.
+    /// To DRAM, one a weight stream.
     outputs: Vec<FifoId>,
+    cores: Vec<CoreStreams>,
+}
+
+/// What one core takes and makes.
+struct CoreStreams {
+    tile: Tile,
+    activations: FifoId,
+    weights: FifoId,
+    output: FifoId,
 }
 
 impl Builder<'_> {
@@ -67,18 +81,13 @@ impl Builder<'_> {
         FifoId(self.fifos.len() - 1)
     }
 
-    fn streams(&mut self) -> Streams {
+    /// Of a GEMM: through the memory tiles.
+    fn gemm_streams(&mut self) -> Streams {
         let shape = self.shape;
         let (core, columns) = (shape.core, 0..shape.columns as u32);
         let (a_bytes, w_bytes, out) = (core.activation_bytes(), core.weight_bytes(), core.output_values());
-        let mut streams = Streams {
-            activations: Vec::new(),
-            activations_of_row: Vec::new(),
-            weights: Vec::new(),
-            weights_of_column: Vec::new(),
-            outputs_of_core: Vec::new(),
-            outputs: Vec::new(),
-        };
+        let mut streams = Streams::default();
+        let (mut of_row, mut of_column) = (Vec::new(), Vec::new());
         for col in columns.clone() {
             let rows = shape.array_rows_of(col as usize);
             let (shim, memory) = (Tile::shim(col), Tile::memory(col));
@@ -92,13 +101,12 @@ impl Builder<'_> {
                 .collect();
             self.links.push(Link { inputs: vec![whole], outputs: parts.clone() });
             streams.activations.push(whole);
-            streams.activations_of_row.extend(parts);
+            of_row.extend(parts);
 
             let whole = self.fifo(format!("w_in_{col}"), shim, vec![memory], Element::I8, w_bytes);
-            let to_cores = self.fifo(format!("w_col_{col}"), memory, cores.clone(), Element::I8, w_bytes);
-            self.links.push(Link { inputs: vec![whole], outputs: vec![to_cores] });
+            let weights = self.fifo(format!("w_col_{col}"), memory, cores.clone(), Element::I8, w_bytes);
+            self.links.push(Link { inputs: vec![whole], outputs: vec![weights] });
             streams.weights.push(whole);
-            streams.weights_of_column.push(to_cores);
 
             let parts: Vec<FifoId> = cores
                 .iter()
@@ -107,47 +115,72 @@ impl Builder<'_> {
                 .collect();
             let whole = self.fifo(format!("out_{col}"), memory, vec![shim], Element::Bf16, CORE_ROWS * out);
             self.links.push(Link { inputs: parts.clone(), outputs: vec![whole] });
-            streams.outputs_of_core.push(parts);
             streams.outputs.push(whole);
+            of_column.push((cores, weights, parts));
+        }
+        for (cores, weights, parts) in of_column {
+            let of_core = cores.into_iter().zip(&of_row).zip(parts);
+            let of_core = of_core.map(|((tile, a), output)| CoreStreams { tile, activations: *a, weights, output });
+            streams.cores.extend(of_core);
         }
         streams
     }
 
-    fn cores(&mut self, streams: &Streams) {
-        for col in 0..self.shape.columns {
-            for row in 0..CORE_ROWS {
-                let tile = Tile::core(col as u32, row as u32);
-                let (core, chunks) = (self.shape.core, self.shape.chunks());
-                let sums = self.buffer(format!("sums_{col}_{row}"), tile, Element::I32, core.sums());
-                let scales = self.buffer(format!("scales_{col}_{row}"), tile, Element::I8, core.scales_bytes());
-                let activations = streams.activations_of_row[row];
-                let weights = streams.weights_of_column[col];
-                let output = streams.outputs_of_core[col][row];
-                let take = |fifo| CoreOp::Acquire { fifo, port: Port::Consume };
-                let give_back = |fifo| CoreOp::Release { fifo, port: Port::Consume };
-                let program = vec![
-                    CoreOp::Run(Body::Clear { sums }),
-                    CoreOp::Repeat {
-                        count: chunks,
-                        body: vec![
-                            take(activations),
-                            take(weights),
-                            CoreOp::Run(Body::AddProducts { activations, weights, sums, scales }),
-                            give_back(activations),
-                            give_back(weights),
-                        ],
-                    },
-                    CoreOp::Repeat {
-                        count: core.pieces(),
-                        body: vec![
-                            CoreOp::Acquire { fifo: output, port: Port::Produce },
-                            CoreOp::Run(Body::Finish { sums, scales, output }),
-                            CoreOp::Release { fifo: output, port: Port::Produce },
-                        ],
-                    },
-                ];
-                self.cores.push(Core { tile, program: vec![CoreOp::Forever(program)] });
+    /// Of a GEMV: between shim tiles and cores, without the memory tiles. The last stream in of the first shim tile brings the activations.
+    fn gemv_streams(&mut self) -> Streams {
+        let shape = self.shape;
+        let (core, columns) = (shape.core, shape.columns as u32);
+        let (a_bytes, w_bytes, out) = (core.activation_bytes(), core.weight_bytes(), core.output_values());
+        let tiles: Vec<Tile> = (0..shape.weight_streams()).map(gemv_core).collect();
+        let mut streams = Streams::default();
+        for col in 0..columns {
+            let shim = Tile::shim(col);
+            for (index, tile) in tiles.iter().enumerate().filter(|(_, tile)| tile.col == col) {
+                let weights = self.fifo(format!("w_{index}"), shim, vec![*tile], Element::I8, w_bytes);
+                streams.weights.push(weights);
+                streams.outputs.push(self.fifo(format!("out_{index}"), *tile, vec![shim], Element::Bf16, out));
             }
+            if col == 0 {
+                streams.activations.push(self.fifo("a_in".to_owned(), shim, tiles.clone(), Element::I8, a_bytes));
+            }
+        }
+        let activations = streams.activations[0];
+        let of_core = tiles.into_iter().zip(&streams.weights).zip(&streams.outputs);
+        let of_core = of_core.map(|((tile, w), out)| CoreStreams { tile, activations, weights: *w, output: *out });
+        streams.cores = of_core.collect();
+        streams
+    }
+
+    fn cores(&mut self, streams: &Streams) {
+        for &CoreStreams { tile, activations, weights, output } in &streams.cores {
+            let (core, chunks) = (self.shape.core, self.shape.chunks());
+            let place = format!("{}_{}", tile.col, tile.row - FIRST_CORE_ROW);
+            let sums = self.buffer(format!("sums_{place}"), tile, Element::I32, core.sums());
+            let scales = self.buffer(format!("scales_{place}"), tile, Element::I8, core.scales_bytes());
+            let take = |fifo| CoreOp::Acquire { fifo, port: Port::Consume };
+            let give_back = |fifo| CoreOp::Release { fifo, port: Port::Consume };
+            let program = vec![
+                CoreOp::Run(Body::Clear { sums }),
+                CoreOp::Repeat {
+                    count: chunks,
+                    body: vec![
+                        take(activations),
+                        take(weights),
+                        CoreOp::Run(Body::AddProducts { activations, weights, sums, scales }),
+                        give_back(activations),
+                        give_back(weights),
+                    ],
+                },
+                CoreOp::Repeat {
+                    count: core.pieces(),
+                    body: vec![
+                        CoreOp::Acquire { fifo: output, port: Port::Produce },
+                        CoreOp::Run(Body::Finish { sums, scales, output }),
+                        CoreOp::Release { fifo: output, port: Port::Produce },
+                    ],
+                },
+            ];
+            self.cores.push(Core { tile, program: vec![CoreOp::Forever(program)] });
         }
     }
 
@@ -162,6 +195,8 @@ impl Builder<'_> {
         let shape = self.shape;
         let groups = (0..shape.row_tiles())
             .flat_map(|row_tile| (0..shape.col_tiles()).step_by(ITERATION_MAX).map(move |first| (row_tile, first)));
+        // Of each of both groups, in a shim tile: two streams in and one out, or in a GEMV two.
+        let descriptors = if shape.is_gemv() { 4 } else { 3 };
         let (mut host, mut in_flight) = (Vec::new(), 0);
         for (index, (row_tile, first)) in groups.enumerate() {
             if in_flight == 2 {
@@ -170,11 +205,17 @@ impl Builder<'_> {
             }
             let tiles = ITERATION_MAX.min(shape.col_tiles() - first);
             for col in 0..shape.columns {
-                let descriptors = 3 * (index % 2) as u32;
+                let of_column = |stream: &usize| self.shim_of(streams.weights[*stream]).col as usize == col;
+                let in_column: Vec<usize> = (0..shape.weight_streams()).filter(of_column).collect();
                 // Outputs first: their room is there before the first result.
-                host.push(self.outputs(streams, row_tile, first, tiles, col, descriptors));
-                host.push(self.activations(streams, row_tile, tiles, col, descriptors + 1));
-                host.push(self.weights(streams, first, tiles, col, descriptors + 2));
+                let mut transfers: Vec<Transfer> =
+                    in_column.iter().map(|stream| self.outputs(streams, row_tile, first, tiles, *stream)).collect();
+                if col < streams.activations.len() {
+                    transfers.push(self.activations(streams, row_tile, tiles, col));
+                }
+                transfers.extend(in_column.iter().map(|stream| self.weights(streams, first, tiles, *stream)));
+                let numbered = transfers.into_iter().zip(descriptors * (index % 2) as u32..);
+                host.extend(numbered.map(|(transfer, descriptor)| HostOp::Start(Transfer { descriptor, ..transfer })));
             }
             in_flight += 1;
         }
@@ -184,46 +225,56 @@ impl Builder<'_> {
         host
     }
 
-    fn outputs(&self, streams: &Streams, row_tile: usize, first: usize, tiles: usize, col: usize, id: u32) -> HostOp {
+    /// The shim tile in which a FIFO from DRAM begins.
+    fn shim_of(&self, fifo: FifoId) -> Tile {
+        self.fifos[fifo.0].producer
+    }
+
+    fn outputs(&self, streams: &Streams, row_tile: usize, first: usize, tiles: usize, stream: usize) -> Transfer {
         let (shape, outputs) = (self.shape, self.shape.core.outputs());
         let width = shape.outputs();
-        let start = shape.core.epilogue.outputs(shape.first_col(first, col));
-        HostOp::Start(Transfer {
-            fifo: streams.outputs[col],
+        let start = shape.core.epilogue.outputs(shape.first_col(first, stream));
+        Transfer {
+            fifo: streams.outputs[stream],
             argument: OUTPUTS,
             offset: row_tile * shape.tile_rows() * width + start,
             sizes: [tiles, shape.tile_rows() / BLOCK_ROWS, BLOCK_ROWS, outputs],
-            strides: [if tiles > 1 { shape.columns * outputs } else { 0 }, BLOCK_ROWS * width, width, 1],
-            descriptor: id,
-        })
+            strides: [if tiles > 1 { shape.weight_streams() * outputs } else { 0 }, BLOCK_ROWS * width, width, 1],
+            descriptor: 0,
+        }
     }
 
-    fn activations(&self, streams: &Streams, row_tile: usize, tiles: usize, col: usize, id: u32) -> HostOp {
+    fn activations(&self, streams: &Streams, row_tile: usize, tiles: usize, col: usize) -> Transfer {
         let shape = self.shape;
         let bytes = shape.array_rows_of(col).len() * shape.chunks() * shape.core.activation_bytes();
         let [outer, middle, inner] = in_three(bytes);
-        HostOp::Start(Transfer {
+        Transfer {
             fifo: streams.activations[col],
             argument: ACTIVATIONS,
             offset: shape.activations_at(row_tile, col),
             sizes: [tiles, outer, middle, inner],
             // The same activations for every column tile.
             strides: [0, if outer > 1 { middle * inner } else { 0 }, if middle > 1 { inner } else { 0 }, 1],
-            descriptor: id,
-        })
+            descriptor: 0,
+        }
     }
 
-    fn weights(&self, streams: &Streams, first: usize, tiles: usize, col: usize, id: u32) -> HostOp {
+    fn weights(&self, streams: &Streams, first: usize, tiles: usize, stream: usize) -> Transfer {
         let shape = self.shape;
-        HostOp::Start(Transfer {
-            fifo: streams.weights[col],
+        Transfer {
+            fifo: streams.weights[stream],
             argument: WEIGHTS,
-            offset: shape.weights_at(col, first),
+            offset: shape.weights_at(stream, first),
             sizes: [1, 1, 1, tiles * shape.chunks() * shape.core.weight_bytes()],
             strides: [0, 0, 0, 1],
-            descriptor: id,
-        })
+            descriptor: 0,
+        }
     }
+}
+
+/// The core of a weight stream of a GEMV: one in the first column, whose other stream in brings the activations, and two in each of the others.
+fn gemv_core(stream: usize) -> Tile {
+    Tile::core(stream.div_ceil(2) as u32, (stream > 0 && stream.is_multiple_of(2)).into())
 }
 
 /// `bytes` in a line as three dimensions, outermost first, whose inner two the shim can count.

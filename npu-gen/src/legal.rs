@@ -323,12 +323,20 @@ impl Checker<'_> {
                     let started = in_use.iter().position(|(_, _, other)| other == fifo);
                     self.expect(started.is_some(), &place, "no transfer to wait for");
                     let Some(position) = started else { continue };
-                    let column = in_use[position].0;
-                    // The result of a tile is complete only when its inputs were read.
-                    let ended: Vec<FifoId> = in_use.iter().filter(|one| one.0 == column).map(|one| one.2).collect();
-                    for fifo in ended.into_iter().collect::<BTreeSet<_>>() {
-                        if let Some(first) = in_use.iter().position(|one| one.0 == column && one.2 == fifo) {
-                            in_use.remove(first);
+                    let (column, _, ended) = in_use.remove(position);
+                    // The result of a tile is complete only when its inputs were read: of those of the column, as many are left as there are results.
+                    let pending = |in_use: &[(u32, u32, FifoId)], fifo: FifoId| {
+                        in_use.iter().filter(|one| one.0 == column && one.2 == fifo).count()
+                    };
+                    let of_column: BTreeSet<FifoId> =
+                        in_use.iter().filter(|one| one.0 == column).map(|one| one.2).chain([ended]).collect();
+                    let is_output = |fifo: &FifoId| self.design.fifo(*fifo).producer.kind() != TileKind::Shim;
+                    let (outputs, inputs): (Vec<FifoId>, Vec<FifoId>) = of_column.into_iter().partition(is_output);
+                    let results = outputs.iter().map(|fifo| pending(&in_use, *fifo)).max().unwrap_or(0);
+                    for input in inputs {
+                        while pending(&in_use, input) > results {
+                            let first = in_use.iter().position(|one| one.0 == column && one.2 == input);
+                            in_use.remove(first.expect("one is pending"));
                         }
                     }
                 }
@@ -398,6 +406,11 @@ impl Checker<'_> {
                 self.expect(moved > 0 && moved.is_multiple_of(per_iteration.max(1)), core.tile, what);
                 iterations.insert(moved / per_iteration.max(1));
                 let depth = self.design.fifo(fifo).depth;
+                // What the estimate counts on: one object is filled while another is read.
+                let what = format!(
+                    "{per_iteration} objects of {name} in an iteration through a FIFO of {depth}, expected at least 2"
+                );
+                self.expect(per_iteration <= 1 || depth >= 2, core.tile, what);
                 // The buffers of unrolled loops are where they were when the program repeats.
                 let what = format!(
                     "{per_iteration} objects of {name} in an iteration, expected a multiple of its depth {depth}"

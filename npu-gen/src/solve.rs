@@ -1,4 +1,4 @@
-//! Finds the tile sizes of a GEMM: every size that fits is estimated, and the fastest is taken.
+//! Finds the tile sizes of a GEMM, or of a GEMV where there are few rows: every size that fits is estimated, and the fastest is taken.
 //!
 //! The estimate counts cycles of what limits a core or a stream; the largest count wins, since all of them work at the same time:
 //!
@@ -12,7 +12,8 @@
 use std::fmt::{self, Display};
 
 use unicorn_kernels::npu::tile::{
-    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, CoreTile, Epilogue, GemmShape, REGISTER_COLS, REGISTER_ROWS,
+    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, CoreTile, Epilogue, GEMV_ROWS, GemmShape, REGISTER_COLS,
+    REGISTER_ROWS,
 };
 
 use crate::design::Design;
@@ -72,12 +73,14 @@ impl ChunkCycles {
         let blocks = core.rows / BLOCK_ROWS * (core.cols / BLOCK_COLS);
         let steps = core.depth / BLOCK_DEPTH;
         let products = core.rows * core.cols * core.depth / MACS_PER_CYCLE;
-        // Eight blocks of sums share four blocks of activations and two of weights.
-        let shared = REGISTER_ROWS * REGISTER_COLS;
-        let operands = blocks / shared * (REGISTER_ROWS + REGISTER_COLS) * steps * BLOCK_BYTES;
+        // In a GEMM, eight blocks of sums share four blocks of activations and two of weights.
+        let register_rows = core.register_rows();
+        let shared = register_rows * REGISTER_COLS;
+        let operands = blocks / shared * (register_rows + REGISTER_COLS) * steps * BLOCK_BYTES;
         let sums = 4 * core.sums();
         let multipliers = blocks * BLOCK_ROWS * BLOCK_COLS;
-        let fed = (0..shape.columns).map(|column| shape.array_rows_of(column).len()).max().unwrap_or(1);
+        let [columns, _] = shape.activation_spread();
+        let fed = (0..columns).map(|column| shape.array_rows_of(column).len()).max().unwrap_or(1);
         ChunkCycles {
             products,
             multiplications: products + blocks,
@@ -131,8 +134,9 @@ impl Estimate {
         let sent = output_bytes.div_ceil(STREAM_BYTES_PER_CYCLE);
         let drain = scaled.max(sent);
         let tile = shape.chunks() * chunk.limit().0 + drain;
-        // The shim tile's stream out, which the next tile's products overlap.
-        let tile = tile.max(4 * sent);
+        // The shim tile's stream out, which the next tile's products overlap; a core of a GEMV has one of its own.
+        let [_, array_rows] = shape.activation_spread();
+        let tile = tile.max(array_rows * sent);
         let tiles = shape.row_tiles() * shape.col_tiles();
         let cycles = tiles * tile;
         let useful = (problem.rows * problem.cols * problem.depth) as f64;
@@ -144,8 +148,8 @@ impl Estimate {
             drain,
             cycles,
             busy: useful / slots,
-            shim_bytes: per_tile(4 * core.activation_bytes())
-                + per_tile(shape.columns * core.weight_bytes())
+            shim_bytes: per_tile(array_rows * core.activation_bytes())
+                + per_tile(shape.weight_streams() * core.weight_bytes())
                 + 2 * shape.rows * shape.outputs(),
         }
     }
@@ -181,7 +185,9 @@ pub struct Solution {
 pub fn solve(problem: &Problem) -> Option<Solution> {
     let (mut tried, mut too_large, mut estimates) = (0, 0, Vec::new());
     for depth in DEPTHS.step_by(BLOCK_DEPTH) {
-        for rows in (BLOCK_ROWS * REGISTER_ROWS..=ROWS_MAX).step_by(BLOCK_ROWS * REGISTER_ROWS) {
+        let gemv = (problem.rows <= GEMV_ROWS).then_some(GEMV_ROWS);
+        let gemm = (BLOCK_ROWS * REGISTER_ROWS..=ROWS_MAX).step_by(BLOCK_ROWS * REGISTER_ROWS);
+        for rows in gemv.into_iter().chain(gemm) {
             for cols in (BLOCK_COLS * REGISTER_COLS..=COLS_MAX).step_by(BLOCK_COLS * REGISTER_COLS) {
                 let core = CoreTile { rows, cols, depth, epilogue: problem.epilogue };
                 tried += 1;

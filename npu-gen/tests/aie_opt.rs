@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::models::MODELS;
-use unicorn_kernels::Activation;
+use support::odd;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::device::Tile;
 use unicorn_npu::emit::{Dialect, module, readable};
@@ -65,18 +65,9 @@ impl AieOpt {
 }
 
 fn problems() -> Vec<Problem> {
-    let silu = Epilogue::ActMul(Activation::Silu);
-    let problem = |(rows, cols, depth, epilogue, columns)| Problem { rows, cols, depth, epilogue, columns };
-    let awkward = [
-        (1, 1, 1, Epilogue::Scale, 1),
-        (7, 100, 60, Epilogue::Scale, 2),
-        (129, 1000, 1021, Epilogue::Scale, 3),
-        (300, 2 * 11008, 4096, silu, 4),
-        (64, 16384, 53248, Epilogue::Scale, 4),
-        (33, 96, 100_003, Epilogue::Scale, 4),
-    ];
     let of_models = MODELS.iter().flat_map(|model| (1..=4).flat_map(|columns| model.products(columns)));
-    awkward.map(problem).into_iter().chain(of_models.map(|(_, problem)| problem)).collect()
+    let of_few_rows = MODELS.iter().flat_map(|model| model.products_of(1, 4));
+    odd::problems().chain(of_models.chain(of_few_rows).map(|(_, problem)| problem)).collect()
 }
 
 fn name(problem: &Problem) -> String {
@@ -105,7 +96,7 @@ fn aie_opt_verifies_the_programs_of_all_shapes() {
 #[test]
 fn aie_opt_places_and_routes_the_programs() {
     let Some(tool) = AieOpt::find() else { return };
-    let of_models = |problem: &Problem| problem.rows == support::models::ROWS && problem.columns == 4;
+    let of_models = |problem: &Problem| [1, support::models::ROWS].contains(&problem.rows) && problem.columns == 4;
     let chosen = problems().into_iter().filter(|problem| !of_models(problem) || problem.cols == 6144);
     for problem in chosen {
         let solution = solve(&problem).expect("some size fits");

@@ -34,7 +34,7 @@ impl<T> Memref<T> {
 
 #[test]
 fn bodies_compute_what_their_twins_do() {
-    for (rows, cols, depth) in [(16, 16, 32), (32, 48, 64), (16, 32, 96), (16, 16, 128)] {
+    for (rows, cols, depth) in [(16, 16, 32), (32, 48, 64), (16, 32, 96), (16, 16, 128), (8, 16, 32), (8, 96, 128)] {
         let core = CoreTile { rows, cols, depth, epilogue: Epilogue::Scale };
         let random =
             |n: usize, seed| values(n, seed).into_iter().map(|value| (value * 127.0) as i8 as u8).collect::<Vec<u8>>();

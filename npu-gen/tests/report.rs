@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::models::{MODELS, Model, ROWS};
 use support::mutants::Mutations;
-use support::{Case, small};
-use unicorn_kernels::npu::tile::{Epilogue, GemmShape};
+use support::{Case, small, small_gemv};
+use unicorn_kernels::npu::tile::{Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_npu::device::{TileKind, limits};
 use unicorn_npu::emit::{Dialect, module, readable};
 use unicorn_npu::lower::lower;
@@ -30,7 +30,7 @@ const LARGE: usize = 4096;
 const COLUMNS: usize = 4;
 
 const HEAD: &str = "\
-W4A8 GEMMs of prefill for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
+W4A8 GEMMs of prefill, and GEMVs of at most 8 rows, for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
 
 Emitted, checked against the device's limits, and functionally simulated on the host; never compiled to AIE2 machine code and never run on
 hardware here. Times and shares are of the static model in npu-gen/src/solve.rs, which knows neither DRAM nor what a compiler makes of a loop.
@@ -42,37 +42,41 @@ hardware here. Times and shares are of the static model in npu-gen/src/solve.rs,
   busy        share of the matrix units' slots that do a product of the problem
   stream      KiB of instructions
   error       largest difference to the product from its definition: one tile of each core over all of k, run from the encoded instructions,
-              every 13th row compared
+              every 13th row compared, and every row of a GEMV
 ";
 
 #[test]
 fn the_report_is_the_committed_one() {
     let mut report = HEAD.to_owned();
-    writeln!(report, "\n{ROWS} rows, {COLUMNS} columns × 4 cores\n").unwrap();
-    writeln!(
-        report,
-        "{:<13} {:<8} {:>13}   {:<14} {:>5} {:>5}  {:<8}  {:<13}  {:>4}  {:>6}  {:>5}",
-        "model", "product", "columns × k", "tile", "L1 %", "L2 %", "BDs", "ms", "busy", "stream", "error"
-    )
-    .unwrap();
-    let products: Vec<(&Model, &str, Solution)> = MODELS.iter().flat_map(solved).collect();
-    let errors = errors(products.iter().map(|(_, _, solution)| one_tile(solution)).collect());
-    for (model, what, solution) in &products {
-        report += &line(model.name, what, solution, errors[&one_tile(solution)]);
+    for (rows, cores) in [(ROWS, "columns × 4 cores"), (GEMV_ROWS, "columns, 7 cores with a stream of weights each")] {
+        writeln!(report, "\n{rows} rows, {COLUMNS} {cores}\n").unwrap();
+        writeln!(
+            report,
+            "{:<13} {:<8} {:>13}   {:<14} {:>5} {:>5}  {:<8}  {:<13}  {:>4}  {:>6}  {:>5}",
+            "model", "product", "columns × k", "tile", "L1 %", "L2 %", "BDs", "ms", "busy", "stream", "error"
+        )
+        .unwrap();
+        let products: Vec<(&Model, &str, Solution)> = MODELS.iter().flat_map(|model| solved(model, rows)).collect();
+        let errors = errors(products.iter().map(|(_, _, solution)| one_tile(solution)).collect());
+        for (model, what, solution) in &products {
+            report += &line(model.name, what, solution, errors[&one_tile(solution)]);
+        }
     }
     report += &mutations();
     compare(&report);
 }
 
 /// The designs of a model's products.
-fn solved(model: &Model) -> impl Iterator<Item = (&Model, &'static str, Solution)> {
-    model.products(COLUMNS).into_iter().map(move |(what, problem)| {
+fn solved(model: &Model, rows: usize) -> impl Iterator<Item = (&Model, &'static str, Solution)> {
+    model.products_of(rows, COLUMNS).into_iter().map(move |(what, problem)| {
         let solution = solve(&problem).unwrap_or_else(|| panic!("{} {what}: no size fits", model.name));
         let busy = solution.estimate.busy;
-        assert!(model.hidden < LARGE || busy >= BUSY, "{} {what}: {busy} of the slots busy", model.name);
+        let is_prefill = rows == ROWS;
+        assert!(!is_prefill || model.hidden < LARGE || busy >= BUSY, "{} {what}: {busy} of the slots busy", model.name);
+        let cores = if is_prefill { 4 * COLUMNS } else { 7 };
         for dialect in Dialect::ALL {
             let text = readable(&module(&solution.design, dialect));
-            assert_eq!(text.matches("aie.core(").count(), 4 * COLUMNS, "{} {what}", model.name);
+            assert_eq!(text.matches("aie.core(").count(), cores, "{} {what}", model.name);
         }
         (model, what, solution)
     })
@@ -126,7 +130,7 @@ fn line(model: &str, what: &str, solution: &Solution, error: f32) -> String {
 
 /// Largest difference of the outputs to the product, when the interpreter runs the design from its encoded instructions.
 fn error(shape: &GemmShape) -> f32 {
-    let case = Case::of_every(ROW_STEP, *shape);
+    let case = Case::of_every(if shape.is_gemv() { 1 } else { ROW_STEP }, *shape);
     let design = gemm::design(shape);
     let lowered = lower(&design);
     legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{shape:?}: {faults:?}"));
@@ -138,10 +142,14 @@ fn error(shape: &GemmShape) -> f32 {
 /// Single mistakes in a small design of each epilogue.
 fn mutations() -> String {
     let mut text = "\nsingle mistakes put into a design of two columns, caught by the checker or by a run\n".to_owned();
-    for (name, epilogue) in
-        [("scaled outputs", Epilogue::Scale), ("gate·up", Epilogue::ActMul(unicorn_kernels::Activation::Silu))]
-    {
-        let mutations = Mutations::of(&Case::of(small(2, 32, epilogue)));
+    let silu = Epilogue::ActMul(unicorn_kernels::Activation::Silu);
+    for (name, shape) in [
+        ("scaled outputs", small(2, 32, Epilogue::Scale)),
+        ("gate·up", small(2, 32, silu)),
+        ("GEMV", small_gemv(2, 32, Epilogue::Scale)),
+        ("GEMV, gate·up", small_gemv(2, 32, silu)),
+    ] {
+        let mutations = Mutations::of(&Case::of(shape));
         let (reasons, others) = mutations.explained();
         assert!(others.is_empty(), "survivors without a reason: {others:#?}");
         assert!(mutations.caught() >= CAUGHT, "{} of the mistakes are caught", mutations.caught());

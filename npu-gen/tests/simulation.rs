@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Case, small};
+use support::{Case, small, small_gemv};
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::interpret::{RunError, commands};
@@ -17,12 +17,14 @@ fn designs_of_every_width_compute_the_product() {
             (64, Epilogue::ActMul(Activation::Silu)),
             (128, Epilogue::ActMul(Activation::GeluTanh)),
         ] {
-            let case = Case::of(small(columns, depth, epilogue));
-            let design = gemm::design(&case.shape);
-            let lowered = lower(&design);
-            legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{columns} columns: {faults:?}"));
-            let equal = case.run(&design, &lowered, &commands(&design, &lowered));
-            assert_eq!(equal, Ok(true), "{columns} columns, depth {depth}, {epilogue:?}");
+            for shape in [small(columns, depth, epilogue), small_gemv(columns, depth, epilogue)] {
+                let case = Case::of(shape);
+                let design = gemm::design(&case.shape);
+                let lowered = lower(&design);
+                legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{shape:?}: {faults:?}"));
+                let equal = case.run(&design, &lowered, &commands(&design, &lowered));
+                assert_eq!(equal, Ok(true), "{shape:?}");
+            }
         }
     }
 }
@@ -36,6 +38,29 @@ fn solved_designs_of_a_model_compute_the_product() {
         let commands = commands(&solution.design, &solution.lowered);
         assert_eq!(case.run(&solution.design, &solution.lowered, &commands), Ok(true), "{solution}");
     }
+}
+
+/// Few rows, of any number: GEMVs, whose cores read weights by streams of their own. More column tiles than a descriptor counts.
+#[test]
+fn few_rows_are_a_gemv_that_computes_the_product() {
+    for rows in 1..=8 {
+        let problem = Problem { rows, cols: 960 + 7 * rows, depth: 100 * rows, epilogue: Epilogue::Scale, columns: 4 };
+        let solution = solve(&problem).expect("some size fits");
+        assert!(solution.estimate.shape.is_gemv() && solution.design.cores.len() == 7, "{solution}");
+        let case = Case::of(solution.estimate.shape);
+        let commands = commands(&solution.design, &solution.lowered);
+        assert_eq!(case.run(&solution.design, &solution.lowered, &commands), Ok(true), "{solution}");
+    }
+    let mut shape = small_gemv(2, 32, Epilogue::Scale);
+    shape.cols *= 43;
+    assert_eq!(shape.col_tiles(), 129);
+    let (case, design) = (Case::of(shape), gemm::design(&shape));
+    let lowered = lower(&design);
+    legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{faults:?}"));
+    assert_eq!(case.run(&design, &lowered, &commands(&design, &lowered)), Ok(true));
+    // Nine rows are a GEMM.
+    let problem = Problem { rows: 9, cols: 960, depth: 64, epilogue: Epilogue::Scale, columns: 4 };
+    assert!(!solve(&problem).unwrap().estimate.shape.is_gemv());
 }
 
 #[test]

@@ -9,7 +9,9 @@ use tests::mutated_plan::load_and_run_artifact;
 use tests::programs::program;
 use unicorn_artifact::header::{Section, SectionKind, decode_header};
 use unicorn_artifact::npu::{Instruction, decode, encode_instructions};
-use unicorn_artifact::{ArtifactView, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuSteps, codec};
+use unicorn_artifact::{
+    Account, ArtifactView, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuSteps, Tier, codec, fit,
+};
 use unicorn_compiler::{
     CompileError, CompileOptions, Machine, NpuOptions, NpuPlan, NpuWork, ReplanOptions, Source, plan, replan, reproduce,
 };
@@ -150,7 +152,17 @@ fn without_the_option_there_is_no_section_and_the_rest_is_the_same() {
     let without = Compiled::of_folder(&folder(), &without).artifact();
     let (with, without) = (ArtifactView::parse(sound()).unwrap(), ArtifactView::parse(&without).unwrap());
     assert!(without.npu.is_none() && without.npu_weights().is_empty());
-    assert!(with.plan == without.plan && with.kernels == without.kernels);
+    // The NPU's memory is all that its plan has besides.
+    let mut plan = with.plan.clone();
+    let (of_npu, others): (Vec<_>, Vec<_>) = plan.buffers.into_iter().partition(fit::is_of_npu);
+    plan.buffers = others;
+    assert!(plan == without.plan && with.kernels == without.kernels);
+    let slices: u64 = with.npu_weights().iter().map(|slice| slice.bytes.len() as u64).sum();
+    let [weights, activations, outputs, heap] = &of_npu[..] else { panic!("{of_npu:?}") };
+    assert_eq!((weights.name.as_str(), weights.bytes, heap.bytes), ("NPU weights", slices, 64 << 20));
+    assert!(activations.bytes > 0 && outputs.bytes > 0 && of_npu.iter().all(|one| one.tier == Tier::Host));
+    let bytes = |plan| Account::of(plan).bytes();
+    assert_eq!(bytes(&with.plan) - bytes(&without.plan), of_npu.iter().map(|one| one.bytes).sum::<u64>());
     assert_eq!(with.weights().len(), without.weights().len());
 }
 
@@ -403,6 +415,15 @@ fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
     let few = decided(&eight_layers(512, 4096), |options| options.npu.as_mut().unwrap().rows = 8);
     assert!(on_npu(&few).is_empty(), "{:?}", few.section.decisions);
     assert!(few.section.programs.is_empty() && few.section.slices.is_empty());
+    // Of one row, the programs are those of GEMVs: requested only.
+    let draft = |work| {
+        decided(&eight_layers(512, 4096), |options| options.npu = Some(NpuOptions { rows: 1, columns: 4, work }))
+    };
+    assert!(on_npu(&draft(None)).is_empty());
+    let draft = draft(Some(NpuWork::ALL.to_vec()));
+    assert_eq!(on_npu(&draft), ["qkv", "output", "ffn"]);
+    assert!(draft.section.programs.iter().all(|program| (program.shape.rows, program.shape.core_rows) == (8, 8)));
+    assert!(draft.section.decisions.iter().all(|decision| decision.work != "decode"), "{:?}", draft.section.decisions);
     // A command takes longer than the GPU's whole product.
     let small = plan(
         Source::Model(&folder()),
@@ -485,17 +506,29 @@ fn the_commands_say_what_the_npu_does() {
     );
     let output = program("unicorn-run").arg("inspect").arg(&artifact).args(["--section", "npu"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    for part in
-        ["NPU (npu1), 2 programs", "ffn on the NPU: requested", "decode on the GPU: estimate", "% busy", "-silu"]
-    {
+    for part in [
+        "NPU (npu1), 2 programs",
+        "ffn on the NPU: requested",
+        "decode on the GPU: estimate",
+        "% busy",
+        "-silu",
+        "of system memory: NPU weights ",
+        "Two queues in a step of 64 rows on generic: ",
+        "─► for 0, ",
+        "layer 1 likewise",
+    ] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
     let (done, text) = compile(&["--npu-for", "none", "--plan-only"]);
     assert!(done && text.contains("ffn on the GPU: not requested; estimate for 512 tokens"), "{text}");
     for (arguments, part) in [
         (
-            &["--npu-for", "draft", "-o", path][..],
-            "draft cannot run on the NPU: there is no program of 1 to 8 rows yet",
+            &["--npu-for", "attention", "-o", path][..],
+            "attention cannot run on the NPU: there is no program for it yet",
+        ),
+        (
+            &["--npu-for", "draft,ffn", "-o", path],
+            "draft is given together with work, expected draft alone (--npu-for)",
         ),
         (
             &["--npu-for", "none,ffn", "-o", path][..],

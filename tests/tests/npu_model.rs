@@ -96,6 +96,44 @@ fn logits_of_prefill_on_the_npu_are_those_of_the_exported_weights() {
     }
 }
 
+/// `--npu-for draft`: every product of a step of one token on the NPU, by GEMVs, whether its logits are read or a token is sampled of them.
+#[test]
+fn a_draft_decodes_on_the_npu() {
+    for name in ["llama3-rope", "qwen3-qknorm"] {
+        let count = 3;
+        let options = with(compile_options(), |options| {
+            options.npu = Some(NpuOptions { rows: 1, columns: 4, work: Some(NpuWork::ALL.to_vec()) });
+        });
+        let compiled = Compiled::of_folder(&folder(name), &options);
+        let bytes = compiled.artifact();
+        let section = ArtifactView::parse(&bytes).unwrap().npu.unwrap();
+        let products = section.products.len() as u64;
+        assert!(section.programs.iter().all(|program| program.shape.core_rows == 8), "{name}");
+        let simulator = Simulator::default();
+        let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).unwrap();
+        // A token at a time.
+        let tokens = &prompt(name)[..count as usize];
+        let mut session = model.session().unwrap();
+        let mut found = Vec::new();
+        for token in tokens {
+            session.feed_with_logits(&[*token], &mut |_, row| found.extend_from_slice(row)).unwrap();
+        }
+        drop(session);
+        assert_eq!((simulator.runs(), simulator.errors()), (u64::from(count) * products, vec![]), "{name}");
+        let exported = tempfile::tempdir().unwrap();
+        export(&folder(name), &compiled.artifact_path(), &options, exported.path(), &mut Silent).unwrap();
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        let error = relative_error(&Reference::open(exported.path()).logits(&ids), &found);
+        println!("{name}: {products} products of a token on the NPU, relative error {error:.4}");
+        assert!(error <= NPU_TOLERANCE, "{name}: relative error {error}, at most {NPU_TOLERANCE}");
+        // The prompt is the GPU's; each further token is decoded on the NPU, a few of them perhaps in vain.
+        let before = simulator.runs();
+        assert_eq!(greedy(&model, &prompt(name), count).unwrap().len(), 4);
+        let decoded = simulator.runs() - before;
+        assert!(decoded.is_multiple_of(products) && decoded >= u64::from(count) * products, "{name}: {decoded} runs");
+    }
+}
+
 #[test]
 fn a_failed_command_is_an_error_or_the_gpu_goes_on() {
     let name = "llama3-rope";

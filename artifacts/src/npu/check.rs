@@ -17,6 +17,8 @@ const MAX_TARGETS: usize = 64;
 const MAX_SIZE: u32 = 1 << 22;
 const MAX_COLUMNS: u32 = 4;
 const CORE_ROWS: u32 = 4;
+/// Rows of a core's tile in a GEMV.
+const GEMV_ROWS: u32 = 8;
 /// A descriptor's base address and offset have 32 bits.
 const MAX_ARGUMENT_BYTES: u64 = 1 << 32;
 
@@ -48,9 +50,14 @@ fn check_program(program: &NpuProgram) -> Result<(), ParseError> {
         let expected = format!("sizes of 1 to {MAX_SIZE} on 1 to {MAX_COLUMNS} columns");
         return Err(ParseError::invalid(of("shape"), expected, format!("{shape:?}")));
     }
+    // A GEMV's cores take other weights each, a GEMM's rows of cores other activations.
+    let (cores_down, cores_across) = match shape.core_rows {
+        GEMV_ROWS => (1, 2 * shape.columns - 1),
+        _ => (CORE_ROWS, shape.columns),
+    };
     for (what, size, step) in [
-        ("rows", shape.rows, CORE_ROWS * shape.core_rows),
-        ("columns", shape.cols, shape.columns * shape.core_cols),
+        ("rows", shape.rows, cores_down * shape.core_rows),
+        ("columns", shape.cols, cores_across * shape.core_cols),
         ("depth", shape.depth, shape.core_depth),
     ] {
         if !size.is_multiple_of(step) {

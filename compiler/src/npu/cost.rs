@@ -33,7 +33,8 @@ impl Cost {
         let [at_best, _] = estimate.seconds();
         let computed = at_best.max(useful_ops / NPU_OPS_PER_S).max(estimate.shim_bytes as f64 / SHIM_BYTES_PER_S);
         Cost {
-            gpu_s: useful_ops / GPU_OPS_PER_S,
+            // A step of few tokens waits for weights, of which both have about as many bytes.
+            gpu_s: (useful_ops / GPU_OPS_PER_S).max(weight_bytes as f64 / GPU_BYTES_PER_S),
             npu_s: computed + DISPATCH_S + handed_bytes as f64 / GPU_BYTES_PER_S,
             products: 1,
             weight_bytes,
@@ -74,7 +75,8 @@ mod tests {
         // A command takes longer than the GPU's whole product.
         let small = cost(512, 576, 576);
         assert!(small.saved_s() < 0.0 && small.npu_s > DISPATCH_S, "{small:?}");
-        // Few rows: the NPU computes padding, and waits for weights.
-        assert!(cost(8, 6144, 4096).saved_s() < 0.0);
+        // Few rows: both wait for weights, which the GPU reads faster.
+        let few = cost(8, 6144, 4096);
+        assert!(few.saved_s() < 0.0 && few.gpu_s < 0.2e-3 && few.npu_s > 0.4e-3, "{few:?}");
     }
 }

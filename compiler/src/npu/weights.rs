@@ -22,8 +22,8 @@ pub fn pack(
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let (matrix, shape, depth) = (&graph.matrices[packed.matrix.0], &packed.shape, packed.depth);
-    let tiles: Vec<usize> = (0..shape.columns)
-        .flat_map(|column| (0..shape.col_tiles()).map(move |tile| shape.first_col(tile, column)))
+    let tiles: Vec<usize> = (0..shape.weight_streams())
+        .flat_map(|stream| (0..shape.col_tiles()).map(move |tile| shape.first_col(tile, stream)))
         .collect();
     for some in tiles.chunks(TILES_PER_THREAD * rayon::current_num_threads()) {
         let packed_tile = |first_col: &usize| {

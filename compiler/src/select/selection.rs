@@ -92,7 +92,8 @@ impl Selection {
         let options = SelectOptions { alternatives: false, ..options };
         let kinds: Vec<ProgramKind> = PROGRAMS
             .into_iter()
-            .filter(|kind| !kind.batch && kind.logits != LogitsRows::Hidden)
+            // A batch of one is one sequence's decode.
+            .filter(|kind| (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden)
             .filter(|kind| kind.rows == npu.rows && !npu.products.is_empty())
             .collect();
         let of_target = |target: &Target| {

@@ -69,10 +69,10 @@ impl Weights {
     /// All weight objects, in the order that the array reads them.
     pub fn pack(&self, shape: &GemmShape) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(shape.weight_bytes());
-        for column in 0..shape.columns {
+        for stream in 0..shape.weight_streams() {
             for tile in 0..shape.col_tiles() {
                 for chunk in 0..shape.chunks() {
-                    self.pack_object(shape, shape.first_col(tile, column), chunk, &mut bytes);
+                    self.pack_object(shape, shape.first_col(tile, stream), chunk, &mut bytes);
                 }
             }
         }
@@ -91,8 +91,8 @@ impl Weights {
             multipliers: vec![0; shape.cols * shape.chunks()],
             column_scales: vec![0.0; shape.cols],
         };
-        let places = (0..shape.columns)
-            .flat_map(|column| (0..shape.col_tiles()).map(move |tile| shape.first_col(tile, column)))
+        let places = (0..shape.weight_streams())
+            .flat_map(|stream| (0..shape.col_tiles()).map(move |tile| shape.first_col(tile, stream)))
             .flat_map(|first_col| (0..shape.chunks()).map(move |chunk| (first_col, chunk)));
         for (object, (first_col, chunk)) in bytes.chunks_exact(shape.core.weight_bytes()).zip(places) {
             for within in 0..cols {
@@ -138,10 +138,10 @@ impl Weights {
     }
 }
 
-/// The weight objects of one tile of columns: those of one array column and column tile, over all of k. `values` are (columns of a core, depth), in the
+/// The weight objects of one tile of columns: those of one weight stream and column tile, over all of k. `values` are (columns of a core, depth), in the
 /// order of the packed columns.
 ///
-/// All tiles one after the other, by array column and then by column tile, are what [`Weights::pack`] gives for the whole matrix; memory is needed
+/// All tiles one after the other, by weight stream and then by column tile, are what [`Weights::pack`] gives for the whole matrix; memory is needed
 /// for one of them.
 pub fn pack_tile(shape: &GemmShape, values: &[f32], depth: usize) -> Vec<u8> {
     // What follows the sums has no part in the weights but their order, which is the caller's.
@@ -199,8 +199,9 @@ impl Activations {
     /// All activation objects, in the order that the array reads them.
     pub fn pack(&self, shape: &GemmShape) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(shape.activation_bytes());
+        let [columns, _] = shape.activation_spread();
         for tile in 0..shape.row_tiles() {
-            for column in 0..shape.columns {
+            for column in 0..columns {
                 for chunk in 0..shape.chunks() {
                     for array_row in shape.array_rows_of(column) {
                         self.pack_object(shape, tile, array_row, chunk, &mut bytes);
@@ -233,6 +234,7 @@ impl Activations {
 mod tests {
     use super::*;
     use crate::Activation;
+    use crate::npu::tile::GEMV_ROWS;
     use proptest::prelude::*;
 
     proptest! {
@@ -270,18 +272,20 @@ mod tests {
 
     #[test]
     fn tiles_packed_by_themselves_are_those_of_the_whole_matrix() {
-        for epilogue in [Epilogue::Scale, Epilogue::ActMul(Activation::Silu)] {
-            let core = CoreTile { rows: 16, cols: 32, depth: 32, epilogue };
+        let epilogues = [Epilogue::Scale, Epilogue::ActMul(Activation::Silu)];
+        for (rows, epilogue) in [16, GEMV_ROWS].into_iter().flat_map(|rows| epilogues.map(|epilogue| (rows, epilogue)))
+        {
+            let core = CoreTile { rows, cols: 32, depth: 32, epilogue };
             // 72 columns and 100 values of k: both are padded.
             let (cols, depth) = (72, 100);
             let shape = GemmShape::padded(64, cols, depth, 2, core);
             let values: Vec<f32> =
                 (0..cols * depth).map(|i| ((i * 37 % 101) as f32 - 50.0) / (1 + i % 7) as f32).collect();
             let mut tiles = Vec::new();
-            for column in 0..shape.columns {
+            for stream in 0..shape.weight_streams() {
                 for tile in 0..shape.col_tiles() {
                     let mut of_tile = vec![0.0; core.cols * depth];
-                    for (row, col) in of_tile.chunks_exact_mut(depth).zip(shape.first_col(tile, column)..) {
+                    for (row, col) in of_tile.chunks_exact_mut(depth).zip(shape.first_col(tile, stream)..) {
                         if let Some(source) = source_column(epilogue, col, cols) {
                             row.copy_from_slice(&values[source * depth..][..depth]);
                         }

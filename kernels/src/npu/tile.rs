@@ -29,6 +29,8 @@ pub const REGISTER_ROWS: usize = 4;
 pub const REGISTER_COLS: usize = 2;
 /// Rows of cores in the array, each of which takes other rows of the activations.
 pub const CORE_ROWS: usize = 4;
+/// Rows of a GEMV: a core's tile of so many rows is one of a GEMV, and one of more rows one of a GEMM.
+pub const GEMV_ROWS: usize = 8;
 /// Largest magnitude of a quantised activation.
 pub const ACTIVATION_MAX: i32 = 127;
 /// Smallest weight code; the largest is 7.
@@ -56,7 +58,7 @@ impl Epilogue {
 /// One core's share of the output, and the piece of k that it takes at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoreTile {
-    /// Rows of activations; a multiple of 16.
+    /// Rows of activations: [`GEMV_ROWS`], or a multiple of 16.
     pub rows: usize,
     /// Columns of weights; a multiple of 16.
     pub cols: usize,
@@ -102,6 +104,11 @@ impl CoreTile {
         self.rows * self.cols
     }
 
+    /// Blocks of sums, downwards, that it keeps in registers: [`REGISTER_ROWS`], or all that a GEMV has.
+    pub fn register_rows(&self) -> usize {
+        REGISTER_ROWS.min(self.rows / BLOCK_ROWS)
+    }
+
     /// Output values of a row.
     pub fn outputs(&self) -> usize {
         self.epilogue.outputs(self.cols)
@@ -136,10 +143,13 @@ impl CoreTile {
     }
 }
 
-/// A whole GEMM on an array of `columns` × 4 cores.
+/// A whole product on an array of `columns` × 4 cores.
 ///
-/// Cores of an array column take the same weights, cores of an array row the same activations. Row blocks of four alternate between the
+/// A GEMM: cores of an array column take the same weights, cores of an array row the same activations. Row blocks of four alternate between the
 /// array's rows (block b belongs to array row b % 4), so that the output rows of the four cores of a column interleave to consecutive rows.
+///
+/// A GEMV, of at most [`GEMV_ROWS`] rows: every core takes other weights, by a stream of its own from DRAM, and all take the same activations. A shim
+/// tile has two streams in, of which one of the first carries the activations: 2 × `columns` - 1 cores compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GemmShape {
     /// Rows of activations, padded to [`GemmShape::tile_rows`].
@@ -181,14 +191,30 @@ impl GemmShape {
         Some(GemmShape { rows, cols, depth, columns, core })
     }
 
+    /// Whether it is a GEMV.
+    pub fn is_gemv(&self) -> bool {
+        self.core.rows == GEMV_ROWS
+    }
+
+    /// Streams of weights from DRAM: one an array column, in a GEMV one a core.
+    pub fn weight_streams(&self) -> usize {
+        if self.is_gemv() { 2 * self.columns - 1 } else { self.columns }
+    }
+
+    /// Array columns through which activations enter, and array rows that take others than the rest: a GEMV has one of each.
+    pub fn activation_spread(&self) -> [usize; 2] {
+        if self.is_gemv() { [1, 1] } else { [self.columns, CORE_ROWS] }
+    }
+
     /// Rows that the whole array computes at a time.
     pub fn tile_rows(&self) -> usize {
-        CORE_ROWS * self.core.rows
+        let [_, array_rows] = self.activation_spread();
+        array_rows * self.core.rows
     }
 
     /// Columns that the whole array computes at a time.
     pub fn tile_cols(&self) -> usize {
-        self.columns * self.core.cols
+        self.weight_streams() * self.core.cols
     }
 
     /// Objects of one stream for one tile.
@@ -213,40 +239,44 @@ impl GemmShape {
 
     /// The array rows whose activations enter through array column `column`.
     pub fn array_rows_of(&self, column: usize) -> std::ops::Range<usize> {
-        let first = |column: usize| (column * CORE_ROWS).div_ceil(self.columns);
+        let [columns, array_rows] = self.activation_spread();
+        let first = |column: usize| (column * array_rows).div_ceil(columns);
         first(column)..first(column + 1)
     }
 
     /// Row of the matrix that is row `row` of array row `array_row` in row tile `tile`.
     pub fn matrix_row(&self, tile: usize, array_row: usize, row: usize) -> usize {
         let (block, within) = (row / BLOCK_ROWS, row % BLOCK_ROWS);
-        tile * self.tile_rows() + (block * CORE_ROWS + array_row) * BLOCK_ROWS + within
+        let [_, array_rows] = self.activation_spread();
+        tile * self.tile_rows() + (block * array_rows + array_row) * BLOCK_ROWS + within
     }
 
-    /// First weight column of array column `column` in column tile `tile`.
-    pub fn first_col(&self, tile: usize, column: usize) -> usize {
-        (tile * self.columns + column) * self.core.cols
+    /// First weight column of weight stream `stream` in column tile `tile`.
+    pub fn first_col(&self, tile: usize, stream: usize) -> usize {
+        (tile * self.weight_streams() + stream) * self.core.cols
     }
 
     /// Bytes of all activation objects: row tiles, then array columns, chunks and the array rows that each array column feeds.
     pub fn activation_bytes(&self) -> usize {
-        self.row_tiles() * CORE_ROWS * self.chunks() * self.core.activation_bytes()
+        let [_, array_rows] = self.activation_spread();
+        self.row_tiles() * array_rows * self.chunks() * self.core.activation_bytes()
     }
 
     /// Offset of the activations that array column `column` reads for row tile `tile`.
     pub fn activations_at(&self, tile: usize, column: usize) -> usize {
-        let rows = tile * CORE_ROWS + self.array_rows_of(column).start;
+        let [_, array_rows] = self.activation_spread();
+        let rows = tile * array_rows + self.array_rows_of(column).start;
         rows * self.chunks() * self.core.activation_bytes()
     }
 
-    /// Bytes of all weight objects: array columns, then column tiles and chunks.
+    /// Bytes of all weight objects: weight streams, then column tiles and chunks.
     pub fn weight_bytes(&self) -> usize {
-        self.columns * self.col_tiles() * self.chunks() * self.core.weight_bytes()
+        self.weight_streams() * self.col_tiles() * self.chunks() * self.core.weight_bytes()
     }
 
-    /// Offset of the weights of array column `column` from column tile `tile` on.
-    pub fn weights_at(&self, column: usize, tile: usize) -> usize {
-        (column * self.col_tiles() + tile) * self.chunks() * self.core.weight_bytes()
+    /// Offset of the weights of weight stream `stream` from column tile `tile` on.
+    pub fn weights_at(&self, stream: usize, tile: usize) -> usize {
+        (stream * self.col_tiles() + tile) * self.chunks() * self.core.weight_bytes()
     }
 }
 

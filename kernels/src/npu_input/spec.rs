@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
 use crate::npu::rotation::{FACTOR, ROTATED};
-use crate::npu::tile::{ACTIVATION_MAX, BLOCK_DEPTH, BLOCK_ROWS, CORE_ROWS, GemmShape};
+use crate::npu::tile::{ACTIVATION_MAX, BLOCK_DEPTH, BLOCK_ROWS, GemmShape};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -19,8 +19,10 @@ pub struct NpuInputSpec {
     pub rows: usize,
     /// Values of k of the NPU program; those behind `width` become 0.
     pub depth: usize,
-    /// Columns of the array.
+    /// Columns of the array through which activations enter.
     pub columns: usize,
+    /// Rows of the array that take others than the rest.
+    pub array_rows: usize,
     /// Rows of a core's tile.
     pub core_rows: usize,
     /// Values of k of an object.
@@ -34,13 +36,15 @@ pub struct NpuInputSpec {
 impl NpuInputSpec {
     /// For rows of `width` elements and a program of this shape.
     pub fn of(shape: &GemmShape, width: usize, stride: usize, lanes: usize, subgroup_size: u32) -> NpuInputSpec {
-        let GemmShape { rows, depth, columns, core, .. } = *shape;
+        let GemmShape { rows, depth, core, .. } = *shape;
+        let [columns, array_rows] = shape.activation_spread();
         NpuInputSpec {
             width,
             stride,
             rows,
             depth,
             columns,
+            array_rows,
             core_rows: core.rows,
             core_depth: core.depth,
             lanes,
@@ -71,8 +75,8 @@ impl Kernel for NpuInputSpec {
             .size("COLUMNS", self.columns)
             .size("CHUNKS", self.depth / self.core_depth)
             .size("CORE_DEPTH", self.core_depth)
-            .size("TILE_ROWS", CORE_ROWS * self.core_rows)
-            .size("ARRAY_ROWS", CORE_ROWS)
+            .size("TILE_ROWS", self.array_rows * self.core_rows)
+            .size("ARRAY_ROWS", self.array_rows)
             .size("BLOCK_ROWS", BLOCK_ROWS)
             .size("BLOCK_DEPTH", BLOCK_DEPTH)
             .size("SCALES_AT", code_words)

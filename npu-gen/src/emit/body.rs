@@ -6,7 +6,7 @@
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::{
-    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CoreTile, Epilogue, REGISTER_COLS, REGISTER_ROWS,
+    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CoreTile, Epilogue, REGISTER_COLS,
 };
 
 use super::op::{Block, Value};
@@ -43,15 +43,16 @@ pub fn clear(block: &mut Block, core: &CoreTile, sums: Value) {
 pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weights: Value, sums: Value) {
     let across = core.cols / BLOCK_COLS;
     let row_bytes = core.depth / BLOCK_DEPTH * BLOCK_BYTES;
-    block.repeat(core.rows / BLOCK_ROWS / REGISTER_ROWS, &[], |block, rows, _| {
+    let register_rows = core.register_rows();
+    block.repeat(core.rows / BLOCK_ROWS / register_rows, &[], |block, rows, _| {
         block.repeat(across / REGISTER_COLS, &[], |block, cols, _| {
             let nothing = block.index(0);
-            let a_at = block.scaled_sum(rows, REGISTER_ROWS * row_bytes, nothing);
+            let a_at = block.scaled_sum(rows, register_rows * row_bytes, nothing);
             let w_at = block.scaled_sum(cols, REGISTER_COLS * row_bytes, nothing);
             let half = block.constant(&format!("dense<{}>", core.half()), SUMS);
             let groups = block.repeat(
                 core.depth / BLOCK_DEPTH,
-                &[half; REGISTER_ROWS * REGISTER_COLS],
+                &vec![half; register_rows * REGISTER_COLS],
                 |block, step, groups| {
                     products_of_step(block, [(activations, a_at), (weights, w_at)], row_bytes, step, groups)
                 },
@@ -63,7 +64,7 @@ pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weig
                 let multipliers = block.make("vector.load", &[weights, at], Vec::new(), "vector<32xi8>");
                 let first = block.index((row * across + col) * BLOCK_SUMS);
                 let first = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, first);
-                let at = block.scaled_sum(rows, REGISTER_ROWS * across * BLOCK_SUMS, first);
+                let at = block.scaled_sum(rows, register_rows * across * BLOCK_SUMS, first);
                 add_group(block, core, group, multipliers, sums, at);
             }
             Vec::new()
@@ -80,7 +81,8 @@ fn products_of_step(
     step: Value,
     groups: &[Value],
 ) -> Vec<Value> {
-    let a: Vec<Value> = (0..REGISTER_ROWS)
+    let register_rows = groups.len() / REGISTER_COLS;
+    let a: Vec<Value> = (0..register_rows)
         .map(|row| {
             let first = block.index(row * row_bytes);
             let first = block.make("arith.addi", &[a_at, first], Vec::new(), "index");
@@ -112,7 +114,7 @@ fn products_of_step(
         ];
         block.make("vector.contract", &[a, w, sum], attributes, SUMS)
     };
-    let places = (0..REGISTER_ROWS).flat_map(|row| (0..REGISTER_COLS).map(move |col| (row, col)));
+    let places = (0..register_rows).flat_map(|row| (0..REGISTER_COLS).map(move |col| (row, col)));
     places.zip(groups).map(|((row, col), sum)| contract(block, a[row], w[col], *sum)).collect()
 }
 

@@ -5,9 +5,10 @@
 
 pub mod models;
 pub mod mutants;
+pub mod odd;
 
 use unicorn_kernels::npu::quantize::{Activations, Weights};
-use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
+use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_kernels::npu::twin;
 use unicorn_npu::design::Design;
 use unicorn_npu::interpret::{Command, RunError, run};
@@ -86,6 +87,12 @@ pub fn values(n: usize, mut state: u32) -> Vec<f32> {
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..n).map(|_| next()).collect()
+}
+
+/// A GEMV of three column tiles and four objects of k.
+pub fn small_gemv(columns: usize, depth: usize, epilogue: Epilogue) -> GemmShape {
+    let core = CoreTile { rows: GEMV_ROWS, cols: 16, depth, epilogue };
+    GemmShape::padded(GEMV_ROWS, 3 * 16 * (2 * columns - 1), 4 * depth, columns, core)
 }
 
 pub fn small(columns: usize, depth: usize, epilogue: Epilogue) -> GemmShape {

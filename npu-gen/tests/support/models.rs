@@ -34,9 +34,14 @@ pub const MODELS: [Model; 6] = [
 ];
 
 impl Model {
-    /// The four products of a layer, with their names.
+    /// The four products of a layer in prefill, with their names.
     pub fn products(&self, columns: usize) -> [(&'static str, Problem); 4] {
-        let problem = |cols, depth, epilogue| Problem { rows: ROWS, cols, depth, epilogue, columns };
+        self.products_of(ROWS, columns)
+    }
+
+    /// The same for any number of rows.
+    pub fn products_of(&self, rows: usize, columns: usize) -> [(&'static str, Problem); 4] {
+        let problem = |cols, depth, epilogue| Problem { rows, cols, depth, epilogue, columns };
         let gated = Epilogue::ActMul(self.activation);
         [
             ("q·k·v", problem(self.qkv, self.hidden, Epilogue::Scale)),

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use unicorn_kernels::npu::quantize::Activations;
-use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
+use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_kernels::npu_input::NpuInputSpec;
 use unicorn_kernels::npu_output::NpuOutputSpec;
 
@@ -14,10 +14,11 @@ const MOVED_CODES: usize = 2;
 #[test]
 fn npu_input_is_the_activations_of_a_program() {
     let targets = targets();
-    let cases = (0..targets.len(), 1..300usize, 1..5usize, 1..3usize, 1..5usize, 1..90usize, any::<bool>());
+    let cases = (0..targets.len(), 1..300usize, 1..5usize, 0..3usize, 1..5usize, 1..90usize, any::<bool>());
     check_cases("npu input", 12, &cases, |&(target, width, columns, core_rows, core_depth, n_rows, wide), rng| {
         let target = &targets[target];
-        let core = CoreTile { rows: 16 * core_rows, cols: 16, depth: 32 * core_depth, epilogue: Epilogue::Scale };
+        let rows = if core_rows == 0 { GEMV_ROWS } else { 16 * core_rows };
+        let core = CoreTile { rows, cols: 16, depth: 32 * core_depth, epilogue: Epilogue::Scale };
         let shape = GemmShape::padded(n_rows, 16, width, columns, core);
         let stride = width.next_multiple_of(32);
         let lanes = if wide { target.workgroup_invocations } else { 128 };

@@ -75,14 +75,14 @@ pub struct Args {
     /// as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
     #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"])]
     pub npu: Option<String>,
-    /// What the NPU does, whatever the estimate says, separated by commas: qkv, output, ffn or none [default: what is faster there by the
-    /// estimate].
+    /// What the NPU does, whatever the estimate says, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
+    /// for a model that makes drafts [default: what is faster there by the estimate].
     #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR)]
     pub npu_for: Vec<String>,
     /// Columns of the NPU that a program takes.
     #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub npu_columns: u8,
-    /// Tokens of the prefill step that a program computes.
+    /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1.
     #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..))]
     pub npu_rows: u16,
     /// Version of mlir-aie's dialects that the MLIR is for.
@@ -243,7 +243,7 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
-/// Work of --npu-for. There are no programs for the last two, which is said.
+/// Work of --npu-for. There is no program for the last, which is said.
 const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
 
 /// The form that --npu writes.

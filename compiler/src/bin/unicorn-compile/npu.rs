@@ -16,15 +16,22 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
         return Ok(None);
     }
     let refused = |what: String| Err(CompileError::Option { option: "npu_for", what });
-    if let Some(work) = args.npu_for.iter().find(|name| ["draft", "attention"].contains(&name.as_str())) {
-        let why = if work == "draft" { "of 1 to 8 rows" } else { "for it" };
-        return refused(format!(
-            "{work} cannot run on the NPU: there is no program {why} yet, expected qkv, output, ffn or none"
-        ));
+    if args.npu_for.iter().any(|name| name == "attention") {
+        return refused(
+            "attention cannot run on the NPU: there is no program for it yet, expected qkv, output, ffn, draft or none"
+                .into(),
+        );
     }
     let has = |name: &str| args.npu_for.iter().any(|one| one == name);
-    if has("none") && args.npu_for.len() > 1 {
-        return refused("none is given together with work, expected none alone".into());
+    for alone in ["none", "draft"] {
+        if has(alone) && args.npu_for.len() > 1 {
+            return refused(format!("{alone} is given together with work, expected {alone} alone"));
+        }
+    }
+    if has("draft") {
+        // All products of a token's step: those of a GEMV.
+        let columns = usize::from(args.npu_columns);
+        return Ok(Some(NpuOptions { rows: 1, columns, work: Some(NpuWork::ALL.to_vec()) }));
     }
     let work = NpuWork::ALL.into_iter().filter(|work| has(work.name())).collect();
     Ok(Some(NpuOptions {
