@@ -27,6 +27,7 @@ pub mod codec;
 pub mod device_class;
 pub mod error;
 pub mod fit;
+pub mod fp4;
 pub mod hash;
 pub mod header;
 pub mod int4;

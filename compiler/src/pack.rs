@@ -14,7 +14,7 @@ use crate::fuse::{FusedGraph, Matrix, Vector};
 use crate::graph::VectorRef;
 use crate::import::{Checkpoint, RopeConfig, Tensor};
 use crate::importance::Importance;
-use crate::quantize::{ErrorSum, quantize_int4_row, quantize_int8_row};
+use crate::quantize::{ErrorSum, quantize_fp4_row, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight, SourceRow, product_factor};
 
 /// Packed bytes that are in memory at a time.
@@ -147,7 +147,8 @@ fn pack_matrix(
                     let name = part.tensor_of(expert);
                     let tensor = &checkpoint.tensors[&*name];
                     tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
-                    let error = if layout.format.is_int4() && checkpoint.config.kept_int4.contains_key(&*name) {
+                    let kept = checkpoint.config.kept_codes.get(&*name);
+                    let error = if layout.format.is_int4() && kept.is_some_and(|kept| kept.codes.are_int4()) {
                         packer.keep(tensor, row, row_in_tile)
                     } else {
                         packer.put(row_in_tile).map_err(|column| not_finite(packer.row[column], &name, row, column))?
@@ -215,13 +216,26 @@ impl<'a> TilePacker<'a> {
         error
     }
 
-    /// Writes `self.codes` and, in the width of the format, `self.wide`.
-    fn write_int4(&mut self, row_in_tile: usize) {
+    /// Writes `self.codes`, four bits each.
+    fn write_codes(&mut self, row_in_tile: usize) {
         for (chunk, codes) in self.codes.chunks_exact(32).enumerate() {
             let mut words = [0u32; 32 / INT4_PER_WORD];
             pack_int4(codes, &mut words);
             write_chunk(self.layout, self.tile, chunk, row_in_tile, words.map(u32::to_le_bytes).as_flattened());
         }
+    }
+
+    /// Writes `self.scales`.
+    fn write_scales(&mut self, row_in_tile: usize) {
+        for (block, scale) in self.scales.iter().enumerate() {
+            let at = self.layout.param_offset(block, row_in_tile);
+            self.tile[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+
+    /// Writes `self.codes` and, in the width of the format, `self.wide`.
+    fn write_int4(&mut self, row_in_tile: usize) {
+        self.write_codes(row_in_tile);
         for (block, params) in self.wide.iter().enumerate() {
             let at = self.layout.param_offset(block, row_in_tile);
             if self.layout.format.is_wide() {
@@ -250,10 +264,13 @@ impl<'a> TilePacker<'a> {
                 for (chunk, codes) in self.signed.chunks_exact(16).enumerate() {
                     write_chunk(self.layout, self.tile, chunk, row_in_tile, bytemuck::cast_slice(codes));
                 }
-                for (block, scale) in self.scales.iter().enumerate() {
-                    let at = self.layout.param_offset(block, row_in_tile);
-                    self.tile[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-                }
+                self.write_scales(row_in_tile);
+                Ok(error)
+            }
+            WeightFormat::Fp4 => {
+                let error = quantize_fp4_row(&self.row, &mut self.codes, &mut self.scales)?;
+                self.write_codes(row_in_tile);
+                self.write_scales(row_in_tile);
                 Ok(error)
             }
             WeightFormat::F16 => {

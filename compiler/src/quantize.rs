@@ -1,4 +1,4 @@
-//! Weights to INT4 and INT8 codes, one row at a time.
+//! Weights to INT4, INT8 and MXFP4 codes, one row at a time.
 //!
 //! Nothing is known here but the weights and, where the caller has it, how strongly each column is driven. How the search
 //! was chosen, with figures, is described in `docs/quantization.md`.
@@ -6,14 +6,17 @@
 //! INT4's loop is compiled for AVX2 as well, and everything inside it with it (`inline(always)`). The results are the same bits: no
 //! sum changes its order, and no multiplication is contracted with an addition. INT8's is slower so (103 instead of 165 M weights/s).
 
+mod fp4_group;
 mod int4_group;
 mod int8_group;
 mod lanes;
 
 use half::f16;
 use multiversion::multiversion;
+use unicorn_artifact::fp4::FP4_GROUP;
 use unicorn_artifact::int4::{INT8_GROUP, Int4Params};
 
+use fp4_group::{MAX_FP4_WEIGHT, quantize_fp4_group};
 use int4_group::{MAX_INT4_WEIGHT, quantize_int4_group};
 use int8_group::{MAX_INT8_WEIGHT, quantize_int8_group};
 
@@ -69,6 +72,30 @@ pub fn quantize_int8_row(row: &[f32], codes: &mut [i8], scales: &mut [f16]) -> R
     for (index, ((weights, codes), scale)) in groups.zip(scales).enumerate() {
         check_range(weights, MAX_INT8_WEIGHT).map_err(|column| index * INT8_GROUP + column)?;
         sum.merge(&quantize_int8_group(weights, codes, scale));
+    }
+    Ok(sum)
+}
+
+/// Quantises one row to MXFP4; what was MXFP4 keeps every bit.
+///
+/// ```text
+/// row      (cols)              cols a multiple of FP4_GROUP
+/// codes    (cols)              written, 0..=15
+/// scales   (cols / FP4_GROUP)  written, powers of two
+/// ```
+///
+/// # Errors
+/// The first column whose weight is not finite or beyond the format's range.
+///
+/// # Panics
+/// If a length is not as above.
+pub fn quantize_fp4_row(row: &[f32], codes: &mut [u8], scales: &mut [f16]) -> Result<ErrorSum, usize> {
+    check_lengths(row, FP4_GROUP, codes.len(), scales.len());
+    let mut sum = ErrorSum::default();
+    let groups = row.as_chunks::<FP4_GROUP>().0.iter().zip(codes.as_chunks_mut::<FP4_GROUP>().0);
+    for (index, ((weights, codes), scale)) in groups.zip(scales).enumerate() {
+        check_range(weights, MAX_FP4_WEIGHT).map_err(|column| index * FP4_GROUP + column)?;
+        sum.merge(&quantize_fp4_group(weights, codes, scale));
     }
     Ok(sum)
 }

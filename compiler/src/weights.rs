@@ -10,7 +10,7 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
-use crate::import::{KeptInt4, ModelConfig, RopeConfig};
+use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig};
 
 /// Format of most weight matrices, see [`FormatPolicy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,9 @@ pub struct FormatPolicy {
 impl FormatPolicy {
     /// The format of one matrix of a model.
     pub fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
-        let kept = if self.weights == WeightsOption::Int4 { kept_format(matrix, config) } else { None };
+        let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
+        // MXFP4 loses nothing by being smaller than what was asked for.
+        let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
         let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate;
         match (self.weights, kept) {
             // Small, and a wrong choice is not evened out by anything.
@@ -66,12 +68,20 @@ impl FormatPolicy {
     }
 }
 
-/// The format that holds the parts that the source has as INT4 without quantising them again; `None`: it has none so.
+/// The format that holds the parts that the source has as codes of 4 bits without quantising them again; `None`: it has none so.
 fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
     let tensors = matrix.parts.iter().flat_map(MatrixRef::tensors);
-    let kept: Vec<&KeptInt4> = tensors.filter_map(|tensor| config.kept_int4.get(&*tensor)).collect();
+    let found: Vec<Option<&KeptCodes>> = tensors.map(|tensor| config.kept_codes.get(&*tensor)).collect();
+    let kept: Vec<&KeptCodes> = found.iter().copied().flatten().collect();
     let group = kept.iter().map(|kept| kept.group).min()?;
-    let wide = kept.iter().any(|kept| kept.wide);
+    if kept.iter().any(|kept| kept.codes == Codes::Fp4) {
+        // Beside others, INT4 has less of an error than their MXFP4.
+        return found
+            .iter()
+            .all(|found| found.is_some_and(|kept| kept.codes == Codes::Fp4))
+            .then_some(WeightFormat::Fp4);
+    }
+    let wide = kept.iter().any(|kept| kept.codes == Codes::WideInt4);
     Some(if wide { WeightFormat::WideInt4 { group } } else { WeightFormat::Int4 { group } })
 }
 

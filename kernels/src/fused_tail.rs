@@ -26,8 +26,7 @@ pub struct FusedTailSpec {
 impl FusedTailSpec {
     /// Whether a matrix can be the next one.
     pub fn takes(layout: &WeightLayout) -> bool {
-        // Kernels unpack parameters of one width.
-        layout.format != WeightFormat::F16 && !layout.format.is_wide()
+        layout.format != WeightFormat::F16 && layout.format.mixes()
     }
 
     pub(crate) fn roles() -> [Role; 2] {

@@ -10,6 +10,7 @@
 //!
 //! INT4       block_cols = group; a chunk is 32 weights; parameters are Int4Params, 2 bytes each
 //! INT4 wide  block_cols = group; a chunk is 32 weights; parameters are WideInt4Params, 4 bytes each
+//! FP4        block_cols = 32;    a chunk is 32 weights; parameters are f16 scales, 2 bytes each
 //! INT8       block_cols = 32;    a chunk is 16 weights; parameters are f16 scales, 2 bytes each
 //! F16        block_cols = 32;    a chunk is 8 weights;  no parameters
 //! ```
@@ -19,6 +20,7 @@
 
 use half::f16;
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::fp4::{FP4_GROUP, FP4_MAX_LEVEL, fp4_level};
 use unicorn_artifact::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, WideInt4Params, ZERO_SHIFT, unpack_int4};
 
 use crate::template::Values;
@@ -45,16 +47,19 @@ pub enum WeightFormat {
     Int8,
     /// f16 weights without parameters.
     F16,
+    /// MXFP4's codes; 32 consecutive weights of a row share an f16 scale, a power of two.
+    Fp4,
 }
 
 impl WeightFormat {
-    /// Name of the format: `int4/<group>`, `int4w/<group>`, `int8` or `f16`.
+    /// Name of the format: `int4/<group>`, `int4w/<group>`, `int8`, `f16` or `mxfp4`.
     pub fn name(self) -> String {
         match self {
             WeightFormat::Int4 { group } => format!("int4/{group}"),
             WeightFormat::WideInt4 { group } => format!("int4w/{group}"),
             WeightFormat::Int8 => "int8".into(),
             WeightFormat::F16 => "f16".into(),
+            WeightFormat::Fp4 => "mxfp4".into(),
         }
     }
 
@@ -64,13 +69,14 @@ impl WeightFormat {
             WeightFormat::Int4 { group } | WeightFormat::WideInt4 { group } => group as usize,
             WeightFormat::Int8 => INT8_GROUP,
             WeightFormat::F16 => 32,
+            WeightFormat::Fp4 => FP4_GROUP,
         }
     }
 
     /// Weights of one row in one 16-byte word.
     pub fn chunk_cols(self) -> usize {
         match self {
-            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => 32,
+            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Fp4 => 32,
             WeightFormat::Int8 => 16,
             WeightFormat::F16 => 8,
         }
@@ -84,7 +90,7 @@ impl WeightFormat {
     /// Bytes of a row's parameter, with which a block ends; 0: there is none.
     pub fn param_bytes(self) -> usize {
         match self {
-            WeightFormat::Int4 { .. } | WeightFormat::Int8 => 2,
+            WeightFormat::Int4 { .. } | WeightFormat::Int8 | WeightFormat::Fp4 => 2,
             WeightFormat::WideInt4 { .. } => 4,
             WeightFormat::F16 => 0,
         }
@@ -104,6 +110,16 @@ impl WeightFormat {
     pub fn is_wide(self) -> bool {
         matches!(self, WeightFormat::WideInt4 { .. })
     }
+
+    /// Whether weights are codes of 4 bits: INT4's, or MXFP4's, whose levels take their place in the same kernels.
+    pub fn has_nibbles(self) -> bool {
+        self.is_int4() || self == WeightFormat::Fp4
+    }
+
+    /// Whether one kernel unpacks these weights beside those of another format.
+    pub fn mixes(self) -> bool {
+        !matches!(self, WeightFormat::WideInt4 { .. } | WeightFormat::Fp4)
+    }
 }
 
 impl WeightFormat {
@@ -116,14 +132,23 @@ impl WeightFormat {
     }
 }
 
-/// Values for pieces that unpack weights of these formats: of one width of parameters, if there are several.
+/// Values for pieces that unpack weights of these formats.
+///
+/// # Panics
+/// When there are several, of which one does not mix.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
+    assert!(
+        formats.iter().all(|format| format.mixes() || *format == formats[0]),
+        "{formats:?} are unpacked by one kernel"
+    );
     let is_wide = formats.iter().any(|format| format.is_wide());
-    assert!(!is_wide || formats.iter().all(|format| format.is_wide()), "{formats:?} have parameters of one width");
+    let is_fp4 = formats.contains(&WeightFormat::Fp4);
     // A wide parameter has the whole scale in its low half, and the zero point in its high one.
-    let (zero_shift, scale_shift) = if is_wide { (16, 0) } else { (ZERO_SHIFT, SCALE_SHIFT) };
+    let (zero_shift, scale_shift) = if is_wide || is_fp4 { (16, 0) } else { (ZERO_SHIFT, SCALE_SHIFT) };
     values
-        .flag("INT4", formats.iter().any(|format| format.is_int4()))
+        .flag("INT4", formats.iter().any(|format| format.has_nibbles()))
+        .flag("FP4", is_fp4)
+        .count("FP4_ZERO", FP4_MAX_LEVEL as usize)
         .flag("INT8", formats.contains(&WeightFormat::Int8))
         .flag("F16", formats.contains(&WeightFormat::F16))
         .flag("WIDE", is_wide)
@@ -201,16 +226,18 @@ impl WeightLayout {
     fn decode_chunk(&self, bytes: &[u8], param: u32, out: &mut [f32; 32]) {
         match self.format {
             WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => {
-                let words: [u32; 4] =
-                    std::array::from_fn(|w| u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes")));
-                let mut codes = [0u8; 32];
-                unpack_int4(&words, &mut codes);
-                for (weight, code) in out.iter_mut().zip(codes) {
+                for (weight, code) in out.iter_mut().zip(codes_of(bytes)) {
                     *weight = if self.format.is_wide() {
                         WideInt4Params(param).decode(code)
                     } else {
                         Int4Params(param as u16).decode(code)
                     };
+                }
+            }
+            WeightFormat::Fp4 => {
+                let scale = f16::from_bits(param as u16).to_f32();
+                for (weight, code) in out.iter_mut().zip(codes_of(bytes)) {
+                    *weight = f32::from(fp4_level(code)) * scale;
                 }
             }
             WeightFormat::Int8 => {
@@ -226,4 +253,13 @@ impl WeightLayout {
             }
         }
     }
+}
+
+/// The 32 codes of a chunk of 4-bit weights.
+fn codes_of(bytes: &[u8]) -> [u8; 32] {
+    let words: [u32; 4] =
+        std::array::from_fn(|w| u32::from_le_bytes(bytes[4 * w..4 * w + 4].try_into().expect("4 bytes")));
+    let mut codes = [0u8; 32];
+    unpack_int4(&words, &mut codes);
+    codes
 }

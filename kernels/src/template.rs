@@ -242,6 +242,7 @@ fn include(name: &str) -> Option<&'static str> {
         "expert_of_tile" => include_str!("wgsl/expert_of_tile.wgsl"),
         "expert_tile" => include_str!("wgsl/expert_tile.wgsl"),
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
+        "fp4" => include_str!("wgsl/fp4.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "group_weights" => include_str!("wgsl/group_weights.wgsl"),
         "lane_results" => include_str!("wgsl/lane_results.wgsl"),

@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "glm4": gguf.MODEL_ARCH.GLM4,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
 LIKE_LLAMA = {gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.MISTRAL3}
 # Norms whose names the map has for other architectures, too.
@@ -62,6 +63,9 @@ def write(name):
     add_scaling(writer, rope)
     if config["model_type"] == "glm4":
         writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+    if config["model_type"] == "gpt_oss":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     if config["model_type"] == "olmo3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
@@ -77,7 +81,9 @@ def write(name):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    for source, tensor in sorted(canonical(load_file(folder / "model.safetensors")).items()):
+    tensors = load_file(folder / "model.safetensors")
+    tensors = upright(tensors) if config["model_type"] == "gpt_oss" else canonical(tensors)
+    for source, tensor in sorted(tensors.items()):
         if architecture in LIKE_LLAMA and re.search(r"\.(q|k)_proj\.", source):
             tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
         target = names.get_name(source, try_suffixes=(".weight", ".bias"))
@@ -88,7 +94,11 @@ def write(name):
         values = tensor.float().numpy()
         if values.ndim == 2 and values.shape[0] == 1:
             values = values[0]
-        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else gguf.GGMLQuantizationType.BF16
+        if tensor.dtype == torch.uint8:
+            kind = gguf.GGMLQuantizationType.MXFP4
+            writer.add_tensor(target, tensor.contiguous().numpy(), raw_dtype=kind)
+            continue
+        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or source.endswith("bias") else gguf.GGMLQuantizationType.BF16
         writer.add_tensor(target, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -126,6 +136,35 @@ def canonical(tensors):
     for (block, part), of_expert in experts.items():
         found[f"{block}.experts.{part}.weight"] = torch.stack([of_expert[expert] for expert in sorted(of_expert)])
     return found
+
+
+def upright(tensors):
+    """gpt-oss' tensors: stacks of experts (experts, outputs, inputs) or as ggml's MXFP4, gate and up apart, sinks with a suffix."""
+    found = {}
+    for name, tensor in tensors.items():
+        block, _, part = name.partition(".experts.")
+        if name.endswith("_scales"):
+            continue
+        if name.endswith("_blocks"):
+            tensor = mxfp4(tensor, tensors[name.replace("_blocks", "_scales")])
+        elif part and not name.endswith("_bias"):
+            tensor = tensor.transpose(1, 2)
+        kind = "bias" if name.endswith("_bias") else "weight"
+        if part.startswith("gate_up_proj"):
+            found[f"{block}.experts.gate_proj.{kind}"] = tensor[:, 0::2]
+            found[f"{block}.experts.up_proj.{kind}"] = tensor[:, 1::2]
+        elif part:
+            found[f"{block}.experts.down_proj.{kind}"] = tensor
+        else:
+            found[name + (".weight" if name.endswith("sinks") else "")] = tensor
+    return found
+
+
+def mxfp4(blocks, scales):
+    """Blocks of ggml: the exponent, then 16 bytes, of which byte i has the codes of inputs i (low bits) and i + 16."""
+    codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2)
+    halves = codes[..., :16] | codes[..., 16:] << 4
+    return torch.cat([scales[..., None], halves], dim=-1).flatten(-2).contiguous()
 
 
 def interleaved(tensor, heads):

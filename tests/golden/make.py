@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 from transformers.utils import logging
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -445,6 +445,26 @@ CASES = {
             },
         ),
     ),
+    # As OpenAI publishes it: experts are MXFP4, in tensors of codes and of scales.
+    "gpt-oss-mxfp4": dict(
+        tokens=48,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "GptOssForCausalLM", "gpt_oss", 64, 96, 2, 4, 2,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=True, sliding_window=10,
+            layer_types=["sliding_attention", "full_attention"], num_local_experts=5, num_experts_per_tok=2,
+            swiglu_limit=7.0, rms_norm_eps=1e-5, rope_theta=150000.0, torch_dtype="bfloat16",
+            rope_scaling={
+                "rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                "original_max_position_embeddings": 64,
+            },
+            quantization_config={
+                "quant_method": "mxfp4",
+                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+            },
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -493,7 +513,11 @@ def keep_apart(folder, ids, margin, generator):
 
 def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
-    model = model_class(folder).from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    config = AutoConfig.from_pretrained(folder)
+    is_mxfp4 = hasattr(config, "quantization_config")
+    if is_mxfp4:
+        del config.quantization_config
+    model = model_class(folder).from_config(config, dtype=torch.float32)
     config_type = model.config.model_type
     norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
     generator = torch.Generator().manual_seed(seed)
@@ -533,11 +557,39 @@ def write_weights(folder, seed, dtype, stacked=False):
     with tempfile.TemporaryDirectory() as temporary:
         # As transformers 4 did, a tensor for each expert; or as the modules of transformers 5 hold them.
         model.to(dtype).save_pretrained(temporary, save_original_format=not stacked)
-        shutil.copyfile(Path(temporary) / "model.safetensors", folder / "model.safetensors")
+        file = folder / "model.safetensors"
+        shutil.copyfile(Path(temporary) / "model.safetensors", file)
+    if is_mxfp4:
+        save_file(with_mxfp4(load_file(file)), file, metadata={"format": "pt"})
+        file.chmod(0o644)
+
+
+# E2M1 by code; the other eight codes are the same with a sign.
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def with_mxfp4(tensors):
+    """Stacks of experts (experts, inputs, outputs) as blocks of 32 inputs: a byte for two codes, and an exponent for each block."""
+    found = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = tensor
+            continue
+        groups = tensor.float().transpose(1, 2).unflatten(-1, (-1, 32))
+        # The largest weight is between 4 and 8 times the scale: above 6 it is cut.
+        exponents = groups.abs().amax(-1).clamp(min=1e-30).log2().floor() - 2
+        scaled = groups / exponents.exp2()[..., None]
+        codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1) + 8 * (scaled < 0)
+        found[f"{name}_blocks"] = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8).contiguous()
+        found[f"{name}_scales"] = (exponents + 127).to(torch.uint8).contiguous()
+    return found
 
 
 def load_float32(folder):
-    return model_class(folder).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    rest = {}
+    if hasattr(AutoConfig.from_pretrained(folder), "quantization_config"):
+        rest["quantization_config"] = Mxfp4Config(dequantize=True)
+    return model_class(folder).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **rest).eval()
 
 
 def model_class(folder):

@@ -131,6 +131,16 @@ pub fn smallest_config() -> Value {
     })
 }
 
+/// A config.json of a model with experts that may be MXFP4.
+pub fn smallest_mxfp4_config() -> Value {
+    json!({
+        "architectures": ["GptOssForCausalLM"], "hidden_size": 32, "intermediate_size": 32, "vocab_size": 6,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_hidden_layers": 1,
+        "max_position_embeddings": 64, "num_local_experts": 2, "num_experts_per_tok": 1,
+        "quantization_config": { "quant_method": "mxfp4" },
+    })
+}
+
 /// Every tensor of [`smallest_config`]: name, name in GGUF, shape (rows first).
 const SMALLEST_TENSORS: [(&str, &str, &[usize]); 12] = [
     ("model.embed_tokens.weight", "token_embd.weight", &[6, 8]),

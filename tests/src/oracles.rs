@@ -16,7 +16,8 @@ use unicorn_text::{ChatTemplate, Message, TemplateArguments};
 use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 
 use crate::generators::{
-    artifact_of_parts, smallest_config, smallest_gemm, smallest_safetensors, with_stream_header, with_valid_preamble,
+    artifact_of_parts, smallest_config, smallest_gemm, smallest_mxfp4_config, smallest_safetensors, with_stream_header,
+    with_valid_preamble,
 };
 use crate::mutated_module;
 use crate::mutated_plan::load_and_run;
@@ -148,9 +149,11 @@ fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_arti
     programs.flat_map(|program| &program.dispatches).flat_map(|dispatch| &dispatch.bindings)
 }
 
-/// Opening a folder with these bytes as `model.safetensors` returns, and every row of what it accepts can be read.
+/// Opening a folder with these bytes as `model.safetensors` returns, of floats or of MXFP4, and every row of what it accepts can be read.
 pub fn safetensors(bytes: &[u8]) {
-    open_folder(smallest_config().to_string().as_bytes(), bytes);
+    for config in [smallest_config(), smallest_mxfp4_config()] {
+        open_folder(config.to_string().as_bytes(), bytes);
+    }
 }
 
 /// Merging an adapter returns, and every row of what it accepts can be read. The first two bytes are the length of adapter_config.json, the rest is

@@ -107,12 +107,20 @@ impl PackedModel {
         {
             std::fs::create_dir_all(folder).unwrap();
             std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-            let views = tensors.iter().map(|(name, stored)| {
-                (name.as_str(), TensorView::new(stored.dtype, stored.shape.clone(), &stored.bytes).unwrap())
-            });
-            safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
+            write_tensors(tensors, folder);
         }
     }
+}
+
+/// Writes `tensors` as the folder's one file.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_tensors(tensors: &BTreeMap<String, Stored>, folder: &Path) {
+    let views = tensors.iter().map(|(name, stored)| {
+        (name.as_str(), TensorView::new(stored.dtype, stored.shape.clone(), &stored.bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
 }
 
 impl Packing {

@@ -15,6 +15,7 @@ mod compare;
 mod config;
 mod delta;
 mod golden;
+mod mxfp4;
 mod rope;
 mod weights;
 
@@ -23,8 +24,10 @@ use std::path::Path;
 pub use compare::{mean_kl_divergence, relative_error};
 pub use golden::{Golden, read_golden, read_logits};
 
+pub use weights::Weights;
+
 use config::{Activation, Config, Experts};
-use weights::{Tensor, Weights};
+use weights::Tensor;
 
 /// A model in f32: its configuration and all tensors of its text part.
 pub struct Reference {

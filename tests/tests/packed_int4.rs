@@ -1,18 +1,19 @@
-//! Checkpoints that are INT4 already (AWQ, GPTQ, compressed-tensors): every code, scale and zero point of theirs is in the artifact, and
+//! Checkpoints of 4 bits (INT4 of AWQ, GPTQ and compressed-tensors; MXFP4): every code, scale and zero point of theirs is in the artifact, and
 //! nothing is quantised a second time; what cannot be kept so is refused by name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors::SafeTensors;
-use safetensors::tensor::Dtype;
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
-use tests::compiled::{Compiled, Silent, options};
-use tests::packed_int4::{PackedModel, Packing, PackingTool, Stored};
-use tests::reference::{Reference, relative_error};
+use tests::compiled::{Compiled, Silent, options, with};
+use tests::models::models;
+use tests::packed_int4::{PackedModel, Packing, PackingTool, Stored, write_tensors};
+use tests::reference::{Reference, Weights, read_golden, relative_error};
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::ArtifactView;
-use unicorn_compiler::{CompileOptions, Source, compile, export, target_by_name};
+use unicorn_compiler::{CompileOptions, Source, WeightsOption, compile, export, target_by_name};
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 /// The same weights in f32 by the reference: what is left is the f16 KV cache, and INT8 of embedding and head.
@@ -95,6 +96,88 @@ fn compressed_tensors_are_kept_as_they_are() {
     // A row's one scale, and rows that end within a word.
     let odd = TinyModel { hidden: 76, intermediate: 52, heads: 3, kv_heads: 1, head_dim: 20, ..small(Family::Qwen3) };
     check(&odd, &Packing { group: None, bf16_scales: false, ..symmetric }, "int4w/128");
+}
+
+/// Stacks of experts of a folder, by name.
+fn expert_stacks(folder: &Path) -> BTreeMap<String, Vec<f32>> {
+    let weights = Weights::read(folder);
+    let name = |layer: usize, part: &str| format!("layers.{layer}.mlp.experts.{part}");
+    let names = (0..2).flat_map(|layer| ["gate_up_proj", "down_proj"].map(|part| name(layer, part)));
+    names.map(|name| (name.clone(), weights.get(&name).values.clone())).collect()
+}
+
+/// A folder as OpenAI publishes gpt-oss, and the same model as llama.cpp's converter writes it.
+#[test]
+fn mxfp4_is_kept_as_it_is() {
+    let folder = models().join("tiny/gpt-oss-mxfp4");
+    let golden = read_golden(&folder);
+    let theirs = expert_stacks(&folder);
+    for source in [folder, models().join("gguf/gpt-oss-mxfp4.gguf")] {
+        for weights in [WeightsOption::Int4, WeightsOption::Int8] {
+            let options = with(llvmpipe(), |options| options.policy.weights = weights);
+            let compiled = Compiled::of_folder(&source, &options);
+            let bytes = compiled.artifact();
+            let view = ArtifactView::parse(&bytes).unwrap();
+            let experts: Vec<_> = view
+                .meta
+                .tensors
+                .iter()
+                .filter(|tensor| tensor.name.contains(".experts.") && tensor.format != "f32")
+                .collect();
+            assert_eq!(experts.len(), 6, "gate, up and down of two layers");
+            for tensor in experts {
+                let found = (tensor.format.as_str(), tensor.bits_per_weight, tensor.relative_error);
+                assert_eq!(found, ("mxfp4", 4.5, 0.0), "{}: {}", source.display(), tensor.name);
+            }
+            let exported = tempfile::tempdir().unwrap();
+            export(&source, &compiled.artifact_path(), &options, exported.path(), &mut Silent).expect("it exports");
+            // To the last bit.
+            assert!(expert_stacks(exported.path()) == theirs, "{}: exported experts", source.display());
+            let found = logits(&compiled.artifact_path(), &golden.tokens);
+            let error = relative_error(&Reference::open(exported.path()).logits(&golden.tokens), &found);
+            assert!(error <= EXPORTED_TOLERANCE, "{}: relative error {error}", source.display());
+        }
+    }
+}
+
+/// What `compile` says of a folder of MXFP4 after `change`.
+fn mxfp4_refusal(change: impl FnOnce(&mut BTreeMap<String, Stored>)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = models().join("tiny/gpt-oss-mxfp4");
+    std::fs::copy(whole.join("config.json"), folder.path().join("config.json")).unwrap();
+    let bytes = std::fs::read(whole.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let stored =
+        |view: TensorView| Stored { dtype: view.dtype(), shape: view.shape().to_vec(), bytes: view.data().to_vec() };
+    let mut tensors = tensors.iter().map(|(name, view)| (name.to_owned(), stored(view))).collect();
+    change(&mut tensors);
+    write_tensors(&tensors, folder.path());
+    let artifact = folder.path().join("model.unicorn");
+    let result = compile(Source::Model(folder.path()), &artifact, &llvmpipe(), &mut Silent);
+    result.expect_err("this folder is refused").to_string()
+}
+
+#[test]
+fn broken_mxfp4_is_refused_by_name() {
+    const UP: &str = "model.layers.0.mlp.experts.gate_up_proj";
+    let scales = |tensors: &mut BTreeMap<String, Stored>, at: usize, exponent: u8| {
+        tensors.get_mut(&format!("{UP}_scales")).expect("scales").bytes[at] = exponent;
+    };
+    // Five experts of 192 outputs of two blocks.
+    let message = mxfp4_refusal(|tensors| scales(tensors, 2 * (192 + 7) + 1, 255));
+    let expected = "gate_up_proj_scales: scale of expert 1, output 7, block 1 is 255, which stands for no number";
+    assert!(message.contains(expected), "{message}");
+    // 12 * 2^(254 - 128) is no f16, nor any f32.
+    let message = mxfp4_refusal(|tensors| scales(tensors, 0, 254));
+    assert!(message.contains("is not a finite number of the format") && message.contains("row 0"), "{message}");
+    let message = mxfp4_refusal(|tensors| _ = tensors.remove(&format!("{UP}_scales")));
+    assert!(message.contains("gate_up_proj_scales is missing"), "{message}");
+    let message = mxfp4_refusal(|tensors| _ = tensors.remove(&format!("{UP}_blocks")));
+    assert!(message.contains("gate_up_proj_scales"), "{message}");
+    let message = mxfp4_refusal(|tensors| tensors.get_mut(&format!("{UP}_blocks")).unwrap().dtype = Dtype::I8);
+    assert!(message.contains("gate_up_proj_blocks: elements are I8, expected U8"), "{message}");
+    let message = mxfp4_refusal(|tensors| tensors.get_mut(&format!("{UP}_scales")).unwrap().shape = vec![5, 2, 192]);
+    assert!(message.contains("gate_up_proj_scales has shape [5, 2, 192], expected [5, 192, 2]"), "{message}");
 }
 
 /// What `compile` says of `model` after `change`.

@@ -237,6 +237,38 @@ fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
     }
 }
 
+/// gpt-oss-20b as it is published: experts are MXFP4, of which a token reads 4 of 32, and the rest is INT4 and INT8.
+#[test]
+fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
+    let run = |machine: &str| {
+        let mut command = program("unicorn-compile");
+        command.arg("--synthetic").arg(shape("gpt-oss-20b.json"));
+        command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
+        command.output().unwrap()
+    };
+    let output = run("phoenix-32gb");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["parameters"], 20_914_757_184u64);
+    let weights = report["plan"]["weights"].as_array().unwrap();
+    let of_experts = |field: &str| -> u64 {
+        let experts = weights.iter().filter(|weight| {
+            let name = weight["name"].as_str().unwrap();
+            name.contains("mlp.experts.") && !name.contains("bias")
+        });
+        experts.map(|weight| weight[field].as_u64().unwrap()).sum()
+    };
+    // 24 layers of 32 experts of three matrices, 2880 by 2880, 4.5 bits a weight.
+    assert_eq!(of_experts("len_bytes"), 24 * 32 * 3 * 2880 * 2880 * 9 / 16);
+    assert_eq!(of_experts("bytes_read_per_token"), 24 * 4 * 3 * 2880 * 2880 * 9 / 16);
+    let output = run("phoenix-16gb");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for part in ["model does not fit phoenix-16gb: weights 1", "of vram and 7.75 GiB of", "try --budget"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 

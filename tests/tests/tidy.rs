@@ -8,7 +8,7 @@ use std::process::Command;
 const MAX_LINES: usize = 700;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
-const FORMAT_FILES: [&str; 10] = [
+const FORMAT_FILES: [&str; 11] = [
     "header.rs",
     "plan.rs",
     "kernels.rs",
@@ -19,6 +19,7 @@ const FORMAT_FILES: [&str; 10] = [
     "step.rs",
     "int4.rs",
     "npu.rs",
+    "fp4.rs",
 ];
 
 #[test]

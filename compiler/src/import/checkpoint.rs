@@ -11,6 +11,7 @@ use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
 use super::gguf;
+use super::packed_fp4::PackedFp4;
 use super::packed_int4::PackedInt4;
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
@@ -286,13 +287,45 @@ pub struct Tensor {
     /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
     /// checkpoint's.
     pub add: f32,
-    /// Codes and scales, where the source has it as INT4; in the place of what lies at `offset_bytes`.
-    pub(super) packed: Option<Arc<PackedInt4>>,
+    /// Codes and scales, where the source has them in tensors of their own; in the place of what lies at `offset_bytes`.
+    pub(super) packed: Option<Packed>,
     /// What adapters add to it.
     pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
     /// Of the source tensor's first byte in the map.
     pub(super) offset_bytes: usize,
+}
+
+/// A matrix of which the source has codes of 4 bits in one tensor and scales in another.
+#[derive(Clone)]
+pub(super) enum Packed {
+    Int4(Arc<PackedInt4>),
+    Fp4(Arc<PackedFp4>),
+}
+
+impl Packed {
+    /// The source's row `row` as f32.
+    fn read_row(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Packed::Int4(packed) => packed.read_row(row, out),
+            Packed::Fp4(packed) => packed.read_row(row, out),
+        }
+    }
+
+    /// Of the source, with its rows.
+    fn bytes_and_rows(&self) -> (u64, u64) {
+        match self {
+            Packed::Int4(packed) => (packed.bytes(), packed.rows() as u64),
+            Packed::Fp4(packed) => (packed.bytes(), packed.rows() as u64),
+        }
+    }
+
+    fn release(&self) {
+        match self {
+            Packed::Int4(packed) => packed.release(),
+            Packed::Fp4(packed) => packed.release(),
+        }
+    }
 }
 
 /// The product of two thin matrices.
@@ -368,14 +401,17 @@ impl Tensor {
     /// When the source has no INT4, or an adapter adds to it.
     pub(crate) fn read_int4_row(&self, row: usize, group: usize, codes: &mut [u8], params: &mut [WideInt4Params]) {
         assert!(self.added.is_empty(), "{} is INT4 and nothing else", self.source_name);
-        let packed = self.packed.as_ref().expect("the source has INT4");
+        let Some(Packed::Int4(packed)) = &self.packed else { panic!("{} is no INT4", self.source_name) };
         packed.read_int4_row(self.row_order.source_row(self.first_row, row), group, codes, params);
     }
 
     /// Bytes of it in the source.
     pub(super) fn source_bytes(&self) -> u64 {
         match &self.packed {
-            Some(packed) => packed.bytes() * self.rows as u64 / packed.rows() as u64,
+            Some(packed) => {
+                let (bytes, rows) = packed.bytes_and_rows();
+                bytes * self.rows as u64 / rows
+            }
             None => self.dtype.row_bytes(self.cols).expect("rows of floats are whole") as u64 * self.rows as u64,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::codec;
+use unicorn_artifact::fp4::FP4_GROUP;
 
 use super::earlier_config;
 use super::names::FolderLayout;
@@ -154,21 +155,57 @@ pub struct ModelConfig {
     pub delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
     pub attention_gate: bool,
-    /// Matrices that the source has as INT4, by canonical name: INT4 artifacts hold them as they are.
-    pub kept_int4: BTreeMap<String, KeptInt4>,
+    /// Matrices that the source has as codes of 4 bits, by canonical name: INT4 artifacts hold them as they are.
+    pub kept_codes: BTreeMap<String, KeptCodes>,
     /// Each query head has a logit, `self_attn.sinks`, that takes its share of attention's softmax and has no value.
     pub attention_sinks: bool,
     /// The router and each expert's matrices have biases.
     pub expert_bias: bool,
 }
 
-/// How our INT4 holds a matrix without quantising it again.
+/// What holds a matrix of the source without quantising it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptInt4 {
+pub struct KeptCodes {
     /// Weights that share a scale and a zero point: the largest of 32, 64 and 128 that is inside the source's.
     pub group: u32,
-    /// Scales have more bits than our INT4 keeps otherwise.
-    pub wide: bool,
+    pub codes: Codes,
+}
+
+impl KeptCodes {
+    /// A matrix of MXFP4.
+    pub const FP4: KeptCodes = KeptCodes { group: FP4_GROUP as u32, codes: Codes::Fp4 };
+}
+
+/// Numbers of 4 bits; a byte of an artifact's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum Codes {
+    Int4,
+    /// INT4 with scales of more bits than ours keeps otherwise.
+    WideInt4,
+    /// MXFP4.
+    Fp4,
+}
+
+impl Codes {
+    pub fn are_int4(self) -> bool {
+        self != Codes::Fp4
+    }
+}
+
+impl From<Codes> for u8 {
+    fn from(codes: Codes) -> u8 {
+        codes as u8
+    }
+}
+
+impl TryFrom<u8> for Codes {
+    type Error = String;
+
+    fn try_from(byte: u8) -> Result<Codes, String> {
+        let all = [Codes::Int4, Codes::WideInt4, Codes::Fp4];
+        all.get(usize::from(byte)).copied().ok_or_else(|| format!("codes are of kind {byte}, expected at most 2"))
+    }
 }
 
 /// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
@@ -220,8 +257,8 @@ impl ModelConfig {
                 growth.beta, growth.interval
             ));
         }
-        if let Some((name, kept)) = self.kept_int4.iter().find(|(_, kept)| ![32, 64, 128].contains(&kept.group)) {
-            return Err(format!("{name} has INT4 in groups of {}, expected 32, 64 or 128", kept.group));
+        if let Some((name, kept)) = self.kept_codes.iter().find(|(_, kept)| ![32, 64, 128].contains(&kept.group)) {
+            return Err(format!("{name} has codes in groups of {}, expected 32, 64 or 128", kept.group));
         }
         match &self.delta {
             Some(delta) => delta.check()?,

@@ -123,7 +123,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         attention_gate: delta.is_some(),
         attention_sinks: defaults.sinks_and_expert_bias,
         expert_bias: defaults.sinks_and_expert_bias,
-        kept_int4: BTreeMap::new(),
+        kept_codes: BTreeMap::new(),
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)

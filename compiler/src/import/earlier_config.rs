@@ -119,9 +119,36 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             experts: experts(self.experts),
             delta: None,
             attention_gate: false,
-            kept_int4: BTreeMap::new(),
+            kept_codes: BTreeMap::new(),
             attention_sinks: false,
             expert_bias: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::import::config_json::model_config;
+
+    /// Two bytes less at its end is a record from before gpt-oss, whose fields they are.
+    #[test]
+    fn a_record_from_before_gpt_oss_has_no_sinks_and_no_biases_of_experts() {
+        let json = json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_experts": 8,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        });
+        let config = model_config(Path::new("config.json"), &json).unwrap_or_else(|error| panic!("{error}"));
+        let today = config.encode();
+        let earlier = &today[..today.len() - WITHOUT_SINKS_AND_EXPERT_BIAS.len()];
+        assert_eq!(decode(earlier).map(|found| found.encode()), Some(today.clone()));
+        assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
+        // One byte less is no record of any version.
+        assert!(decode(&earlier[..earlier.len() - 1]).is_none());
+        assert!(ModelConfig::decode(&today[..today.len() - 1]).is_err());
     }
 }

@@ -18,9 +18,9 @@ use unicorn_artifact::{MappedFile, TokenizerSection};
 use self::config::Architecture;
 use self::tensors::TensorPlace;
 use super::checkpoint::{SourceBytes, SourcePart};
-use super::config::ModelConfig;
+use super::config::{KeptCodes, ModelConfig};
 use super::tokenizer_trial::tried;
-use super::{Checkpoint, Skipped, Tensor, config_json};
+use super::{Checkpoint, Skipped, SourceDType, Tensor, config_json};
 use crate::error::{CompileError, Result};
 
 mod split;
@@ -134,6 +134,8 @@ fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
         rope.long.take_if(|long| long.inv_freq == rope.inv_freq);
     }
     let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
+    let are_fp4 = tensors.iter().filter(|(_, place)| place.source.dtype == SourceDType::MxFp4);
+    config.kept_codes = are_fp4.map(|(name, _)| (name.clone(), KeptCodes::FP4)).collect();
     Ok(ParsedGguf { config, config_json, tokenizer, skipped, tensors })
 }
 

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
-use super::checkpoint::{Checkpoint, Elements, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor};
-use super::config::{KeptInt4, ModelConfig};
+use super::checkpoint::{
+    Checkpoint, Elements, Packed, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor,
+};
+use super::config::{KeptCodes, ModelConfig};
 use super::config_json;
 use super::json::{Fields, parse_json};
+use super::packed_fp4::{BLOCKS, PackedFp4, SCALES};
 use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
 use super::source_names::{Role, parts_of, role_of, stacked_experts};
@@ -29,7 +32,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let weights = Weights::open(&mut files)?;
     config.tied_embeddings |= config_json::head_may_be_missing(&config_path, &config_json)? && !weights.have_head();
     let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref())?;
-    config.kept_int4 = kept;
+    config.kept_codes = kept;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
     let source_bytes = tensors.values().map(Tensor::source_bytes).sum();
     let config_json = config_json::text_config(&config_path, &config_json, &config)?;
@@ -41,7 +44,10 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
 pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     let bytes = std::fs::read(path).map_err(CompileError::io(path))?;
     let config_json = parse_json(path, &bytes)?;
-    let config = config_json::model_config(path, &config_json)?;
+    let mut config = config_json::model_config(path, &config_json)?;
+    if config_json["quantization_config"]["quant_method"] == "mxfp4" {
+        config.kept_codes = transposed::experts_as_fp4(&config);
+    }
     let config_json = config_json::text_config(path, &config_json, &config)?;
     let source = SourceBytes::Whole(SourcePart::Read(bytes));
     Ok(Checkpoint { config_json, source, ..Checkpoint::without_weights(config, TokenizerSection::default()) })
@@ -171,8 +177,8 @@ impl Weights {
 struct FoundTensors {
     tensors: BTreeMap<String, Tensor>,
     skipped: Skipped,
-    /// Of matrices that are packed as INT4.
-    kept: BTreeMap<String, KeptInt4>,
+    /// Of matrices that are codes of 4 bits.
+    kept: BTreeMap<String, KeptCodes>,
 }
 
 /// Finds every tensor that the config calls for, splits fused projections, and refuses what belongs to nothing.
@@ -205,6 +211,22 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             continue;
         }
         let source = SourceTensor { name: source_name, stored, file };
+        let is_beside_blocks = |name: &str| weights.find(&format!("{name}{BLOCKS}")).is_some();
+        if source_name.strip_suffix(SCALES).is_some_and(is_beside_blocks) {
+            continue;
+        }
+        if let Some(stack) = transposed::packed_stack(config, &canonical) {
+            let name = source_name.strip_suffix(BLOCKS).expect("it is a tensor of blocks");
+            let packed = Packed::Fp4(Arc::new(PackedFp4::open(name, stack.shape, &find)?));
+            let [experts, outputs, inputs] = stack.shape;
+            for (part, blocks) in stack.parts {
+                let rows = expected[&part][0];
+                let tensor = source.packed_rows(packed.clone(), [experts * outputs, inputs], 0, rows);
+                found.kept.insert(part.clone(), KeptCodes::FP4);
+                found.insert(file, source_name, part, Tensor { row_order: RowOrder::Blocks(blocks), ..tensor })?;
+            }
+            continue;
+        }
         if let Some(stack) = transposed::stack(config, &canonical) {
             source.check_shape(&canonical, &stack.shape)?;
             for (part, elements) in stack.parts {
@@ -243,7 +265,9 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
                 whole_shape.insert(0, experts);
             }
             let mut tensor = match &packed {
-                Some(packed) => source.packed_rows(packed, [whole_rows, shape[1]], first_row, shape[0]),
+                Some(packed) => {
+                    source.packed_rows(Packed::Int4(Arc::clone(packed)), [whole_rows, shape[1]], first_row, shape[0])
+                }
                 None => source.rows(&part, &whole_shape, first_row, shape[0])?,
             };
             found.kept.extend(packed.as_ref().map(|packed| (part.clone(), packed.kept)));
@@ -279,17 +303,20 @@ struct SourceTensor<'a> {
 
 impl SourceTensor<'_> {
     /// Rows `first_row..first_row + rows` of a packed matrix of shape `whole`, whose codes this tensor is.
-    fn packed_rows(&self, packed: &Arc<PackedInt4>, whole: [usize; 2], first_row: usize, rows: usize) -> Tensor {
+    fn packed_rows(&self, packed: Packed, whole: [usize; 2], first_row: usize, rows: usize) -> Tensor {
         Tensor {
             source_name: self.name.to_owned(),
             source_shape: whole.to_vec(),
             first_row,
             rows,
             cols: whole[1],
-            dtype: SourceDType::Int4,
+            dtype: match packed {
+                Packed::Int4(_) => SourceDType::Int4,
+                Packed::Fp4(_) => SourceDType::MxFp4,
+            },
             row_order: RowOrder::Plain,
             add: 0.0,
-            packed: Some(Arc::clone(packed)),
+            packed: Some(packed),
             added: Vec::new(),
             map: Arc::clone(&self.file.map),
             offset_bytes: self.stored.offset_bytes,

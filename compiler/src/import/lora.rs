@@ -245,7 +245,7 @@ fn add(
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
         // What an adapter adds to is quantised anew.
-        checkpoint.config.kept_int4.remove(&part);
+        checkpoint.config.kept_codes.remove(&part);
         tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
     }
     Ok(())

@@ -18,6 +18,7 @@ mod rope;
 mod rope_json;
 
 mod lora;
+mod packed_fp4;
 mod packed_int4;
 mod safetensors;
 mod source_names;
@@ -31,7 +32,7 @@ pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{
-    Activation, DeltaConfig, ExpertNames, ExpertsConfig, KeptInt4, LayerConfig, LongRope, ModelConfig, QkNorm,
+    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, KeptCodes, LayerConfig, LongRope, ModelConfig, QkNorm,
     QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;

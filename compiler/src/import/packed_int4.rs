@@ -24,7 +24,7 @@ use safetensors::tensor::Dtype;
 use unicorn_artifact::MappedFile;
 use unicorn_artifact::int4::{Int4Params, WideInt4Params};
 
-use super::config::KeptInt4;
+use super::config::{Codes, KeptCodes};
 use super::safetensors::{SafetensorsFile, StoredTensor};
 use crate::error::{CompileError, Result};
 
@@ -45,7 +45,7 @@ pub struct PackedInt4 {
     /// Group of each [`LEAST_GROUP`] columns.
     group_of: Vec<u32>,
     /// How our INT4 holds it.
-    pub kept: KeptInt4,
+    pub kept: KeptCodes,
 }
 
 /// An int32 matrix of a file.
@@ -122,7 +122,7 @@ impl PackedInt4 {
             scales: reader.scales(scales_name, rows, groups)?,
             zeros: reader.zeros(zeros_name, rows, groups)?,
             group_of: reader.group_of(groups_name, cols, group, groups)?,
-            kept: KeptInt4 { group: 0, wide: false },
+            kept: KeptCodes { group: 0, codes: Codes::Int4 },
         };
         for (row, index) in (0..rows).flat_map(|row| (0..groups).map(move |index| (row, index))) {
             let scale = packed.scales.get(row, index);
@@ -133,7 +133,9 @@ impl PackedInt4 {
                 );
                 return Err(reader.malformed(scales_name, what));
             }
-            packed.kept.wide |= scale.is_sign_negative() || Int4Params::new(scale, 0).scale() != scale;
+            if scale.is_sign_negative() || Int4Params::new(scale, 0).scale() != scale {
+                packed.kept.codes = Codes::WideInt4;
+            }
         }
         // Ours are the largest of which each is inside one of the source's.
         let begins = |chunk: &usize| *chunk == 0 || packed.group_of[*chunk] != packed.group_of[chunk - 1];

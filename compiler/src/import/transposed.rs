@@ -1,8 +1,11 @@
 //! Experts as gpt-oss' folders stack them: each matrix transposed, (experts, inputs, outputs), the outputs of gate and up in turn; and
-//! their biases, (experts, outputs).
+//! their biases, (experts, outputs). Where matrices are MXFP4, their stacks are not transposed.
 
-use super::checkpoint::Elements;
-use super::config::{ExpertNames, ModelConfig};
+use std::collections::BTreeMap;
+
+use super::checkpoint::{Elements, RowBlocks};
+use super::config::{ExpertNames, ExpertsConfig, KeptCodes, ModelConfig};
+use super::packed_fp4::BLOCKS;
 
 /// What a source tensor holds.
 pub(super) struct Stack {
@@ -17,11 +20,7 @@ pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
     let (block, name) = canonical.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
     let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
     let (matrix, kind) = name.strip_suffix("_bias").map_or((name, "weight"), |matrix| (matrix, "bias"));
-    let names: &[&str] = match matrix {
-        "gate_up_proj" => &["gate_proj", "up_proj"],
-        "down_proj" => &["down_proj"],
-        _ => return None,
-    };
+    let names = matrices(matrix)?;
     let of_expert = |expert: usize| {
         names.iter().map(move |name| {
             let ours = format!("{block}.{expert}.{name}.{kind}");
@@ -29,12 +28,60 @@ pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
             (ours, elements)
         })
     };
-    let (inputs, outputs) = match matrix {
-        "down_proj" => (experts.intermediate_size, config.hidden_size),
-        _ => (config.hidden_size, 2 * experts.intermediate_size),
-    };
+    let (inputs, outputs) = widths(config, experts, matrix);
     let shape = if kind == "bias" { vec![experts.count, outputs] } else { vec![experts.count, inputs, outputs] };
     Some(Stack { shape, parts: (0..experts.count).flat_map(of_expert).collect() })
+}
+
+/// A stack that is MXFP4.
+pub(super) struct PackedStack {
+    /// Experts, outputs, inputs.
+    pub shape: [usize; 3],
+    /// Canonical names, and which of the stack's rows, an output each, are theirs.
+    pub parts: Vec<(String, [RowBlocks; 3])>,
+}
+
+/// The stack of whose codes the folder's tensor `canonical` consists; `None`: it is another tensor.
+pub(super) fn packed_stack(config: &ModelConfig, canonical: &str) -> Option<PackedStack> {
+    let name = canonical.strip_suffix(BLOCKS)?;
+    let (block, matrix) = name.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
+    let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
+    let names = matrices(matrix)?;
+    let (inputs, outputs) = widths(config, experts, matrix);
+    let rows = outputs / names.len();
+    let of_expert = |expert: usize| {
+        names.iter().enumerate().map(move |(index, ours)| {
+            // Outputs of gate and up come in turn.
+            let own = RowBlocks { rows, first: expert * outputs + index, block: 1, stride: names.len() };
+            (format!("{block}.{expert}.{ours}.weight"), [own, RowBlocks::NONE, RowBlocks::NONE])
+        })
+    };
+    let parts = (0..experts.count).flat_map(of_expert).collect();
+    Some(PackedStack { shape: [experts.count, outputs, inputs], parts })
+}
+
+/// The experts of a model whose folder has them all as MXFP4.
+pub(super) fn experts_as_fp4(config: &ModelConfig) -> BTreeMap<String, KeptCodes> {
+    let is_gpt_oss = config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::GptOss);
+    let matrices = config.tensor_shapes().into_keys().filter(|name| is_gpt_oss && name.ends_with(".weight"));
+    matrices.filter(|name| expert_tensor(name).is_some()).map(|name| (name, KeptCodes::FP4)).collect()
+}
+
+/// Our matrices in this one of the folder's.
+fn matrices(matrix: &str) -> Option<&'static [&'static str]> {
+    match matrix {
+        "gate_up_proj" => Some(&["gate_proj", "up_proj"]),
+        "down_proj" => Some(&["down_proj"]),
+        _ => None,
+    }
+}
+
+/// Inputs and outputs of this matrix of the folder's.
+fn widths(config: &ModelConfig, experts: &ExpertsConfig, matrix: &str) -> (usize, usize) {
+    match matrix {
+        "down_proj" => (experts.intermediate_size, config.hidden_size),
+        _ => (config.hidden_size, 2 * experts.intermediate_size),
+    }
 }
 
 /// The folder's shape of the stack that holds our tensor; `None`: it lies in none.
@@ -75,4 +122,95 @@ fn expert_tensor(ours: &str) -> Option<(&str, usize, &str, &str)> {
     let mut parts = rest[1..].split('.');
     let (expert, name, kind) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
     Some((block, expert, name, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::import::checkpoint::RowOrder;
+    use crate::import::config_json::model_config;
+
+    /// Three experts of 2 inner rows, over a stream of 4.
+    fn gpt_oss() -> ModelConfig {
+        let config = json!({
+            "architectures": ["GptOssForCausalLM"], "hidden_size": 4, "intermediate_size": 2, "num_local_experts": 3,
+            "num_experts_per_tok": 1, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "head_dim": 2,
+        });
+        model_config(Path::new("config.json"), &config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn part<T: Copy>(parts: &[(String, T)], name: &str) -> T {
+        parts.iter().find(|(part, _)| part == name).unwrap_or_else(|| panic!("no part {name}")).1
+    }
+
+    #[test]
+    fn gate_and_up_take_turns_along_the_outputs() {
+        let config = gpt_oss();
+        let stack = stack(&config, "layers.0.mlp.experts.gate_up_proj").expect("a stack");
+        assert_eq!((stack.shape, stack.parts.len()), (vec![3, 4, 4], 6));
+        // Element (expert, input, output) is number (expert * 4 + input) * 4 + output; ours are rows by output, columns by input.
+        let up = part(&stack.parts, "layers.0.mlp.experts.1.up_proj.weight");
+        assert_eq!([up.at(0, 0), up.at(0, 1), up.at(1, 0), up.at(1, 3)], [17, 21, 19, 31]);
+        let gate = part(&stack.parts, "layers.0.mlp.experts.2.gate_proj.weight");
+        assert_eq!([gate.at(0, 0), gate.at(1, 2)], [32, 42]);
+    }
+
+    #[test]
+    fn down_is_transposed_alone() {
+        let config = gpt_oss();
+        let stack = stack(&config, "layers.0.mlp.experts.down_proj").expect("a stack");
+        assert_eq!(stack.shape, [3, 2, 4]);
+        let down = part(&stack.parts, "layers.0.mlp.experts.1.down_proj.weight");
+        assert_eq!([down.at(0, 0), down.at(0, 1), down.at(3, 1)], [8, 12, 15]);
+    }
+
+    #[test]
+    fn biases_lie_as_their_outputs_do() {
+        let config = gpt_oss();
+        let gate_up = stack(&config, "layers.0.mlp.experts.gate_up_proj_bias").expect("a stack");
+        assert_eq!(gate_up.shape, [3, 4]);
+        let up = part(&gate_up.parts, "layers.0.mlp.experts.1.up_proj.bias");
+        assert_eq!([up.at(0, 0), up.at(0, 1)], [5, 7]);
+        let down = stack(&config, "layers.0.mlp.experts.down_proj_bias").expect("a stack");
+        assert_eq!(down.shape, [3, 4]);
+        assert_eq!(part(&down.parts, "layers.0.mlp.experts.2.down_proj.bias").at(0, 3), 11);
+    }
+
+    #[test]
+    fn a_part_leads_to_its_stack_and_back() {
+        let config = gpt_oss();
+        for theirs in ["gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"] {
+            let theirs = format!("layers.0.mlp.experts.{theirs}");
+            let stack = stack(&config, &theirs).expect("a stack");
+            for (ours, of_stack) in stack.parts {
+                assert_eq!(holder(&ours).as_deref(), Some(&*theirs), "{ours}");
+                assert_eq!(transposed_shape(&config, &ours).as_ref(), Some(&stack.shape), "{ours}");
+                assert_eq!(elements(&config, &ours), Some(of_stack), "{ours}");
+            }
+        }
+        for other in ["layers.0.mlp.router.weight", "layers.0.mlp.experts.other", "layers.0.self_attn.down_proj"] {
+            assert!(stack(&config, other).is_none() && packed_stack(&config, other).is_none(), "{other}");
+        }
+        assert!(elements(&config, "layers.0.mlp.gate.weight").is_none());
+    }
+
+    #[test]
+    fn rows_of_mxfp4_are_outputs() {
+        let config = gpt_oss();
+        let rows = |blocks, count| -> Vec<usize> {
+            (0..count).map(|row| RowOrder::Blocks(blocks).source_row(0, row)).collect()
+        };
+        let gate_up = packed_stack(&config, "layers.0.mlp.experts.gate_up_proj_blocks").expect("a stack");
+        assert_eq!(gate_up.shape, [3, 4, 4]);
+        assert_eq!(rows(part(&gate_up.parts, "layers.0.mlp.experts.1.gate_proj.weight"), 2), [4, 6]);
+        assert_eq!(rows(part(&gate_up.parts, "layers.0.mlp.experts.1.up_proj.weight"), 2), [5, 7]);
+        let down = packed_stack(&config, "layers.0.mlp.experts.down_proj_blocks").expect("a stack");
+        assert_eq!(down.shape, [3, 4, 2]);
+        assert_eq!(rows(part(&down.parts, "layers.0.mlp.experts.2.down_proj.weight"), 4), [8, 9, 10, 11]);
+    }
 }

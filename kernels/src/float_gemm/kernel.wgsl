@@ -11,7 +11,16 @@ ${DECLARATIONS}
 //#include int8
 //#endif
 
-//#if !MATRIX_INT8
+//#if FP4
+// The numbers of codes 0..4 of a word, and 4..8, without their scale.
+fn low_differences(word: u32, zero: f32) -> vec4<f32> {
+    return int4_low(word) - vec4<f32>(zero);
+}
+
+fn high_differences(word: u32, zero: f32) -> vec4<f32> {
+    return int4_high(word) - vec4<f32>(zero);
+}
+//#else if !MATRIX_INT8
 // Codes 0..4 of a word, and 4..8, without their zero point. In the mantissa of a power of two a code is itself added to it, wherever its bits
 // lie, which takes one instruction; a conversion of each takes three. Differences are exact.
 fn low_differences(word: u32, zero: f32) -> vec4<f32> {

@@ -25,7 +25,7 @@ pub struct FloatGemmSpec {
 impl FloatGemmSpec {
     /// Whether the kernel multiplies by such a matrix: INT4 or INT8 weights in whole groups of 32 columns.
     pub fn takes(layout: &WeightLayout) -> bool {
-        (layout.format.is_int4() || layout.format == WeightFormat::Int8) && layout.cols.is_multiple_of(GROUP_COLS)
+        (layout.format.has_nibbles() || layout.format == WeightFormat::Int8) && layout.cols.is_multiple_of(GROUP_COLS)
     }
 
     /// Bytes of workgroup memory.

@@ -397,7 +397,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro lane_weight(word, octet)
 //#if MATRIX_INT4
             // As int4_low and int4_high have them.
+//#if FP4
+            f32(fp4_levels((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u) & 255u),
+//#else
             f32((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u),
+//#endif
 //#else if MATRIX_INT8
             f32(bitcast<i32>(select(${word}.${"xyzw"[2 * octet]}, ${word}.${"xyzw"[2 * octet + 1]}, row >= 4u) << (24u - 8u * (row % 4u))) >> 24u),
 //#else

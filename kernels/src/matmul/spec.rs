@@ -252,7 +252,7 @@ impl Kernel for MatMulSpec {
     }
 
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
-        (self.experts.is_none() && !self.layout.format.is_wide()).then_some(&mut self.fused_tail)
+        (self.experts.is_none() && self.layout.format.mixes()).then_some(&mut self.fused_tail)
     }
 
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
@@ -383,7 +383,7 @@ impl MatMulSpec {
             .count("CHUNK_COLS", format.chunk_cols())
             .count("BLOCK_COLS", format.block_cols())
             .count("MATRIX_ROWS", self.layout.rows)
-            .flag("MATRIX_INT4", format.is_int4())
+            .flag("MATRIX_INT4", format.has_nibbles())
             .flag("MATRIX_F16", format == WeightFormat::F16)
             .flag("BROADCAST", tile.sharing == Sharing::Broadcast)
             .flag("ACROSS", tile.sharing == Sharing::Across)

@@ -38,10 +38,16 @@ let param_${name} = row_param(pair_${name}, ${row});
 let scale_${name} = int8_scale(param_${name});
 //#else
 let scale_${name} = int4_scale(param_${name});
+//#if FP4
+let zero_${name} = ${FP4_ZERO};
+let low_${name} = fp4_levels_of_words(word_${name} & vec4<u32>(0x0f0f0f0fu));
+let high_${name} = fp4_levels_of_words((word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
+//#else
 let zero_${name} = i32(param_${name} >> ZERO_SHIFT);
 // Codes 0..4 of each word, and 4..8.
 let low_${name} = word_${name} & vec4<u32>(0x0f0f0f0fu);
 let high_${name} = (word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+//#endif
 //#endif
 //#end
 

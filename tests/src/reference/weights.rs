@@ -7,6 +7,8 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
 
+use super::mxfp4;
+
 pub struct Weights(BTreeMap<String, Tensor>);
 
 /// Values in row order.
@@ -18,7 +20,13 @@ pub struct Tensor {
 impl Weights {
     /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names.
     pub fn read(folder: &Path) -> Self {
-        Self(weight_files(folder).iter().flat_map(|file| read_tensors(file)).collect())
+        let mut weights = Self(weight_files(folder).iter().flat_map(|file| read_tensors(file)).collect());
+        let names: Vec<String> = weights.0.keys().cloned().collect();
+        for name in names.iter().filter_map(|name| name.strip_suffix("_blocks")) {
+            let stack = mxfp4::stack(weights.get(&format!("{name}_blocks")), weights.get(&format!("{name}_scales")));
+            weights.0.insert(name.to_owned(), stack);
+        }
+        weights
     }
 
     pub fn get(&self, name: &str) -> &Tensor {
@@ -115,6 +123,8 @@ pub fn values_as_f32(view: &TensorView) -> Vec<f32> {
         Dtype::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
         Dtype::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
         Dtype::BF16 => bytes.as_chunks().0.iter().map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
-        other => panic!("tensor is of type {other}, expected F32, F16 or BF16"),
+        // Of MXFP4, whose numbers are made of them later.
+        Dtype::U8 => bytes.iter().map(|&byte| f32::from(byte)).collect(),
+        other => panic!("tensor is of type {other}, expected F32, F16, BF16 or U8"),
     }
 }

@@ -134,7 +134,7 @@ fn a_gate_multiplies_a_row() {
 
 #[test]
 fn matmuls_of_experts() {
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
     for (target, is_integer) in
         targets().iter().map(|target| (target, false)).chain(integer_targets().iter().map(|target| (target, true)))
     {
@@ -221,7 +221,7 @@ fn gemms_of_experts() {
     let Some(GemmTuning::Registers(tuning)) = registers.map(|matrix| matrix.gemm) else {
         unreachable!("weights from registers")
     };
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Int8, WeightFormat::F16];
+    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
     let shape = (1..8usize, 17..90usize, select(formats.to_vec()), prop::option::of(activations()), any::<bool>());
     let experts = (1..5usize, 1..60usize, 0..3usize, 1..4usize, any::<bool>());
     check_cases("GEMMs of experts", 8, &(shape, experts), |(shape, experts), rng| {

@@ -22,11 +22,12 @@ use crate::{
     TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed, targets,
 };
 
-const FORMATS: [WeightFormat; 6] = [
+const FORMATS: [WeightFormat; 7] = [
     WeightFormat::Int4 { group: 32 },
     WeightFormat::Int4 { group: 64 },
     WeightFormat::Int4 { group: 128 },
     WeightFormat::WideInt4 { group: 128 },
+    WeightFormat::Fp4,
     WeightFormat::Int8,
     WeightFormat::F16,
 ];

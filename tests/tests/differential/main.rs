@@ -23,6 +23,7 @@ use tests::launch::{
     Launch, Operand, POISON, device, device_matrices, skip_matrix_units, without_what_the_device_lacks,
 };
 use tests::reference::relative_error;
+use unicorn_artifact::fp4::fp4_scale;
 use unicorn_artifact::int4::{Int4Params, WideInt4Params};
 use unicorn_artifact::step::Sampler;
 use unicorn_kernels::Number;
@@ -100,6 +101,9 @@ fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
                 let param = match layout.format {
                     WeightFormat::F16 => None,
                     WeightFormat::Int8 => Some(scale(rng).to_bits().into()),
+                    WeightFormat::Fp4 => {
+                        Some(fp4_scale(rng.random_range(116..123u8)).expect("an f16").to_bits().into())
+                    }
                     WeightFormat::Int4 { .. } => {
                         let zero = rng.random_range(0..16u8);
                         Some(Int4Params::new(scale(rng).to_f32(), zero).0.into())
@@ -136,11 +140,12 @@ fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
                 let at = layout.chunk_offset(block, within / chunk_cols, row);
                 let inside = within % chunk_cols;
                 match layout.format {
-                    WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } => {
+                    WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Fp4 => {
                         let params_at = layout.param_offset(block, row);
-                        let zero = match layout.format.is_wide() {
-                            true => tile[params_at + 2],
-                            false => tile[params_at + 1] >> 4,
+                        let zero = match layout.format {
+                            WeightFormat::Fp4 => 0,
+                            WeightFormat::WideInt4 { .. } => tile[params_at + 2],
+                            _ => tile[params_at + 1] >> 4,
                         };
                         let byte = &mut tile[at + inside / 8 * 4 + inside % 4];
                         *byte = if inside % 8 < 4 { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
@@ -244,8 +249,13 @@ fn reads_of_every_block() {
 #[test]
 fn embed_of_every_format() {
     let targets = targets();
-    let formats =
-        [WeightFormat::Int4 { group: 64 }, WeightFormat::WideInt4 { group: 32 }, WeightFormat::Int8, WeightFormat::F16];
+    let formats = [
+        WeightFormat::Int4 { group: 64 },
+        WeightFormat::WideInt4 { group: 32 },
+        WeightFormat::Fp4,
+        WeightFormat::Int8,
+        WeightFormat::F16,
+    ];
     for format in formats {
         let cases = (0..targets.len(), 20..300usize, 3..200usize);
         check_cases(&format!("embed of {format:?}"), 3, &cases, |&(target, rows, cols), rng| {

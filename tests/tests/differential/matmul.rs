@@ -151,11 +151,12 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
     })
 }
 
-const FORMATS_WITH_SCALES: [WeightFormat; 5] = [
+const FORMATS_WITH_SCALES: [WeightFormat; 6] = [
     WeightFormat::Int4 { group: 32 },
     WeightFormat::Int4 { group: 64 },
     WeightFormat::Int4 { group: 128 },
     WeightFormat::WideInt4 { group: 64 },
+    WeightFormat::Fp4,
     WeightFormat::Int8,
 ];
 

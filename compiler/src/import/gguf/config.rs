@@ -28,13 +28,14 @@ pub enum Architecture {
     Gemma2,
     Gemma3,
     Glm4,
+    GptOss,
     Granite,
     /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
     Mistral3,
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 14] = [
+const ARCHITECTURES: [(&str, Architecture); 15] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -46,6 +47,7 @@ const ARCHITECTURES: [(&str, Architecture); 14] = [
     ("gemma2", Architecture::Gemma2),
     ("gemma3", Architecture::Gemma3),
     ("glm4", Architecture::Glm4),
+    ("gpt-oss", Architecture::GptOss),
     ("granite", Architecture::Granite),
     ("mistral3", Architecture::Mistral3),
     ("phi3", Architecture::Phi3),
@@ -85,7 +87,19 @@ impl Architecture {
     }
 
     fn has_experts(self) -> bool {
-        matches!(self, Architecture::Mixtral | Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Olmoe)
+        matches!(
+            self,
+            Architecture::Mixtral
+                | Architecture::Qwen2Moe
+                | Architecture::Qwen3Moe
+                | Architecture::Olmoe
+                | Architecture::GptOss
+        )
+    }
+
+    /// The norm before the feed-forward is named by what it follows.
+    pub fn has_post_attention_norm(self) -> bool {
+        self == Architecture::GptOss
     }
 
     /// `architectures[0]` and `model_type` in config.json.
@@ -102,6 +116,7 @@ impl Architecture {
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
             Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
+            Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
             Architecture::Granite => ("GraniteForCausalLM", "granite"),
             Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
@@ -176,6 +191,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
             "hidden_act": "silu",
             "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
         })),
+        Architecture::GptOss => gpt_oss_fields(&keys, &sizes)?,
         Architecture::Granite => granite_fields(&keys)?,
         Architecture::Mistral3 => mistral3_fields(&keys, &mut config)?,
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
@@ -187,7 +203,10 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
 /// Of experts where every layer has them, the MLP's size is written as one expert's, or not at all.
 fn feed_forward(keys: &Keys) -> Result<usize> {
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
-    match keys.size("feed_forward_length")?.or(expert) {
+    let whole = keys.size("feed_forward_length")?;
+    // Where experts alone take its place, theirs is meant.
+    let size = if keys.architecture == Architecture::GptOss { expert.or(whole) } else { whole.or(expert) };
+    match size {
         Some(size) => Ok(size),
         None => keys.required_size("feed_forward_length"),
     }
@@ -197,7 +216,8 @@ fn feed_forward(keys: &Keys) -> Result<usize> {
 fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
     let mut fields = object(fields);
     let count = keys.required_size("expert_count")?;
-    let name = if keys.architecture == Architecture::Mixtral { "num_local_experts" } else { "num_experts" };
+    let is_local = matches!(keys.architecture, Architecture::Mixtral | Architecture::GptOss);
+    let name = if is_local { "num_local_experts" } else { "num_experts" };
     fields.insert(name.into(), json!(count));
     fields.insert("num_experts_per_tok".into(), json!(keys.required_size("expert_used_count")?));
     if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe) {
@@ -246,6 +266,21 @@ fn olmo_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
         })));
     }
     Ok(fields)
+}
+
+/// llama.cpp has no keys for the kinds of its layers, which take turns, or for the numbers of its activation.
+fn gpt_oss_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let window = keys.size("attention.sliding_window")?;
+    let window = keys.gguf.require(&keys.name("attention.sliding_window"), window)?;
+    experts_fields(
+        keys,
+        json!({
+            "hidden_act": "silu",
+            "attention_bias": true,
+            "sliding_window": window,
+            "layer_types": layer_types(keys, sizes.layers, Some(window), 2)?,
+        }),
+    )
 }
 
 fn granite_fields(keys: &Keys) -> Result<Map<String, Json>> {

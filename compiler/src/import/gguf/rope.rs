@@ -88,6 +88,10 @@ impl<'a> Scaling<'a> {
                 yarn.insert(name.to_string(), json!(beta));
             }
         }
+        if keys.architecture == Architecture::GptOss {
+            // Between the frequencies that are divided and those that are not, the bounds are no whole numbers.
+            yarn.insert("truncate".to_string(), json!(false));
+        }
         if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0)
         {
             yarn.extend(object(json!({ "mscale": 1.0, "mscale_all_dim": mscale_all_dim })));

@@ -32,7 +32,7 @@ pub fn locate(
     let shapes = config.tensor_shapes();
     let mut places = BTreeMap::new();
     for (canonical, shape) in &shapes {
-        let wanted = source_of(gguf, config, canonical);
+        let wanted = source_of(gguf, architecture, config, canonical);
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
@@ -75,7 +75,7 @@ struct Source {
     stacked: Option<usize>,
 }
 
-fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
+fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, canonical: &str) -> Source {
     let whole = |name: String| Source { name, first_row: 0, source_rows: None, stacked: None };
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
@@ -85,9 +85,17 @@ fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
             _ => unreachable!("{canonical} is no canonical name"),
         });
     };
+    if (part, suffix) == ("self_attn", "sinks") {
+        return whole(format!("blk.{layer}.attn_sinks.weight"));
+    }
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
     if let (Some(experts), Some((expert, name))) = (&config.experts, expert_part(part)) {
-        let rows = if name == "down" { config.hidden_size } else { experts.intermediate_size };
+        let rows = match (suffix, name) {
+            // One row holds an expert's.
+            ("bias", _) => 1,
+            (_, "down") => config.hidden_size,
+            _ => experts.intermediate_size,
+        };
         let name = in_layer(&format!("ffn_{name}_exps"));
         return Source { name, first_row: expert * rows, source_rows: None, stacked: Some(experts.count) };
     }
@@ -110,12 +118,14 @@ fn source_of(gguf: &Gguf, config: &ModelConfig, canonical: &str) -> Source {
         "mlp.up_proj" => fused_up(config.intermediate_size),
         _ => None,
     };
-    from_fused.unwrap_or_else(|| whole(in_layer(source_part(config, part))))
+    from_fused.unwrap_or_else(|| whole(in_layer(source_part(architecture, config, part))))
 }
 
-fn source_part(config: &ModelConfig, part: &str) -> &'static str {
+fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> &'static str {
     match part {
-        "post_attention_layernorm" if config.post_norms => "post_attention_norm",
+        "post_attention_layernorm" if config.post_norms || architecture.has_post_attention_norm() => {
+            "post_attention_norm"
+        }
         "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
         "input_layernorm" => "attn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
@@ -154,6 +164,9 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
     let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
     if architecture.interleaves_heads() && is_rotated {
         RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: config.head_dim }
+    } else if architecture == Architecture::GptOss {
+        // Its folder transposes experts, the file does not.
+        RowOrder::Plain
     } else {
         config.folder.row_order(config, canonical)
     }

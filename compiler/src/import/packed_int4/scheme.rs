@@ -70,9 +70,11 @@ impl Scheme {
             Some("awq") => awq(&fields).map(Some),
             Some("gptq") => gptq(&fields).map(Some),
             Some("compressed-tensors") => compressed_tensors(&fields).map(Some),
+            // Tensors of its blocks and scales are recognised by their names, see packed_fp4.rs.
+            Some("mxfp4") => Ok(None),
             method => Err(unsupported(
                 format!("quantization_config (method {})", method.unwrap_or("without a name")),
-                "weights are read as bf16, f16 or f32, or as INT4 of awq, gptq or compressed-tensors; take the model they were \
+                "weights are read as bf16, f16 or f32, as INT4 of awq, gptq or compressed-tensors, or as mxfp4; take the model they were \
                  quantised from",
             )),
         }
