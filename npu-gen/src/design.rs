@@ -2,6 +2,7 @@
 //!
 //! Nothing here has an address, a lock or a channel: [`crate::lower`] gives those.
 
+use unicorn_kernels::npu::attention::AttentionTile;
 use unicorn_kernels::npu::tile::CoreTile;
 
 use crate::device::Tile;
@@ -19,8 +20,10 @@ pub struct BufferId(pub usize);
 pub enum Element {
     /// Bytes: packed numbers, scales beside them.
     I8,
-    /// Sums.
+    /// Sums of products.
     I32,
+    /// Sums and factors of attention.
+    F32,
     /// Outputs.
     Bf16,
 }
@@ -31,7 +34,7 @@ impl Element {
         match self {
             Element::I8 => 1,
             Element::Bf16 => 2,
-            Element::I32 => 4,
+            Element::I32 | Element::F32 => 4,
         }
     }
 
@@ -41,6 +44,7 @@ impl Element {
             Element::I8 => "i8",
             Element::Bf16 => "bf16",
             Element::I32 => "i32",
+            Element::F32 => "f32",
         }
     }
 }
@@ -131,7 +135,16 @@ pub enum CoreOp {
     Run(Body),
 }
 
-/// What a core computes; the maths is in [`unicorn_kernels::npu::twin`].
+/// What a design's cores compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A matrix product: one core's share.
+    Product(CoreTile),
+    /// Attention: one pipeline's share.
+    Attention(AttentionTile),
+}
+
+/// What a core computes; the maths is in [`unicorn_kernels::npu::twin`] and [`unicorn_kernels::npu::attention`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Sets the sums to 0.
@@ -156,6 +169,44 @@ pub enum Body {
         sums: BufferId,
         /// Their scales.
         scales: BufferId,
+        /// Output objects.
+        output: FifoId,
+    },
+    /// Attention: makes scores of one tile of queries and one block of keys.
+    Scores {
+        /// Query objects.
+        queries: FifoId,
+        /// Key objects.
+        keys: FifoId,
+        /// Score objects.
+        scores: FifoId,
+    },
+    /// Attention: makes probabilities of scores. The innermost loop around it counts the blocks.
+    Softmax {
+        /// Score objects.
+        scores: FifoId,
+        /// Maxima and sums so far.
+        state: BufferId,
+        /// Probability objects.
+        probabilities: FifoId,
+    },
+    /// Attention: corrects the sums and adds the products of probabilities and values, and keeps the inverses.
+    AddValues {
+        /// Probability objects.
+        probabilities: FifoId,
+        /// Value objects.
+        values: FifoId,
+        /// The sums.
+        sums: BufferId,
+        /// Where the inverses go.
+        inverses: BufferId,
+    },
+    /// Attention: makes an output object of four rows of the sums. The innermost loop around it counts the objects.
+    Normalise {
+        /// The sums.
+        sums: BufferId,
+        /// The inverses.
+        inverses: BufferId,
         /// Output objects.
         output: FifoId,
     },
@@ -219,8 +270,8 @@ pub enum HostOp {
 pub struct Design {
     /// Columns that it takes.
     pub columns: u32,
-    /// What one core computes on.
-    pub core_tile: CoreTile,
+    /// What its cores compute on.
+    pub work: Work,
     /// Streams of objects.
     pub fifos: Vec<Fifo>,
     /// Those that are joined or divided in memory tiles.

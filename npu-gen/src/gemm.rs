@@ -26,7 +26,7 @@ pub use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS, WEIGHTS};
 use unicorn_kernels::npu::tile::{BLOCK_ROWS, CORE_ROWS, GemmShape};
 
 use crate::design::{
-    Argument, Body, Buffer, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer,
+    Argument, Body, Buffer, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work,
 };
 use crate::device::{FIRST_CORE_ROW, ITERATION_MAX, Tile, WORD_BYTES, limits};
 
@@ -45,7 +45,16 @@ pub fn design(shape: &GemmShape) -> Design {
     ];
     let host = builder.host(&streams);
     let Builder { fifos, links, buffers, cores, .. } = builder;
-    Design { columns: shape.columns as u32, core_tile: shape.core, fifos, links, buffers, cores, arguments, host }
+    Design {
+        columns: shape.columns as u32,
+        work: Work::Product(shape.core),
+        fifos,
+        links,
+        buffers,
+        cores,
+        arguments,
+        host,
+    }
 }
 
 struct Builder<'s> {
@@ -278,7 +287,7 @@ fn gemv_core(stream: usize) -> Tile {
 }
 
 /// `bytes` in a line as three dimensions, outermost first, whose inner two the shim can count.
-fn in_three(bytes: usize) -> [usize; 3] {
+pub(crate) fn in_three(bytes: usize) -> [usize; 3] {
     let most = limits(crate::device::TileKind::Shim).wrap_max;
     let largest_divisor = |n: usize| (1..=most.min(n)).rev().find(|divisor| n.is_multiple_of(*divisor)).unwrap_or(1);
     let inner = largest_divisor(bytes / WORD_BYTES);

@@ -9,9 +9,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use thiserror::Error;
+use unicorn_kernels::npu::attention::{self, AttentionTile};
+use unicorn_kernels::npu::tile::CoreTile;
 use unicorn_kernels::npu::twin;
 
-use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
+use crate::design::{Body, BufferId, CoreOp, Design, FifoId, HostOp, Port, Work};
 use crate::device::{LOCK_MAX, Tile, WORD_BYTES};
 use crate::lower::{ChannelId, Direction, LockId, Lowered, MemoryId};
 use crate::shim::{ShimTask, task};
@@ -136,6 +138,8 @@ struct Machine<'r> {
     memories: Vec<Vec<u8>>,
     sums: BTreeMap<usize, Vec<i32>>,
     scales: BTreeMap<usize, Vec<u8>>,
+    /// Of attention.
+    floats: BTreeMap<usize, Vec<f32>>,
     channels: Vec<ChannelState>,
     cores: Vec<CoreState>,
 }
@@ -220,6 +224,7 @@ impl<'r> Machine<'r> {
             memories: lowered.memories.iter().map(|memory| vec![0x5a; memory.bytes]).collect(),
             sums: BTreeMap::new(),
             scales: BTreeMap::new(),
+            floats: BTreeMap::new(),
             channels,
             cores: design.cores.iter().map(core).collect(),
         }
@@ -423,7 +428,17 @@ impl<'r> Machine<'r> {
     }
 
     fn compute(&mut self, index: usize, body: Body, iteration: usize) -> Result<(), RunError> {
-        let core = self.design.core_tile;
+        match self.design.work {
+            Work::Product(core) => self.compute_product(index, &core, body, iteration),
+            Work::Attention(tile) => self.compute_attention(index, &tile, body, iteration),
+        }
+    }
+
+    fn fault(&self, index: usize, what: String) -> RunError {
+        RunError::Body { tile: self.cores[index].tile.to_string(), what }
+    }
+
+    fn compute_product(&mut self, index: usize, core: &CoreTile, body: Body, iteration: usize) -> Result<(), RunError> {
         match body {
             Body::Clear { sums } => {
                 self.sums.insert(sums.0, vec![0; core.sums()]);
@@ -432,23 +447,79 @@ impl<'r> Machine<'r> {
                 let a = &self.memories[self.held(index, activations, core.activation_bytes())?.0];
                 let w = &self.memories[self.held(index, weights, core.weight_bytes())?.0];
                 let sums = self.sums.entry(sums.0).or_insert_with(|| vec![0x5a5a; core.sums()]);
-                twin::add_products(&core, a, w, sums);
+                twin::add_products(core, a, w, sums);
                 let scales = self.scales.entry(scales.0).or_insert_with(|| vec![0; core.scales_bytes()]);
-                twin::keep_scales(&core, a, w, scales);
+                twin::keep_scales(core, a, w, scales);
             }
             Body::Finish { sums, scales, output } => {
                 let memory = self.held(index, output, 2 * core.output_values())?;
                 let (Some(sums), Some(scales)) = (self.sums.get(&sums.0), self.scales.get(&scales.0)) else {
-                    let what = "sums that were never made".to_owned();
-                    return Err(RunError::Body { tile: self.cores[index].tile.to_string(), what });
+                    return Err(self.fault(index, "sums that were never made".to_owned()));
                 };
                 if iteration >= core.pieces() {
                     let what = format!("output object {iteration}, expected at most {}", core.pieces() - 1);
-                    return Err(RunError::Body { tile: self.cores[index].tile.to_string(), what });
+                    return Err(self.fault(index, what));
                 }
-                twin::finish(&core, sums, scales, iteration, &mut self.memories[memory.0]);
+                twin::finish(core, sums, scales, iteration, &mut self.memories[memory.0]);
             }
+            other => return Err(self.fault(index, format!("{other:?}, which is of attention"))),
         }
+        Ok(())
+    }
+
+    fn compute_attention(
+        &mut self,
+        index: usize,
+        tile: &AttentionTile,
+        body: Body,
+        iteration: usize,
+    ) -> Result<(), RunError> {
+        let mut floats = std::mem::take(&mut self.floats);
+        // NaN: what is read before it is written shows.
+        let mut buffer = |id: BufferId, len: usize| floats.remove(&id.0).unwrap_or_else(|| vec![f32::NAN; len]);
+        let mut kept = Vec::new();
+        match body {
+            Body::Clear { sums } => kept.push((sums, vec![0.0; tile.sums()])),
+            Body::Scores { queries, keys, scores } => {
+                let made = self.held(index, scores, tile.score_bytes())?;
+                let mut object = std::mem::take(&mut self.memories[made.0]);
+                let q = &self.memories[self.held(index, queries, tile.query_bytes())?.0];
+                let k = &self.memories[self.held(index, keys, tile.key_bytes())?.0];
+                attention::scores(tile, q, k, &mut object);
+                self.memories[made.0] = object;
+            }
+            Body::Softmax { scores, state, probabilities } => {
+                let made = self.held(index, probabilities, tile.probability_bytes())?;
+                let mut object = std::mem::take(&mut self.memories[made.0]);
+                let taken = &self.memories[self.held(index, scores, tile.score_bytes())?.0];
+                let mut values = buffer(state, tile.state());
+                attention::softmax(tile, iteration, taken, &mut values, &mut object);
+                kept.push((state, values));
+                self.memories[made.0] = object;
+            }
+            Body::AddValues { probabilities, values, sums, inverses } => {
+                let p = &self.memories[self.held(index, probabilities, tile.probability_bytes())?.0];
+                let v = &self.memories[self.held(index, values, tile.key_bytes())?.0];
+                let mut of_sums = buffer(sums, tile.sums());
+                let mut of_inverses = buffer(inverses, attention::BLOCK * tile.rows);
+                attention::add_values(tile, p, v, &mut of_sums, &mut of_inverses);
+                kept.extend([(sums, of_sums), (inverses, of_inverses)]);
+            }
+            Body::Normalise { sums, inverses, output } => {
+                let memory = self.held(index, output, 2 * tile.output_values())?;
+                if iteration >= tile.pieces() {
+                    let what = format!("output object {iteration}, expected at most {}", tile.pieces() - 1);
+                    return Err(self.fault(index, what));
+                }
+                let of_sums = buffer(sums, tile.sums());
+                let of_inverses = buffer(inverses, attention::BLOCK * tile.rows);
+                attention::finish(tile, &of_sums, &of_inverses, iteration, &mut self.memories[memory.0]);
+                kept.extend([(sums, of_sums), (inverses, of_inverses)]);
+            }
+            other => return Err(self.fault(index, format!("{other:?}, which is of a product"))),
+        }
+        floats.extend(kept.into_iter().map(|(id, values)| (id.0, values)));
+        self.floats = floats;
         Ok(())
     }
 

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
+use unicorn_kernels::npu::attention::BLOCK;
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue};
 
-use crate::design::{Body, CoreOp, Design, FifoId, HostOp, Port};
+use crate::design::{Body, BufferId, Core, CoreOp, Design, FifoId, HostOp, Port, Work};
 use crate::device::{
     ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, TABLE_BYTES, Tile, TileKind, WORD_BYTES,
     descriptors_of_parity, limits,
@@ -60,6 +61,59 @@ pub fn reserved_bytes(core: &CoreTile) -> usize {
             Epilogue::Scale => 0,
             Epilogue::ActMul(_) => TABLE_BYTES,
         }
+}
+
+/// The same in a design of attention: the softmax has an exponential, and so tables.
+pub fn attention_reserved_bytes(core: &Core) -> usize {
+    fn has_softmax(steps: &[CoreOp]) -> bool {
+        steps.iter().any(|step| match step {
+            CoreOp::Forever(body) | CoreOp::Repeat { body, .. } => has_softmax(body),
+            CoreOp::Run(body) => matches!(body, Body::Softmax { .. }),
+            CoreOp::Acquire { .. } | CoreOp::Release { .. } => false,
+        })
+    }
+    STACK_BYTES + if has_softmax(&core.program) { TABLE_BYTES } else { 0 }
+}
+
+/// Buffers with their bytes, and objects with their side and bytes.
+type Needs = (Vec<(BufferId, usize)>, Vec<(FifoId, Port, usize)>);
+
+/// What a body computes on; `None`: it is of another kind of design.
+fn needs(work: &Work, body: &Body) -> Option<Needs> {
+    use Port::{Consume, Produce};
+    Some(match (*body, work) {
+        (Body::Clear { sums }, Work::Product(core)) => (vec![(sums, 4 * core.sums())], vec![]),
+        (Body::AddProducts { activations, weights, sums, scales }, Work::Product(core)) => (
+            vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
+            vec![(activations, Consume, core.activation_bytes()), (weights, Consume, core.weight_bytes())],
+        ),
+        (Body::Finish { sums, scales, output }, Work::Product(core)) => (
+            vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
+            vec![(output, Produce, 2 * core.output_values())],
+        ),
+        (Body::Clear { sums }, Work::Attention(tile)) => (vec![(sums, 4 * tile.sums())], vec![]),
+        (Body::Scores { queries, keys, scores }, Work::Attention(tile)) => (
+            vec![],
+            vec![
+                (queries, Consume, tile.query_bytes()),
+                (keys, Consume, tile.key_bytes()),
+                (scores, Produce, tile.score_bytes()),
+            ],
+        ),
+        (Body::Softmax { scores, state, probabilities }, Work::Attention(tile)) => (
+            vec![(state, 4 * tile.state())],
+            vec![(scores, Consume, tile.score_bytes()), (probabilities, Produce, tile.probability_bytes())],
+        ),
+        (Body::AddValues { probabilities, values, sums, inverses }, Work::Attention(tile)) => (
+            vec![(sums, 4 * tile.sums()), (inverses, 4 * BLOCK * tile.rows)],
+            vec![(probabilities, Consume, tile.probability_bytes()), (values, Consume, tile.key_bytes())],
+        ),
+        (Body::Normalise { sums, inverses, output }, Work::Attention(tile)) => (
+            vec![(sums, 4 * tile.sums()), (inverses, 4 * BLOCK * tile.rows)],
+            vec![(output, Produce, 2 * tile.output_values())],
+        ),
+        _ => return None,
+    })
 }
 
 /// Checks `design` with its lowering.
@@ -164,7 +218,10 @@ impl Checker<'_> {
             tiles.entry(buffer.tile).or_default().memory_bytes += buffer.len * buffer.element.bytes();
         }
         for core in &self.design.cores {
-            tiles.entry(core.tile).or_default().memory_bytes += reserved_bytes(&self.design.core_tile);
+            tiles.entry(core.tile).or_default().memory_bytes += match &self.design.work {
+                Work::Product(tile) => reserved_bytes(tile),
+                Work::Attention(_) => attention_reserved_bytes(core),
+            };
         }
         for lock in &self.lowered.locks {
             tiles.entry(lock.tile).or_default().locks += 1;
@@ -278,20 +335,8 @@ impl Checker<'_> {
     }
 
     fn body(&mut self, tile: Tile, body: &Body, held: &BTreeSet<(FifoId, Port)>) {
-        let core = self.design.core_tile;
-        let (buffers, objects) = match *body {
-            Body::Clear { sums } => (vec![(sums, 4 * core.sums())], vec![]),
-            Body::AddProducts { activations, weights, sums, scales } => (
-                vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
-                vec![
-                    (activations, Port::Consume, core.activation_bytes()),
-                    (weights, Port::Consume, core.weight_bytes()),
-                ],
-            ),
-            Body::Finish { sums, scales, output } => (
-                vec![(sums, 4 * core.sums()), (scales, core.scales_bytes())],
-                vec![(output, Port::Produce, 2 * core.output_values())],
-            ),
+        let Some((buffers, objects)) = needs(&self.design.work, body) else {
+            return self.expect(false, tile, format!("computes {body:?}, which is of another kind of design"));
         };
         for (id, bytes) in buffers {
             let buffer = self.design.buffer(id);
@@ -394,17 +439,25 @@ impl Checker<'_> {
                 all().for_each(|id| _ = objects.entry(*id).or_insert(count));
             }
         }
-        for core in &self.design.cores {
-            let mut taken = BTreeMap::new();
-            count_objects(&core.program, 1, &mut taken);
+        let (counts, whole) = self.counts();
+        for (fifo, [made, taken]) in whole {
+            let name = &self.design.fifo(fifo).name;
+            let what = format!("{made} objects are made in an iteration, and {taken} taken, expected as many");
+            self.expect(made == taken, format!("FIFO {name}"), what);
+        }
+        for (core, taken) in self.design.cores.iter().zip(counts) {
             let mut iterations = BTreeSet::new();
             for ((fifo, _), per_iteration) in taken {
-                let moved = objects.get(&fifo).copied().unwrap_or(0);
                 let name = &self.design.fifo(fifo).name;
-                let what =
-                    format!("{moved} objects of {name}, expected a multiple of the {per_iteration} of one iteration");
-                self.expect(moved > 0 && moved.is_multiple_of(per_iteration.max(1)), core.tile, what);
-                iterations.insert(moved / per_iteration.max(1));
+                // What passes between two cores is compared above.
+                if !self.is_between_cores(fifo) {
+                    let moved = objects.get(&fifo).copied().unwrap_or(0);
+                    let what = format!(
+                        "{moved} objects of {name}, expected a multiple of the {per_iteration} of one iteration"
+                    );
+                    self.expect(moved > 0 && moved.is_multiple_of(per_iteration.max(1)), core.tile, what);
+                    iterations.insert(moved / per_iteration.max(1));
+                }
                 let depth = self.design.fifo(fifo).depth;
                 // What the estimate counts on: one object is filled while another is read.
                 let what = format!(
@@ -420,6 +473,30 @@ impl Checker<'_> {
             let what = format!("streams last for {iterations:?} iterations, expected one number");
             self.expect(iterations.len() <= 1, core.tile, what);
         }
+    }
+}
+
+/// Objects of an iteration of a core, by FIFO and side.
+type Counts = BTreeMap<(FifoId, Port), usize>;
+
+impl Checker<'_> {
+    /// The objects that an iteration of each core takes and makes; and of each FIFO between two cores, how many are made and taken.
+    fn counts(&self) -> (Vec<Counts>, BTreeMap<FifoId, [usize; 2]>) {
+        let mut between: BTreeMap<FifoId, [usize; 2]> = BTreeMap::new();
+        let of_core = |core: &Core| {
+            let mut counts = Counts::new();
+            count_objects(&core.program, 1, &mut counts);
+            for ((fifo, port), count) in counts.iter().filter(|((fifo, _), _)| self.is_between_cores(*fifo)) {
+                between.entry(*fifo).or_default()[usize::from(*port == Port::Consume)] += count;
+            }
+            counts
+        };
+        (self.design.cores.iter().map(of_core).collect(), between)
+    }
+
+    fn is_between_cores(&self, fifo: FifoId) -> bool {
+        let fifo = self.design.fifo(fifo);
+        std::iter::once(&fifo.producer).chain(&fifo.consumers).all(|tile| tile.kind() == TileKind::Core)
     }
 }
 

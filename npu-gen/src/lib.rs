@@ -1,4 +1,4 @@
-//! NPU designs for AMD XDNA1 (`npu1`: Phoenix, Hawk Point), from the shape of a GEMM to MLIR-AIE.
+//! NPU designs for AMD XDNA1 (`npu1`: Phoenix, Hawk Point), from the shape of a product or of attention to MLIR-AIE.
 //!
 //! ```text
 //! Problem ─ solve ─► GemmShape ─ gemm ─► Design ─ lower ─► Lowered ─ legal ─► usage, or faults
@@ -21,6 +21,7 @@ pub mod device;
 pub mod lower;
 pub mod shim;
 
+pub mod attention;
 pub mod emit;
 pub mod gemm;
 pub mod interpret;

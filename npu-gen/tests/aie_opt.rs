@@ -19,6 +19,7 @@ use std::process::Command;
 use support::models::MODELS;
 use support::odd;
 use unicorn_kernels::npu::tile::Epilogue;
+use unicorn_npu::attention::{self, AttentionProblem};
 use unicorn_npu::device::Tile;
 use unicorn_npu::emit::{Dialect, module, readable};
 use unicorn_npu::lower::Direction;
@@ -110,6 +111,26 @@ fn aie_opt_places_and_routes_the_programs() {
         }
         assert!(!lowered.contains("aie.objectfifo @"), "{problem:?}: FIFOs are left");
         // The text of the instructions is that of 2024.
+        if tool.dialect == Dialect::Y2024 {
+            let bytes = stream::encode(&solution.design, &solution.lowered);
+            assert_eq!(instructions(&lowered), stream::decode(&bytes).unwrap(), "{problem:?}");
+        }
+    }
+}
+
+#[test]
+fn aie_opt_takes_attention() {
+    let Some(tool) = AieOpt::find() else { return };
+    let problems = MODELS.iter().flat_map(|model| (1..=4).map(|columns| model.attention(columns)));
+    let odd = AttentionProblem { heads: 3, rows: 7, keys: 33, depth: 40, columns: 3 };
+    for problem in problems.chain([odd]) {
+        let AttentionProblem { heads, rows, keys, depth, columns } = problem;
+        let solution = attention::solve(&problem).expect("some size fits");
+        let text = readable(&module(&solution.design, tool.dialect));
+        let name = format!("attention-{heads}x{rows}x{keys}x{depth}-{columns}");
+        assert!(tool.run(&name, &text, &[]).contains("aie.device"));
+        let lowered = tool.run(&name, &text, &tool.passes);
+        assert!(!lowered.contains("aie.objectfifo @"), "{problem:?}: FIFOs are left");
         if tool.dialect == Dialect::Y2024 {
             let bytes = stream::encode(&solution.design, &solution.lowered);
             assert_eq!(instructions(&lowered), stream::decode(&bytes).unwrap(), "{problem:?}");

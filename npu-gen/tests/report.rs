@@ -9,13 +9,18 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use support::models::{MODELS, Model, ROWS};
+use support::attention::{AttentionCase, ROUNDING, small_attention};
+use support::models::{KEYS, MODELS, Model, ROWS};
 use support::mutants::Mutations;
 use support::{Case, small, small_gemv};
+use unicorn_kernels::npu::attention::AttentionShape;
 use unicorn_kernels::npu::tile::{Epilogue, GEMV_ROWS, GemmShape};
-use unicorn_npu::device::{TileKind, limits};
+use unicorn_npu::attention::{self, AttentionSolution};
+use unicorn_npu::design::Design;
+use unicorn_npu::device::{CLOCK_HZ, TileKind, limits};
 use unicorn_npu::emit::{Dialect, module, readable};
-use unicorn_npu::lower::lower;
+use unicorn_npu::interpret;
+use unicorn_npu::lower::{Lowered, lower};
 use unicorn_npu::{Problem, Solution, gemm, legal, solve, stream};
 
 /// Share of mutations that must be caught.
@@ -30,7 +35,7 @@ const LARGE: usize = 4096;
 const COLUMNS: usize = 4;
 
 const HEAD: &str = "\
-W4A8 GEMMs of prefill, and GEMVs of at most 8 rows, for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
+W4A8 GEMMs and attention of prefill, and GEMVs of at most 8 rows, for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
 
 Emitted, checked against the device's limits, and functionally simulated on the host; never compiled to AIE2 machine code and never run on
 hardware here. Times and shares are of the static model in npu-gen/src/solve.rs, which knows neither DRAM nor what a compiler makes of a loop.
@@ -62,6 +67,7 @@ fn the_report_is_the_committed_one() {
             report += &line(model.name, what, solution, errors[&one_tile(solution)]);
         }
     }
+    report += &attention_lines();
     report += &mutations();
     compare(&report);
 }
@@ -139,17 +145,78 @@ fn error(shape: &GemmShape) -> f32 {
     case.difference(&design, &lowered, &commands).unwrap_or_else(|error| panic!("{shape:?}: {error}"))
 }
 
-/// Single mistakes in a small design of each epilogue.
+/// Blocks of keys that a tile of rows is run over.
+const BLOCKS: usize = 16;
+
+/// Attention of each model: the pipelines, and the error of one tile of rows of a head in each column, over a few blocks of keys.
+fn attention_lines() -> String {
+    let mut text = format!(
+        "\nattention of {ROWS} tokens over {KEYS} keys, {COLUMNS} columns of three cores; error of one tile over {BLOCKS} blocks, at most {ROUNDING}\n\n"
+    );
+    writeln!(
+        text,
+        "{:<13} {:>22}   {:<10} {:>5} {:>5}  {:<8}  {:<13}  {:>4}  {:>6}  {:>6}  limited by",
+        "model", "heads × rows × depth", "tile", "L1 %", "L2 %", "BDs", "ms", "busy", "stream", "error"
+    )
+    .unwrap();
+    for model in MODELS {
+        let problem = model.attention(COLUMNS);
+        let solution = attention::solve(&problem).unwrap_or_else(|| panic!("{}: no size fits", model.name));
+        let AttentionSolution { shape, usage, cycles, busy, limit, design, lowered } = &solution;
+        let share = |kind| 100.0 * usage.of(kind).memory_bytes as f64 / limits(kind).memory_bytes as f64;
+        let descriptors =
+            [TileKind::Core, TileKind::Memory, TileKind::Shim].map(|kind| usage.of(kind).descriptors.to_string());
+        let [fast, slow] = CLOCK_HZ.map(|hz| 1e3 * *cycles as f64 / hz);
+        let small = AttentionShape { heads: COLUMNS, rows: shape.tile.rows, keys: BLOCKS * shape.tile.keys, ..*shape };
+        let case = AttentionCase::of(small);
+        let small = attention::design(&small);
+        let error = case.error(&outputs_from_bytes(&case, &small, &lower(&small)));
+        assert!(error <= ROUNDING, "{}: {error}", model.name);
+        writeln!(
+            text,
+            "{:<13} {:>22}   {:<10} {:>5.1} {:>5.1}  {:<8}  {:<13}  {:>4.1}  {:>6.1}  {:>6.4}  {limit}",
+            model.name,
+            format!("{} × {} × {}", problem.heads, problem.rows, problem.depth),
+            format!("{} × {}", shape.tile.rows, shape.tile.keys),
+            share(TileKind::Core),
+            share(TileKind::Memory),
+            descriptors.join(" "),
+            format!("{fast:.2} {slow:.2}"),
+            100.0 * busy,
+            stream::encode(design, lowered).len() as f64 / 1024.0,
+            error
+        )
+        .unwrap();
+    }
+    text
+}
+
+fn outputs_from_bytes(case: &AttentionCase, design: &Design, lowered: &Lowered) -> Vec<u8> {
+    let instructions = stream::decode(&stream::encode(design, lowered)).unwrap();
+    let commands = stream::commands(&instructions, lowered).unwrap();
+    case.outputs(design, lowered, &commands).unwrap_or_else(|error| panic!("{:?}: {error}", case.shape))
+}
+
+/// Single mistakes in a small design of each epilogue, of a GEMV and of attention.
 fn mutations() -> String {
     let mut text = "\nsingle mistakes put into a design of two columns, caught by the checker or by a run\n".to_owned();
     let silu = Epilogue::ActMul(unicorn_kernels::Activation::Silu);
-    for (name, shape) in [
+    let of_products = [
         ("scaled outputs", small(2, 32, Epilogue::Scale)),
         ("gate·up", small(2, 32, silu)),
         ("GEMV", small_gemv(2, 32, Epilogue::Scale)),
         ("GEMV, gate·up", small_gemv(2, 32, silu)),
-    ] {
-        let mutations = Mutations::of(&Case::of(shape));
+    ]
+    .map(|(name, shape)| (name, Mutations::of(&Case::of(shape))));
+    let case = AttentionCase::of(small_attention(2));
+    let design = attention::design(&case.shape);
+    let lowered = lower(&design);
+    let right = outputs_from_bytes(&case, &design, &lowered);
+    let run = |design: &Design, lowered: &Lowered| {
+        Ok(case.outputs(design, lowered, &interpret::commands(design, lowered))? == right)
+    };
+    let of_attention = ("attention", Mutations::of_design(&design, &run));
+    for (name, mutations) in of_products.into_iter().chain([of_attention]) {
         let (reasons, others) = mutations.explained();
         assert!(others.is_empty(), "survivors without a reason: {others:#?}");
         assert!(mutations.caught() >= CAUGHT, "{} of the mistakes are caught", mutations.caught());

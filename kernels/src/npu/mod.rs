@@ -1,6 +1,6 @@
 //! The maths of the NPU's kernels (AMD XDNA1, AIE2): what one core computes on one object of each stream, as plain loops.
 //!
-//! One kernel so far: the W4A8 GEMM of prefill, `out = scale(activations · weightsᵀ)`, with INT4 weights and INT8 activations.
+//! Attention of prefill is in [`attention`]. The other kernel is the W4A8 product, a GEMM or a GEMV, `out = scale(activations · weightsᵀ)`, with INT4 weights and INT8 activations.
 //!
 //! ```text
 //! output (row, column) = epilogue( row_scale[row] · column_scale[column] · Σ over groups of k:
@@ -15,6 +15,7 @@
 //!
 //! [`tile`] says where each byte of a stream lies, [`rotation`] and [`quantize`] make weights and activations of this form, [`twin`] computes on them.
 
+pub mod attention;
 pub mod quantize;
 pub mod rotation;
 pub mod tile;

@@ -103,19 +103,8 @@ fn products_of_step(
             block.make("arith.extsi", &[codes], Vec::new(), "vector<16x8xi32>")
         })
         .collect();
-    let contract = |block: &mut Block, a: Value, w: Value, sum: Value| {
-        let maps = "[affine_map<(d0, d1, d2) -> (d0, d2)>, affine_map<(d0, d1, d2) -> (d2, d1)>, affine_map<(d0, d1, d2) -> (d0, d1)>]";
-        let kinds =
-            "[#vector.iterator_type<parallel>, #vector.iterator_type<parallel>, #vector.iterator_type<reduction>]";
-        let attributes = vec![
-            ("indexing_maps", maps.to_owned()),
-            ("iterator_types", kinds.to_owned()),
-            ("kind", "#vector.kind<add>".to_owned()),
-        ];
-        block.make("vector.contract", &[a, w, sum], attributes, SUMS)
-    };
     let places = (0..register_rows).flat_map(|row| (0..REGISTER_COLS).map(move |col| (row, col)));
-    places.zip(groups).map(|((row, col), sum)| contract(block, a[row], w[col], *sum)).collect()
+    places.zip(groups).map(|((row, col), sum)| block.contract(a[row], w[col], *sum)).collect()
 }
 
 /// `sums[at] += multipliers · (group >> shift)`.

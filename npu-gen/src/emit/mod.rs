@@ -5,6 +5,7 @@
 //!
 //! The dialects changed between 2024 (LLVM 19) and 2026: [`Dialect`] chooses.
 
+mod attention;
 mod body;
 #[cfg(feature = "mlir")]
 mod generic;
@@ -12,10 +13,11 @@ mod module;
 mod op;
 mod readable;
 
+pub use attention::SOFTMAX;
 pub use body::{add_products, clear, epilogue_name, keep_scales};
 #[cfg(feature = "mlir")]
 pub use generic::{MlirError, context, generic, generic_text};
-pub use module::{EPILOGUES, body_function, module};
+pub use module::{EPILOGUES, attention_functions, body_function, module};
 pub use op::{Block, Module, Op, Region, Value, ValueInfo};
 pub use readable::readable;
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use unicorn_kernels::npu::attention::{AttentionTile, BLOCK};
 use unicorn_kernels::npu::tile::CoreTile;
 
 use super::Dialect;
+use super::attention::{self, SOFTMAX};
 use super::body;
 use super::op::{Block, Module, Op, Region, Value};
-use crate::design::{Body, BufferId, Core, CoreOp, Design, Element, FifoId, HostOp, Link, Port, Transfer};
+use crate::design::{Body, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work};
 use crate::device::{STACK_BYTES, Tile, TileKind};
 
 /// Object file of the external functions.
@@ -28,29 +30,57 @@ pub fn module(design: &Design, dialect: Dialect) -> Module {
 /// A function `@body` of the sums of a core and of one object of each stream, to run on the host.
 pub fn body_function(core: &CoreTile) -> Module {
     let mut module = Module::default();
-    let arguments: Vec<Value> = [
+    let types = [
         memref(core.activation_bytes(), Element::I8),
         memref(core.weight_bytes(), Element::I8),
         memref(core.sums(), Element::I32),
         memref(core.scales_bytes(), Element::I8),
-    ]
-    .into_iter()
-    .map(|ty| module.value("argument", ty))
-    .collect();
-    let types: Vec<&str> = arguments.iter().map(|value| module.ty(*value)).collect();
+    ];
+    let function = host_function(&mut module, "body", &types, |block, arguments| {
+        body::clear(block, core, arguments[2]);
+        body::add_products(block, core, arguments[0], arguments[1], arguments[2]);
+        body::keep_scales(block, core, arguments[0], arguments[1], arguments[3]);
+    });
+    module.ops = vec![function];
+    module
+}
+
+/// Functions `@scores` (queries, keys, scores), `@add_values` (probabilities, values, sums, inverses) and `@normalise` (sums, inverses, the first output
+/// object), to run on the host.
+pub fn attention_functions(tile: &AttentionTile) -> Module {
+    let mut module = Module::default();
+    let bytes = |len: usize| memref(len, Element::I8);
+    let (sums, inverses) = (memref(tile.sums(), Element::F32), memref(BLOCK * tile.rows, Element::F32));
+    let scores = [bytes(tile.query_bytes()), bytes(tile.key_bytes()), bytes(tile.score_bytes())];
+    let scores = host_function(&mut module, "scores", &scores, |block, arguments| {
+        attention::scores(block, tile, arguments[0], arguments[1], arguments[2]);
+    });
+    let values = [bytes(tile.probability_bytes()), bytes(tile.key_bytes()), sums.clone(), inverses.clone()];
+    let values = host_function(&mut module, "add_values", &values, |block, arguments| {
+        attention::add_values(block, tile, [arguments[0], arguments[1]], [arguments[2], arguments[3]]);
+    });
+    let output = memref(tile.output_values(), Element::Bf16);
+    let normalise = host_function(&mut module, "normalise", &[sums, inverses, output], |block, arguments| {
+        let first = block.index(0);
+        attention::normalise(block, tile, [arguments[0], arguments[1]], first, arguments[2]);
+    });
+    module.ops = vec![scores, values, normalise];
+    module
+}
+
+/// A function of memrefs that C can call.
+fn host_function(module: &mut Module, name: &str, types: &[String], body: impl FnOnce(&mut Block, &[Value])) -> Op {
+    let arguments: Vec<Value> = types.iter().map(|ty| module.value("argument", ty.clone())).collect();
     let attributes = vec![
-        ("sym_name", "\"body\"".to_owned()),
+        ("sym_name", format!("\"{name}\"")),
         ("function_type", format!("({}) -> ()", types.join(", "))),
         ("llvm.emit_c_interface", "unit".to_owned()),
     ];
-    let mut block = Block { module: &mut module, ops: Vec::new() };
-    body::clear(&mut block, core, arguments[2]);
-    body::add_products(&mut block, core, arguments[0], arguments[1], arguments[2]);
-    body::keep_scales(&mut block, core, arguments[0], arguments[1], arguments[3]);
+    let mut block = Block { module, ops: Vec::new() };
+    body(&mut block, &arguments);
     block.add("func.return", &[], Vec::new());
     let ops = block.ops;
-    module.ops = vec![Op { name: "func.func", attributes, regions: vec![Region { arguments, ops }], ..Op::default() }];
-    module
+    Op { name: "func.func", attributes, regions: vec![Region { arguments, ops }], ..Op::default() }
 }
 
 fn device_attributes(design: &Design, dialect: Dialect) -> Vec<(&'static str, String)> {
@@ -80,7 +110,7 @@ impl Emitter<'_> {
     fn device(&mut self, module: &mut Module) -> Vec<Op> {
         let design = self.design;
         let mut block = Block { module, ops: Vec::new() };
-        block.ops.push(self.epilogue());
+        block.ops.push(self.external());
         for fifo in &design.fifos {
             for tile in std::iter::once(&fifo.producer).chain(&fifo.consumers) {
                 if !self.tiles.contains_key(tile) {
@@ -113,7 +143,7 @@ impl Emitter<'_> {
                 ("elemType", format!("!aie.objectfifo<{}>", memref(fifo.len, fifo.element))),
                 ("dimensionsToStream", "#aie<bd_dim_layout_array[]>".to_owned()),
                 ("dimensionsFromStreamPerConsumer", format!("#aie<bd_dim_layout_array_array[{no_dimensions}]>")),
-                ("via_DMA", "false".to_owned()),
+                ("via_DMA", between_cores(fifo).to_string()),
                 ("plio", "false".to_owned()),
             ];
             block.add("aie.objectfifo", &operands, attributes);
@@ -132,18 +162,25 @@ impl Emitter<'_> {
         block.ops
     }
 
-    fn epilogue(&self) -> Op {
-        let core = self.design.core_tile;
-        let types = [
-            memref(core.sums(), Element::I32),
-            memref(core.scales_bytes(), Element::I8),
-            "i32".into(),
-            "i32".into(),
-            "i32".into(),
-            memref(core.output_values(), Element::Bf16),
-        ];
+    /// The declaration of the function that is not part of the program's text.
+    fn external(&self) -> Op {
+        let (name, first, second, last) = match &self.design.work {
+            Work::Product(core) => (
+                body::epilogue_name(core.epilogue),
+                memref(core.sums(), Element::I32),
+                memref(core.scales_bytes(), Element::I8),
+                memref(core.output_values(), Element::Bf16),
+            ),
+            Work::Attention(tile) => (
+                SOFTMAX,
+                memref(tile.score_bytes(), Element::I8),
+                memref(tile.state(), Element::F32),
+                memref(tile.probability_bytes(), Element::I8),
+            ),
+        };
+        let types = [first, second, "i32".into(), "i32".into(), "i32".into(), last];
         let mut attributes = vec![
-            ("sym_name", format!("\"{}\"", body::epilogue_name(core.epilogue))),
+            ("sym_name", format!("\"{name}\"")),
             ("function_type", format!("({}) -> ()", types.join(", "))),
             ("sym_visibility", "\"private\"".to_owned()),
         ];
@@ -184,7 +221,7 @@ impl Emitter<'_> {
         inner.add("aie.end", &[], Vec::new());
         let ops = inner.ops;
         let mut attributes = vec![("stack_size", format!("{STACK_BYTES} : i32"))];
-        if self.dialect == Dialect::Y2024 {
+        if self.dialect == Dialect::Y2024 && calls(&ops) {
             attributes.push(("link_with", format!("\"{EPILOGUES}\"")));
         }
         block.ops.push(Op {
@@ -228,19 +265,35 @@ impl Emitter<'_> {
     }
 
     fn body(&self, block: &mut Block, body: &Body, held: &BTreeMap<FifoId, Value>, around: Option<Value>) {
-        let core = &self.design.core_tile;
         let buffer = |id: BufferId| self.buffers[id.0];
-        match *body {
-            Body::Clear { sums } => body::clear(block, core, buffer(sums)),
-            Body::AddProducts { activations, weights, sums, scales } => {
+        let counted = || around.expect("objects and blocks are counted by a loop");
+        match (*body, &self.design.work) {
+            (Body::Clear { sums }, Work::Product(core)) => body::clear(block, core, buffer(sums)),
+            (Body::AddProducts { activations, weights, sums, scales }, Work::Product(core)) => {
                 let (a, w) = (held[&activations], held[&weights]);
                 body::add_products(block, core, a, w, buffer(sums));
                 body::keep_scales(block, core, a, w, buffer(scales));
             }
-            Body::Finish { sums, scales, output } => {
-                let piece = around.expect("output objects are counted by a loop");
-                body::finish(block, core, buffer(sums), buffer(scales), piece, held[&output]);
+            (Body::Finish { sums, scales, output }, Work::Product(core)) => {
+                body::finish(block, core, buffer(sums), buffer(scales), counted(), held[&output]);
             }
+            (Body::Clear { sums }, Work::Attention(tile)) => attention::clear(block, tile, buffer(sums)),
+            (Body::Scores { queries, keys, scores }, Work::Attention(tile)) => {
+                attention::scores(block, tile, held[&queries], held[&keys], held[&scores]);
+            }
+            (Body::Softmax { scores, state, probabilities }, Work::Attention(tile)) => {
+                let (scores, probabilities) = (held[&scores], held[&probabilities]);
+                attention::softmax(block, tile, scores, buffer(state), counted(), probabilities);
+            }
+            (Body::AddValues { probabilities, values, sums, inverses }, Work::Attention(tile)) => {
+                let objects = [held[&probabilities], held[&values]];
+                attention::add_values(block, tile, objects, [buffer(sums), buffer(inverses)]);
+            }
+            (Body::Normalise { sums, inverses, output }, Work::Attention(tile)) => {
+                let buffers = [buffer(sums), buffer(inverses)];
+                attention::normalise(block, tile, buffers, counted(), held[&output]);
+            }
+            (other, work) => panic!("{other:?} is of another kind of design than {work:?}"),
         }
     }
 
@@ -285,6 +338,16 @@ impl Emitter<'_> {
         }
         attributes
     }
+}
+
+/// Whether a FIFO goes from core to core: two neighbours could share memory instead, which the design does not count on.
+fn between_cores(fifo: &Fifo) -> bool {
+    std::iter::once(&fifo.producer).chain(&fifo.consumers).all(|tile| tile.kind() == TileKind::Core)
+}
+
+/// Whether operations call the external function.
+fn calls(ops: &[Op]) -> bool {
+    ops.iter().any(|op| op.name == "func.call" || op.regions.iter().any(|region| calls(&region.ops)))
 }
 
 fn port_attributes(name: &str, port: Port) -> Vec<(&'static str, String)> {

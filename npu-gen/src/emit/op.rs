@@ -113,6 +113,20 @@ impl Block<'_> {
         self.make("arith.addi", &[product, b], Vec::new(), "index")
     }
 
+    /// `sum` plus the product of two matrices, as `vector.contract`.
+    pub fn contract(&mut self, a: Value, b: Value, sum: Value) -> Value {
+        let maps = "[affine_map<(d0, d1, d2) -> (d0, d2)>, affine_map<(d0, d1, d2) -> (d2, d1)>, affine_map<(d0, d1, d2) -> (d0, d1)>]";
+        let kinds =
+            "[#vector.iterator_type<parallel>, #vector.iterator_type<parallel>, #vector.iterator_type<reduction>]";
+        let attributes = vec![
+            ("indexing_maps", maps.to_owned()),
+            ("iterator_types", kinds.to_owned()),
+            ("kind", "#vector.kind<add>".to_owned()),
+        ];
+        let ty = self.module.ty(sum).to_owned();
+        self.make("vector.contract", &[a, b, sum], attributes, ty)
+    }
+
     /// `scf.for` from 0 to `count`, carrying values; `body` gives the next ones.
     pub fn repeat(
         &mut self,

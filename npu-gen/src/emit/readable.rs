@@ -83,7 +83,10 @@ impl Writer<'_> {
             "aie.objectfifo" => {
                 let (producer, consumers) = operands.split_once(", ").expect("a FIFO has a consumer");
                 let (name, depth, element) = (quoted("sym_name"), op.attribute("elemNumber"), op.attribute("elemType"));
-                self.line(&format!("aie.objectfifo @{name}({producer}, {{{consumers}}}, {depth}) : {element}"));
+                let via_dma = if op.attribute("via_DMA") == "true" { " {via_DMA = true}" } else { "" };
+                self.line(&format!(
+                    "aie.objectfifo @{name}({producer}, {{{consumers}}}, {depth}){via_dma} : {element}"
+                ));
             }
             "aie.objectfifo.link" => {
                 let plain = |name| op.attribute(name).replace(" : i64", "");
@@ -146,7 +149,8 @@ impl Writer<'_> {
                     "{assigned}vector.contract {{indexing_maps = {maps}, iterator_types = {kinds}, kind = #vector.kind<add>}} {operands} : {pair} into {result}"
                 ));
             }
-            "vector.shape_cast" | "vector.bitcast" | "arith.extsi" | "arith.trunci" | "arith.index_cast" => {
+            "vector.shape_cast" | "vector.bitcast" | "arith.extsi" | "arith.trunci" | "arith.extf" | "arith.truncf"
+            | "arith.index_cast" => {
                 self.line(&format!("{assigned}{} {operands} : {first} to {result}", op.name));
             }
             _ => self.line(&format!("{assigned}{} {operands} : {result}", op.name)),

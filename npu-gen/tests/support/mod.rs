@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub mod attention;
 pub mod models;
 pub mod mutants;
 pub mod odd;

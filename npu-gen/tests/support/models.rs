@@ -3,6 +3,7 @@
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::Problem;
+use unicorn_npu::attention::AttentionProblem;
 
 /// Tokens of a prefill step.
 pub const ROWS: usize = 512;
@@ -18,22 +19,38 @@ pub struct Model {
     /// Outputs of gate, as many as of up.
     pub ffn: usize,
     pub activation: Activation,
+    /// Heads of keys and values, query heads that share one, and values of a head.
+    pub attention: [usize; 3],
 }
 
-const fn model(name: &'static str, [hidden, qkv, heads, ffn]: [usize; 4], activation: Activation) -> Model {
-    Model { name, hidden, qkv, heads, ffn, activation }
+/// Keys of attention in prefill, at most.
+pub const KEYS: usize = 4096;
+
+const fn model(
+    name: &'static str,
+    [hidden, qkv, heads, ffn]: [usize; 4],
+    attention: [usize; 3],
+    activation: Activation,
+) -> Model {
+    Model { name, hidden, qkv, heads, ffn, activation, attention }
 }
 
 pub const MODELS: [Model; 6] = [
-    model("Llama-3-8B", [4096, 6144, 4096, 14336], Activation::Silu),
-    model("Qwen3-8B", [4096, 6144, 4096, 12288], Activation::Silu),
-    model("Gemma-3-27B", [5376, 8192, 4096, 21504], Activation::GeluTanh),
-    model("Gemma-3-4B", [2560, 4096, 2048, 10240], Activation::GeluTanh),
-    model("Gemma-3-1B", [1152, 1536, 1024, 6912], Activation::GeluTanh),
-    model("SmolLM2-135M", [576, 960, 576, 1536], Activation::Silu),
+    model("Llama-3-8B", [4096, 6144, 4096, 14336], [8, 4, 128], Activation::Silu),
+    model("Qwen3-8B", [4096, 6144, 4096, 12288], [8, 4, 128], Activation::Silu),
+    model("Gemma-3-27B", [5376, 8192, 4096, 21504], [16, 2, 128], Activation::GeluTanh),
+    model("Gemma-3-4B", [2560, 4096, 2048, 10240], [4, 2, 256], Activation::GeluTanh),
+    model("Gemma-3-1B", [1152, 1536, 1024, 6912], [1, 4, 256], Activation::GeluTanh),
+    model("SmolLM2-135M", [576, 960, 576, 1536], [3, 3, 64], Activation::Silu),
 ];
 
 impl Model {
+    /// Attention of a prefill step.
+    pub fn attention(&self, columns: usize) -> AttentionProblem {
+        let [heads, shared, depth] = self.attention;
+        AttentionProblem { heads, rows: shared * ROWS, keys: KEYS, depth, columns }
+    }
+
     /// The four products of a layer in prefill, with their names.
     pub fn products(&self, columns: usize) -> [(&'static str, Problem); 4] {
         self.products_of(ROWS, columns)

@@ -3,8 +3,8 @@
 //! A mistake is caught when the checker names a fault, or a run of the interpreter fails or gives another output. Survivors are listed with the
 //! reason why nothing can notice them.
 
-use unicorn_npu::design::{CoreOp, Design, HostOp, Port};
-use unicorn_npu::interpret::commands;
+use unicorn_npu::design::{Body, CoreOp, Design, HostOp, Port};
+use unicorn_npu::interpret::{RunError, commands};
 use unicorn_npu::lower::{Lowered, lower};
 use unicorn_npu::{gemm, legal};
 
@@ -21,16 +21,20 @@ pub struct Mutations {
 impl Mutations {
     /// Puts every mistake into the design of `case`, which computes the product without them.
     pub fn of(case: &Case) -> Mutations {
-        let design = gemm::design(&case.shape);
-        let lowered = lower(&design);
-        assert_eq!(case.run(&design, &lowered, &commands(&design, &lowered)), Ok(true));
-        let mut mutants = design_mutants(&design);
-        mutants.extend(lowered_mutants(&design, &lowered));
+        let run = |design: &Design, lowered: &Lowered| case.run(design, lowered, &commands(design, lowered));
+        Mutations::of_design(&gemm::design(&case.shape), &run)
+    }
+
+    /// Puts every mistake into a design; `run`: whether one computes the right thing.
+    pub fn of_design(design: &Design, run: &dyn Fn(&Design, &Lowered) -> Result<bool, RunError>) -> Mutations {
+        let lowered = lower(design);
+        assert_eq!(run(design, &lowered), Ok(true));
+        let mut mutants = design_mutants(design);
+        mutants.extend(lowered_mutants(design, &lowered));
         let tried = mutants.len();
         let survives = |mutant: &Mutant| {
             let lowered = mutant.lowered.clone().unwrap_or_else(|| lower(&mutant.design));
-            legal::check(&mutant.design, &lowered).is_ok()
-                && case.run(&mutant.design, &lowered, &commands(&mutant.design, &lowered)) == Ok(true)
+            legal::check(&mutant.design, &lowered).is_ok() && run(&mutant.design, &lowered) == Ok(true)
         };
         let survivors = mutants.into_iter().filter(survives).map(|mutant| mutant.what).collect();
         Mutations { tried, survivors }
@@ -102,7 +106,8 @@ fn design_mutants(original: &Design) -> Vec<Mutant> {
             add(format!("core {index}: step {step} removed"), &|design| {
                 change_step(&mut design.cores[index].program, step, &mut |steps, at| _ = steps.remove(at));
             });
-            add(format!("core {index}: step {step} changed"), &|design| {
+            let twice = body_at(&core.program, step).map_or(String::new(), |body| format!(", {body} twice"));
+            add(format!("core {index}: step {step} changed{twice}"), &|design| {
                 change_step(&mut design.cores[index].program, step, &mut |steps, at| change(&mut steps[at]));
             });
         }
@@ -142,6 +147,23 @@ fn steps(program: &[CoreOp]) -> usize {
         _ => 0,
     };
     program.iter().map(|op| 1 + inner(op)).sum()
+}
+
+/// The name of the body that step `number`, in the order of the text, runs.
+fn body_at(program: &[CoreOp], number: usize) -> Option<&'static str> {
+    fn all(program: &[CoreOp]) -> Vec<Option<&'static str>> {
+        let inner = |op: &CoreOp| match op {
+            CoreOp::Forever(body) | CoreOp::Repeat { body, .. } => {
+                std::iter::once(None).chain(all(body)).collect::<Vec<_>>()
+            }
+            CoreOp::Run(Body::Clear { .. }) => vec![Some("Clear")],
+            CoreOp::Run(Body::Scores { .. }) => vec![Some("Scores")],
+            CoreOp::Run(_) => vec![Some("a body")],
+            _ => vec![None],
+        };
+        program.iter().flat_map(inner).collect()
+    }
+    all(program).get(number).copied().flatten()
 }
 
 /// Applies `mutate` to step `number` in the order of the text; gives the number that is left to count.
@@ -212,6 +234,9 @@ fn reason(what: &str) -> Option<&'static str> {
     if what.starts_with("lock") && what.ends_with("+ 1") {
         return Some("a writer overtakes its reader only in an order of steps that one run need not have");
     }
-    // Step 1 of each core sets its sums to 0.
-    (what.starts_with("core") && what.ends_with(": step 1 changed")).then_some("sums that are set to 0 twice are 0")
+    match what.rsplit_once(", ") {
+        Some((_, "Clear twice")) => Some("sums that are set to 0 twice are 0"),
+        Some((_, "Scores twice")) => Some("scores that are made twice of the same objects are the same"),
+        _ => None,
+    }
 }
