@@ -76,6 +76,21 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
 }
 
 #[test]
+fn statistics_of_kernels_are_the_drivers_or_refused_before_anything_is_timed() {
+    let (_folder, path) = artifact();
+    let output = profile(&path).args(["--json", "--kernel-statistics"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let expected = "reports no statistics, expected VK_KHR_pipeline_executable_properties";
+        return assert!(stderr.contains(expected) && output.stdout.is_empty(), "{stderr}");
+    }
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = json["kernel_statistics"].as_array().unwrap();
+    let has_statistics = |one: &Value| !one["statistics"].as_object().unwrap().is_empty();
+    assert!(found.iter().any(|one| one["kernel"] == "embed") && found.iter().all(has_statistics), "{json}");
+}
+
+#[test]
 fn a_benchmark_writes_a_chart() {
     let (folder, path) = artifact();
     let bench = |plot: &Path| {

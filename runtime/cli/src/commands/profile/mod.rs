@@ -1,6 +1,7 @@
 //! `profile`: where the time of prefill and decode goes, kernel by kernel, by the device's own clock.
 
 mod kernels;
+mod statistics;
 mod trace;
 
 use std::path::Path;
@@ -12,9 +13,10 @@ use crate::args::ProfileArgs;
 use crate::commands::bench::{check_sequences, random_tokens};
 use crate::error::CliError;
 use crate::files::output_file::{check_output, write_whole};
-use crate::load::{is_software, load_profiled};
+use crate::load::{is_software, load_profiled, read};
 use crate::terminal::output::{print, print_json};
 use kernels::KernelTimes;
+use statistics::KernelStatistics;
 use unicorn_runtime::profile::StepProfile;
 use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
 
@@ -25,6 +27,10 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let context_tokens = args.n_prompt + args.n_gen;
     let model = load_profiled(&args.artifact, &args.load, context_tokens, args.sequences)?;
     check_sequences(&model, args.sequences)?;
+    let statistics = match args.kernel_statistics {
+        true => Some(read(&args.artifact, |view| statistics::of_kernels(&model, view))??),
+        false => None,
+    };
     let tokens = random_tokens(context_tokens as usize, model.meta().model.vocab_size);
     let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
     let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
@@ -41,13 +47,19 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let decode_steps = model.take_profiles();
 
     let bandwidth = model.measure_read_bandwidth();
+    let (prefill, decode) = (Phase::new(&prefill_steps, bandwidth), Phase::new(&decode_steps, bandwidth));
+    let ran = |one: &KernelStatistics| {
+        prefill.kernels.iter().chain(&decode.kernels).any(|kernel| kernel.kernel == one.kernel)
+    };
+    let kernel_statistics = statistics.map(|all| all.into_iter().filter(ran).collect());
     let report = ProfileReport {
         device: model.device().name.clone(),
         target: model.report().target.clone(),
         software: is_software(&model),
         read_bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
-        prefill: Phase::new(&prefill_steps, bandwidth),
-        decode: Phase::new(&decode_steps, bandwidth),
+        prefill,
+        decode,
+        kernel_statistics,
     };
     if let Some(path) = &args.trace {
         write_trace(path, &trace::events(begin, &[("prefill", &prefill_steps), ("decode", &decode_steps)]))?;
@@ -69,6 +81,9 @@ struct ProfileReport {
     prefill: Phase,
     /// From the end of the prompt on.
     decode: Phase,
+    /// As the driver reports them; only with `--kernel-statistics`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel_statistics: Option<Vec<KernelStatistics>>,
 }
 
 /// All steps of one kind.
@@ -116,7 +131,12 @@ impl ProfileReport {
         let of = if args.sequences > 1 { format!(" of {} sequences", args.sequences) } else { String::new() };
         let decode = self.decode.page(&format!("decode{of} after {} tokens", args.n_prompt));
         let prefill = self.prefill.page("prefill");
-        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}")
+        let statistics = self
+            .kernel_statistics
+            .as_ref()
+            .map(|all| format!("\nkernels\n{}", statistics::page(all)))
+            .unwrap_or_default();
+        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}{statistics}")
     }
 }
 
