@@ -11,7 +11,9 @@ use tests::launch::device;
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
-use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Module, ModuleSet, TargetKernels};
+use unicorn_artifact::{
+    ArtifactView, ArtifactWriter, LogitsRows, MappedFile, Module, ModuleSet, Pipeline, Program, TargetKernels,
+};
 use unicorn_spirv::{Target, target};
 
 /// The target under test, made for subgroups of the device at hand; it has alternatives.
@@ -112,8 +114,25 @@ fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
+/// Embeddings are made of hidden rows, by programs of their own.
+#[test]
+fn a_kernel_of_hidden_rows_alone_is_found_too() {
+    let (_folder, path) = artifact(&[OWN, "generic"], false);
+    change_artifact(&path, change_hidden_rows);
+    let output = selftest(&path, &["--sequences", "1", "--seconds", "600"]);
+    let page = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && page.contains("changed norm at hidden rows"), "{page}");
+    let stderr = logits(&path).1;
+    assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
+}
+
 /// Makes the kernel of decode for this matrix of the first layer add where it multiplied; gives its name.
 fn change_kernel(path: &Path, matrix: &str) -> String {
+    change_artifact(path, |target| change(target, matrix))
+}
+
+/// Changes the target under test; gives what `change` does.
+fn change_artifact(path: &Path, change: impl Fn(&mut TargetKernels) -> String) -> String {
     let changed = path.with_extension("changed");
     let mut name = String::new();
     {
@@ -121,7 +140,7 @@ fn change_kernel(path: &Path, matrix: &str) -> String {
         let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
         let mut kernels = view.kernels.clone();
         let target = kernels.targets.iter_mut().find(|target| target.name == OWN).expect("it was compiled for it");
-        name.push_str(&change(target, matrix));
+        name.push_str(&change(target));
         let mut writer = ArtifactWriter::create(&changed, view.weights().len()).expect("the folder takes files");
         for section in view.weights() {
             writer.begin_slice().expect("room");
@@ -137,17 +156,43 @@ fn change(target: &mut TargetKernels, matrix: &str) -> String {
     let decode = target.programs.iter().find(|program| program.rows == 1).expect("a program for decode");
     let dispatch = decode.dispatches.iter().find(|dispatch| dispatch.label.contains(matrix)).expect("a matmul");
     let pipeline = &target.pipelines[dispatch.pipeline as usize];
-    let mut words = target.modules.unpack_all().expect("the compiler packed them");
-    let module = &mut words[pipeline.module as usize];
-    // Each instruction begins with its length and its number: OpFMul becomes OpFAdd, the last of them, which scales a sum.
-    let (multiply, add) = (5 << 16 | 133, 5 << 16 | 129);
-    let at = module.iter().rposition(|&word| word == multiply).expect("a matmul multiplies");
-    module[at] = add;
-    let name = pipeline.name.clone();
-    let records = target.modules.records.iter().zip(words);
-    let modules: Vec<Module> = records.map(|(record, words)| Module { words, needs: record.needs.clone() }).collect();
+    let (mut modules, name) = (modules(target), pipeline.name.clone());
+    add_for_multiply(&mut modules[pipeline.module as usize]);
     target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
     name
+}
+
+/// The final norm of 8 hidden rows, as a kernel that nothing else uses.
+fn change_hidden_rows(target: &mut TargetKernels) -> String {
+    let hidden = |program: &&mut Program| program.rows == 8 && program.logits == LogitsRows::Hidden;
+    let program = target.programs.iter_mut().find(hidden).expect("a program for hidden rows");
+    let norm = program.dispatches.last_mut().expect("it ends in the final norm");
+    let pipeline = &target.pipelines[norm.pipeline as usize];
+    assert_eq!(pipeline.name, "norm");
+    let changed =
+        Pipeline { name: "changed norm".into(), module: target.modules.records.len() as u32, ..pipeline.clone() };
+    let (name, from) = (changed.name.clone(), pipeline.module as usize);
+    norm.pipeline = target.pipelines.len() as u32;
+    target.pipelines.push(changed);
+    let mut modules = modules(target);
+    let mut module = Module { words: modules[from].words.clone(), needs: modules[from].needs.clone() };
+    add_for_multiply(&mut module);
+    modules.push(module);
+    target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
+    name
+}
+
+fn modules(target: &TargetKernels) -> Vec<Module> {
+    let words = target.modules.unpack_all().expect("the compiler packed them");
+    let records = target.modules.records.iter().zip(words);
+    records.map(|(record, words)| Module { words, needs: record.needs.clone() }).collect()
+}
+
+/// Each instruction begins with its length and its number: OpFMul becomes OpFAdd, the last of them, which scales a result.
+fn add_for_multiply(module: &mut Module) {
+    let (multiply, add) = (5 << 16 | 133, 5 << 16 | 129);
+    let at = module.words.iter().rposition(|&word| word == multiply).expect("it multiplies");
+    module.words[at] = add;
 }
 
 /// Of 12 tokens, decoded one by one as the artifact would run; and what is said on stderr.

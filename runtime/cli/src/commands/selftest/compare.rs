@@ -12,8 +12,8 @@ const SUMS_LIMIT: f64 = 0.01;
 /// How far the results of two targets are apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Difference {
-    /// Root mean square of the difference, as a part of the logits' standard deviation; the largest of all rows. Infinite where a
-    /// number is not finite, or missing.
+    /// Root mean square of the difference, as a part of the logits' standard deviation, or of the hidden row's; the largest of all rows.
+    /// Infinite where a number is not finite, or missing.
     pub relative: f64,
     /// Mean Kullback-Leibler divergence, in nats.
     pub kl: f64,
@@ -30,15 +30,18 @@ pub fn limit(model: &Model, own: &str) -> f64 {
 
 impl Difference {
     pub fn between(expected: &Observation, found: &Observation) -> Difference {
-        if (expected.rows.len(), expected.sampled.len()) != (found.rows.len(), found.sampled.len()) {
+        let counts = |seen: &Observation| (seen.rows.len(), seen.sampled.len(), seen.hidden.len());
+        if counts(expected) != counts(found) {
             return Difference { relative: f64::INFINITY, kl: f64::INFINITY, same_top: 0.0 };
         }
         let mut divergence = Divergence::default();
         let mut relative: f64 = 0.0;
         for (expected, found) in expected.rows.iter().zip(&found.rows) {
             divergence.add(expected, found);
-            let squares = expected.iter().zip(found).map(|(&one, &other)| f64::from(one - other).powi(2)).sum::<f64>();
-            relative = worse(relative, (squares / expected.len() as f64).sqrt() / spread(expected));
+            relative = worse(relative, relative_difference(expected, found));
+        }
+        for (expected, found) in expected.hidden.iter().zip(&found.hidden) {
+            relative = worse(relative, relative_difference(expected, found));
         }
         let all_spread = expected.rows.first().map_or(1.0, |row| spread(row));
         for (&expected, &found) in expected.sampled.iter().zip(&found.sampled) {
@@ -60,6 +63,11 @@ fn worse(one: f64, other: f64) -> f64 {
     if other.is_finite() { one.max(other) } else { f64::INFINITY }
 }
 
+fn relative_difference(expected: &[f32], found: &[f32]) -> f64 {
+    let squares = expected.iter().zip(found).map(|(&one, &other)| f64::from(one - other).powi(2)).sum::<f64>();
+    (squares / expected.len() as f64).sqrt() / spread(expected)
+}
+
 /// Standard deviation; never 0.
 pub fn spread(logits: &[f32]) -> f64 {
     let mean = logits.iter().map(|&logit| f64::from(logit)).sum::<f64>() / logits.len() as f64;
@@ -77,7 +85,11 @@ mod tests {
     use super::*;
 
     fn seen(rows: &[&[f32]], sampled: &[f32]) -> Observation {
-        Observation { rows: rows.iter().map(|row| row.to_vec()).collect(), sampled: sampled.to_vec() }
+        Observation {
+            rows: rows.iter().map(|row| row.to_vec()).collect(),
+            sampled: sampled.to_vec(),
+            hidden: Vec::new(),
+        }
     }
 
     #[test]
@@ -86,6 +98,14 @@ mod tests {
         let found = Difference::between(&seen(&[&[1.0, -1.0]], &[1.0]), &seen(&[&[1.1, -1.1]], &[1.1]));
         assert!((found.relative - 0.1).abs() < 1e-6 && found.same_top == 1.0 && found.kl > 0.0, "{found:?}");
         assert!(found.is_within(0.11) && !found.is_within(0.09));
+    }
+
+    #[test]
+    fn hidden_rows_count_as_logits_do() {
+        let with = |hidden: &[f32]| Observation { hidden: vec![hidden.to_vec()], ..seen(&[&[1.0, -1.0]], &[1.0]) };
+        let found = Difference::between(&with(&[2.0, -2.0]), &with(&[2.2, -2.2]));
+        assert!((found.relative - 0.1).abs() < 1e-6 && found.kl == 0.0, "{found:?}");
+        assert!(!Difference::between(&with(&[2.0, -2.0]), &seen(&[&[1.0, -1.0]], &[1.0])).is_within(1e9));
     }
 
     #[test]

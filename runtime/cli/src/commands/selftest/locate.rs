@@ -1,6 +1,6 @@
 //! Which kernel of a wrong step is wrong, and which of its alternatives is right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::compare::Difference;
 use super::observe::{Observation, Sides, Who};
@@ -27,6 +27,12 @@ pub struct Located {
 }
 
 impl Located {
+    /// Of a step whose logits are right. A trace has no hidden rows, so that nothing is found out by trials.
+    pub fn in_hidden_rows(kernels: BTreeSet<&str>) -> Located {
+        let kernels = kernels.into_iter().map(str::to_owned).collect();
+        Located { kernels, place: Some("hidden rows".into()), instead: None }
+    }
+
     pub fn in_words(&self) -> String {
         let place = self.place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
         format!("{}{place}", self.kernels.join(" or "))

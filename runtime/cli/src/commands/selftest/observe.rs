@@ -1,9 +1,10 @@
 //! Steps by either target, and what they give.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use unicorn_artifact::{LogitsRows, TargetKernels};
+use unicorn_artifact::{LogitsRows, Program, TargetKernels};
 use unicorn_text::Tokenizer;
 
 use super::compare::{spread, top};
@@ -39,12 +40,21 @@ pub struct Observation {
     pub rows: Vec<Vec<f32>>,
     /// Logits of the tokens that were sampled on the device.
     pub sampled: Vec<f32>,
+    /// Hidden rows, of which embeddings are made, in order.
+    pub hidden: Vec<Vec<f32>>,
 }
 
 impl Observation {
     pub fn is_same(&self, other: &Observation) -> bool {
         let bits = |rows: &[Vec<f32>]| rows.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        bits(&self.rows) == bits(&other.rows) && self.sampled == other.sampled
+        bits(&self.rows) == bits(&other.rows)
+            && bits(&self.hidden) == bits(&other.hidden)
+            && self.sampled == other.sampled
+    }
+
+    /// The same without hidden rows.
+    pub fn of_logits(&self) -> Observation {
+        Observation { rows: self.rows.clone(), sampled: self.sampled.clone(), hidden: Vec::new() }
     }
 }
 
@@ -90,6 +100,20 @@ impl<'m> Sides<'m> {
         self.model.shapes_of(&self.own.name)
     }
 
+    /// Names of the kernels that only programs with hidden rows use, of this shape; or where there are none, of all that those use.
+    pub fn kernels_of_hidden_rows(&self, shape: StepShape) -> BTreeSet<&'m str> {
+        let of_shape = || self.own.programs.iter().filter(|program| StepShape::of(program) == shape);
+        let (hidden, others): (Vec<&Program>, Vec<&Program>) =
+            of_shape().partition(|program| program.logits == LogitsRows::Hidden);
+        let used = |programs: &[&Program]| -> BTreeSet<u32> {
+            programs.iter().flat_map(|program| &program.dispatches).map(|dispatch| dispatch.pipeline).collect()
+        };
+        let (hidden, others) = (used(&hidden), used(&others));
+        let alone: BTreeSet<u32> = hidden.difference(&others).copied().collect();
+        let pipelines = if alone.is_empty() { hidden } else { alone };
+        pipelines.iter().map(|&pipeline| self.own.pipelines[pipeline as usize].name.as_str()).collect()
+    }
+
     /// As it would run.
     pub fn choice(&self, shape: StepShape) -> Choice {
         self.choices.iter().find(|(one, _)| *one == shape).map(|(_, choice)| choice.clone()).unwrap_or_default()
@@ -132,8 +156,12 @@ impl<'m> Sides<'m> {
         let rows = shape.rows as usize;
         let (before, after) = (self.window(0, cached as usize), self.window(cached as usize, rows.max(DECODED)));
         let follower = self.window(cached as usize + after.len(), 1);
-        let mut of_shape = self.own.programs.iter().filter(|program| StepShape::of(program) == shape);
-        let has_logits = of_shape.any(|program| program.logits == LogitsRows::All);
+        let gives = |target: &TargetKernels, logits| {
+            target.programs.iter().any(|program| StepShape::of(program) == shape && program.logits == logits)
+        };
+        let has_logits = gives(self.own, LogitsRows::All);
+        // A target that was added to an artifact from before format 8.3 may be the only one with programs for them.
+        let has_hidden_rows = [self.own, self.base].iter().all(|target| gives(target, LogitsRows::Hidden));
         let mut session = self.model.session()?;
         // Fed once, unless a sliding window has given back what the next step attends to.
         let prefix = |session: &mut Session| -> Result<(), RunError> {
@@ -151,6 +179,13 @@ impl<'m> Sides<'m> {
             let rows = &mut seen.rows;
             self.within(shape, &mut who, |_| {
                 session.feed_with_logits(&after, &mut |_, logits| rows.push(logits.to_vec()))
+            })?;
+        }
+        if has_hidden_rows {
+            prefix(&mut session)?;
+            let rows = &mut seen.hidden;
+            self.within(shape, &mut who, |_| {
+                session.feed_with_hidden_rows(&after, after.len(), &mut |_, row| rows.push(row.to_vec()))
             })?;
         }
         prefix(&mut session)?;
