@@ -1,4 +1,5 @@
-//! Other tiles of GEMMs without matrix units: fewer results a lane take fewer registers, a smaller workgroup leaves room for a second one.
+//! Other tiles of GEMMs without matrix units: fewer results a lane take fewer registers, a smaller workgroup leaves room for a second one. Lanes
+//! of eight tiles at most: more results than 8 × 8 have no room in registers.
 
 use unicorn_kernels::dot_gemm::DotGemmSpec;
 use unicorn_kernels::float_gemm::FloatGemmSpec;
@@ -30,8 +31,9 @@ fn others(tile: LaneTile, target: &Target) -> impl Iterator<Item = LaneTile> {
         LaneTile { step_rows: half_step, lane_rows: tile.lane_rows / 2, ..tile },
         LaneTile { matrix_rows: half_matrix, lane_tiles: tile.lane_tiles / 2, ..tile },
         LaneTile { matrix_rows: half_matrix, step_rows: half_step, ..tile },
+        LaneTile { matrix_rows: 2 * tile.matrix_rows, lane_tiles: 2 * tile.lane_tiles, ..tile },
     ];
-    tiles.into_iter().filter(|tile| tile.is_whole() && has_lanes(target, tile.lanes()))
+    tiles.into_iter().filter(|tile| tile.is_whole() && tile.lane_tiles <= 8 && has_lanes(target, tile.lanes()))
 }
 
 pub fn particular(tile: &LaneTile) -> String {

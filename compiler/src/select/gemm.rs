@@ -67,7 +67,9 @@ impl Selector<'_> {
             }
             ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => false,
         };
-        self.target.lane_gemm.filter(|_| takes)?.tile(self.product_rows(matrix))
+        let matrix_rows = self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0.rows).sum();
+        let tuning = self.target.lane_gemm.filter(|_| takes)?;
+        tuning.tile(self.product_rows(matrix), matrix_rows, self.target.compute_units)
     }
 
     /// One part of a node's matrix.

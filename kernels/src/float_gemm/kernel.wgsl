@@ -1,8 +1,8 @@
 // output[row of the step][matrix row] = dot(matrix row, input row) in f32, for programs of many rows.
 //
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results. In workgroup memory both operands lie column by column, as vectors of four rows: a lane's
-// rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles. It holds a group of 32 columns: while
-// one half is multiplied, the other is written, so that a barrier after each is enough.
+// rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles. It holds two pieces of 8 columns, a
+// quarter of a group each: while one is multiplied, the other is written, so that a barrier after each is enough.
 ${DECLARATIONS}
 //#include weights
 //#include group_weights
@@ -36,60 +36,58 @@ fn high_differences(word: u32, zero: f32) -> vec4<f32> {
 }
 //#endif
 
-var<workgroup> weight_tile: array<vec4<f32>, ${32 * MATRIX_QUADS}u>;
-var<workgroup> activation_tile: array<vec4<f32>, ${32 * STEP_QUADS}u>;
+var<workgroup> weight_tile: array<vec4<f32>, ${2 * PIECE_COLS * MATRIX_QUADS}u>;
+var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u>;
 
 // The words of a group of weights, into registers.
 //#macro fetch_weights(group)
 //#for i in 0..WEIGHT_LOADS
 //#expand place_group("MATRIX", "${i}", "base_${i}", group)
-//#expand load_group("MATRIX", "${i}", "", "weights", "row", group)
+//#expand load_group("MATRIX", "${i}", "", "weights", "load_row", group)
 //#end
 //#end
 
-// The activations of half a group, likewise.
-//#macro fetch_activations(group, half)
+// The activations of a piece, likewise.
+//#macro fetch_activations(group, piece)
 //#for i in 0..ACTIVATION_LOADS
-    let quad_of_${i} = input[from_${i} + ${group} * 8u + ${4 * half}u];
+    let quad_of_${i} = input[from_${i} + ${group} * 8u + ${2 * piece}u];
 //#end
 //#end
 
-// Half a group into workgroup memory.
-//#macro put(half)
+// A piece into workgroup memory.
+//#macro put(piece)
 //#for i in 0..WEIGHT_LOADS
 //#if MATRIX_ROWS % LANES != 0
     if (matrix_row_${i} < MATRIX_ROWS) {
 //#else
     {
 //#endif
-//#expand unpack_group("MATRIX", "${i}", "row")
+//#expand unpack_group("MATRIX", "${i}", "load_row")
 //#if MATRIX_INT8
-//#for quad in 0..4
-//#if half == 0
-        let weights_${quad} = int8_codes(first_${i}.${"xyzw"[quad]}) * scale_${i};
+//#for quad in 0..2
+//#if piece < 2
+        let weights_${quad} = int8_codes(first_${i}.${"xyzw"[2 * piece + quad]}) * scale_${i};
 //#else
-        let weights_${quad} = int8_codes(second_${i}.${"xyzw"[quad]}) * scale_${i};
+        let weights_${quad} = int8_codes(second_${i}.${"xyzw"[2 * piece - 4 + quad]}) * scale_${i};
 //#endif
 //#end
 //#else
         let zero = f32(zero_${i});
-//#for word in 0..2
-        let weights_${2 * word} = low_differences(word_${i}.${"xyzw"[2 * half + word]}, zero) * scale_${i};
-        let weights_${2 * word + 1} = high_differences(word_${i}.${"xyzw"[2 * half + word]}, zero) * scale_${i};
-//#end
+        let weights_0 = low_differences(word_${i}.${"xyzw"[piece]}, zero) * scale_${i};
+        let weights_1 = high_differences(word_${i}.${"xyzw"[piece]}, zero) * scale_${i};
 //#endif
-//#for column in 0..16
-        weight_tile[weight_at_${i} + ${(16 * half + column) * MATRIX_QUADS}u][weight_part_${i}] = weights_${column / 4}.${"xyzw"[column % 4]};
+//#for column in 0..PIECE_COLS
+        weight_tile[weight_at_${i} + ${(piece % 2 * PIECE_COLS + column) * MATRIX_QUADS}u][weight_part_${i}] = weights_${column / 4}.${"xyzw"[column % 4]};
 //#end
     }
 //#end
 //#for i in 0..ACTIVATION_LOADS
-//#if STEP_ROWS * 4 % LANES != 0
-    if (quad_${i} < 4u) {
+//#if STEP_ROWS * 2 % LANES != 0
+    if (quad_${i} < 2u) {
 //#else
     {
 //#endif
-        let at = (quad_${i} + ${4 * half}u) * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
+        let at = (quad_${i} + ${piece % 2 * 2}u) * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
 //#for c in 0..4
         activation_tile[at + ${c * STEP_QUADS}u][step_row_${i} % 4u] = quad_of_${i}.${"xyzw"[c]};
 //#end
@@ -97,9 +95,9 @@ var<workgroup> activation_tile: array<vec4<f32>, ${32 * STEP_QUADS}u>;
 //#end
 //#end
 
-// The products of half a group.
-//#macro multiply(half)
-//#for column in 16 * half..16 * half + 16
+// The products of a piece.
+//#macro multiply(piece)
+//#for column in piece % 2 * PIECE_COLS..(piece % 2 + 1) * PIECE_COLS
 //#for part in 0..LANE_ROWS / 4
         let x_${column}_${part} = activation_tile[activations_at + ${column * STEP_QUADS + part}u];
 //#end
@@ -114,7 +112,9 @@ var<workgroup> activation_tile: array<vec4<f32>, ${32 * STEP_QUADS}u>;
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-//#expand place_lane()
+//#expand place_lane_in_pairs()
+    // Of the tile's rows, the one whose weights a lane brings.
+    let load_row = lane % 8u;
     let activations_at = lane_step_row / 4u;
     let weights_at = lane_tile / ${LANE_TILES}u * 8u + row;
 //#for part in 0..LANE_TILES / 4
@@ -128,13 +128,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let matrix_row_${i} = lane + ${i * LANES}u;
     let tile_${i} = matrix_row_${i} % MATRIX_ROWS / 8u;
     let base_${i} = min(first_tile + tile_${i}, ${TILES - 1}u) * ${TILE_WORDS}u;
-    let weight_at_${i} = tile_${i} % ${LANE_TILES}u / 4u * ${8 * ACROSS}u + tile_${i} / ${LANE_TILES}u * 8u + row;
+    let weight_at_${i} = tile_${i} % ${LANE_TILES}u / 4u * ${8 * ACROSS}u + tile_${i} / ${LANE_TILES}u * 8u + load_row;
     let weight_part_${i} = tile_${i} % 4u;
 //#end
 //#for i in 0..ACTIVATION_LOADS
     let step_row_${i} = (lane + ${i * LANES}u) % STEP_ROWS;
     let quad_${i} = (lane + ${i * LANES}u) / STEP_ROWS;
-    let from_${i} = min(first_step_row + step_row_${i}, last_step_row) * (INPUT_STRIDE / 4u) + quad_${i} % 4u;
+    let from_${i} = min(first_step_row + step_row_${i}, last_step_row) * (INPUT_STRIDE / 4u) + quad_${i} % 2u;
 //#end
 //#for i in 0..WEIGHT_LOADS
 //#if MATRIX_INT8
@@ -153,18 +153,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     for (var stage = 0u; stage < ${GROUPS}u; stage++) {
+//#for piece in 0..3
         {
-//#expand fetch_activations("stage", 1)
-//#expand multiply(0)
-//#expand put(1)
+//#expand fetch_activations("stage", piece + 1)
+//#expand multiply(piece)
+//#expand put(piece + 1)
         }
         workgroupBarrier();
+//#end
         {
             // The last group is fetched again at the end; nothing reads it.
             let next = min(stage + 1u, ${GROUPS - 1}u);
 //#expand fetch_weights("next")
 //#expand fetch_activations("next", 0)
-//#expand multiply(1)
+//#expand multiply(3)
 //#expand put(0)
         }
         workgroupBarrier();

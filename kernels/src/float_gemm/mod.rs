@@ -4,7 +4,7 @@
 //! and up tiles.
 //!
 //! ```text
-//! stage    32 columns: every row of the tile as f32 in workgroup memory, column by column
+//! piece    8 columns: every row of the tile as f32 in workgroup memory, column by column; two pieces, by turns
 //! lane     lane_rows × lane_tiles results: of each column it loads so many activations and weights, four at a time
 //! ```
 //!

@@ -10,8 +10,12 @@ use crate::layout::{WeightFormat, WeightLayout};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
-/// Columns in workgroup memory: those of a group of weights.
+/// Columns of a group of weights.
 const GROUP_COLS: usize = 32;
+/// Columns that are multiplied between two barriers: those of a word of INT4.
+const PIECE_COLS: usize = 8;
+/// Pieces in workgroup memory: one is multiplied while the next is written. Few of them leave room for more workgroups.
+const PIECES: usize = 2;
 
 /// Parameters of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,12 +34,15 @@ impl FloatGemmSpec {
 
     /// Bytes of workgroup memory.
     pub fn shared_bytes(tile: &LaneTile) -> usize {
-        GROUP_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
+        PIECES * PIECE_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
     }
 
-    /// Whether a lane's part of the tile is whole vectors of four in both directions.
+    /// Whether a lane's part of the tile is whole vectors of four in both directions, and lanes are pairs with the same matrix rows.
     pub fn fits(tile: &LaneTile) -> bool {
-        tile.is_whole() && tile.lane_tiles.is_multiple_of(4) && tile.lane_rows.is_multiple_of(4)
+        tile.is_whole()
+            && tile.lane_tiles.is_multiple_of(4)
+            && tile.lane_rows.is_multiple_of(4)
+            && tile.step_rows.is_multiple_of(2 * tile.lane_rows)
     }
 }
 
@@ -60,7 +67,8 @@ impl Kernel for FloatGemmSpec {
             .text("DECLARATIONS", declarations(&self.bindings()))
             .count("MATRIX_QUADS", tile.matrix_rows / 4)
             .count("STEP_QUADS", tile.step_rows / 4)
-            .count("ACTIVATION_LOADS", (tile.step_rows * GROUP_COLS / 2 / 4).div_ceil(tile.lanes()))
+            .count("ACTIVATION_LOADS", (tile.step_rows * PIECE_COLS / 4).div_ceil(tile.lanes()))
+            .count("PIECE_COLS", PIECE_COLS)
             .count("GROUPS", layout.cols / GROUP_COLS);
         render(include_str!("kernel.wgsl"), &values)
     }
