@@ -223,16 +223,13 @@ impl Packed<'_> {
         Some(values)
     }
 
-    /// A part of a vector that was joined from several, by its length in the checkpoint.
+    /// A part of a vector that was joined from several, by their lengths in the checkpoint.
     fn vector_part(&self, parts: &[graph::VectorRef], tensor: &str, bytes: &[u8]) -> Option<Vec<f32>> {
         let index = parts.iter().position(|part| part.tensor == tensor)?;
-        let rows_of = |name: &str| {
-            let matrix = name.replace(".bias", ".weight");
-            let parts = self.graph.matrices.iter().flat_map(|matrix| &matrix.parts);
-            parts.into_iter().find(|part| part.tensor == matrix).map_or(0, |part| part.rows)
-        };
-        let first: usize = parts[..index].iter().map(|part| rows_of(&part.tensor)).sum();
-        Some(floats(bytes).skip(first).take(rows_of(tensor)).collect())
+        let len_of = |name: &str| self.shapes[name].iter().product::<usize>();
+        let first: usize = parts[..index].iter().map(|part| len_of(&part.tensor)).sum();
+        let own = floats(bytes).skip(first).take(len_of(tensor));
+        Some(own.map(|value| value / parts[index].scale - parts[index].offset).collect())
     }
 
     /// An expert's bias, of those of a stack.

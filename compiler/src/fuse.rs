@@ -225,21 +225,26 @@ impl<'a> Fuser<'a> {
     /// q, k and v of one input and all that happens to their heads: one matmul and one heads step.
     fn qkv(&mut self, index: usize, input: ValueId) -> bool {
         // Attention's gate may read the input, too.
-        let with_chain = |&node: &usize| {
+        let with_chains = |&node: &usize| {
             let tail = self.linear_tail(node)?;
-            let chain = self.head_chain(&tail)?;
-            Some((tail, chain))
+            let chains = self.head_chains(&tail)?;
+            Some((tail, chains))
         };
-        let found: Vec<_> = self.consumers[input.0].iter().filter_map(with_chain).collect();
-        let Ok([(q, query), (k, key), (v, value)]) = <[_; 3]>::try_from(found) else { return false };
-        if q.nodes[0] != index {
+        let found = self.consumers[input.0].iter().filter_map(with_chains);
+        let (tails, chains): (Vec<LinearTail>, Vec<Vec<HeadChain>>) = found.unzip();
+        if tails.first().is_none_or(|query| query.nodes[0] != index) {
             return false;
         }
-        let layer = self.graph.nodes[q.nodes[0]].layer;
-        let matrices = vec![q.matrix.clone(), k.matrix.clone(), v.matrix.clone()];
+        // Values that are keys have no projection of their own.
+        let values_are_keys = tails.len() == 2;
+        let Ok([query, key, value]) = <[_; 3]>::try_from(chains.into_iter().flatten().collect::<Vec<_>>()) else {
+            return false;
+        };
+        let layer = self.graph.nodes[index].layer;
+        let matrices: Vec<MatrixRef> = tails.iter().map(|tail| tail.matrix.clone()).collect();
         let width = matrices.iter().map(|matrix| matrix.rows).sum();
         let matrix = self.matrix(matrices, false, layer);
-        let biases: Option<Vec<VectorRef>> = [&q, &k, &v].iter().map(|tail| tail.bias.clone()).collect();
+        let biases: Option<Vec<VectorRef>> = tails.iter().map(|tail| tail.bias.clone()).collect();
         let bias = biases.map(|parts| self.vector(parts, layer));
         let qkv = self.value(format!("qkv.{}", layer.unwrap_or_default()), width);
         self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap: None, out: qkv });
@@ -250,6 +255,7 @@ impl<'a> Fuser<'a> {
             FusedOp::Heads(HeadsStep {
                 input: qkv,
                 parts: [&query, &key, &value].map(|chain| chain.part).to_vec(),
+                values_are_keys,
                 query_norm,
                 key_norm,
                 rope: query.rope,
@@ -257,8 +263,8 @@ impl<'a> Fuser<'a> {
             }),
         );
         self.scaled.extend(query.out);
-        for nodes in [q.nodes, k.nodes, v.nodes, query.nodes, key.nodes, value.nodes] {
-            self.mark(&nodes);
+        for nodes in tails.iter().map(|tail| &tail.nodes).chain([&query, &key, &value].map(|chain| &chain.nodes)) {
+            self.mark(nodes);
         }
         true
     }
@@ -284,7 +290,15 @@ impl<'a> Fuser<'a> {
     /// A residual sum with the norm that reads it and the post norm before it.
     fn add_norm(&mut self, index: usize) -> bool {
         let node = &self.graph.nodes[index];
-        let Op::Add { left, right, out: sum } = node.op else { return false };
+        let Op::Add { left, right, out: mut sum } = node.op else { return false };
+        // A layer's factor is taken where the post norm's weights are.
+        let scale = match self.sole_consumer(sum) {
+            Some((scale, Op::Scale { factor, out, .. })) if self.is_post_norm(right) => {
+                sum = *out;
+                Some((scale, factor.clone()))
+            }
+            _ => None,
+        };
         let norm = self.consumers[sum.0].iter().find_map(|&consumer| match &self.graph.nodes[consumer].op {
             Op::Norm { weight, out, .. } => Some((consumer, weight.clone(), *out)),
             _ => None,
@@ -297,10 +311,13 @@ impl<'a> Fuser<'a> {
             _ => None,
         });
         let layer = node.layer;
+        let scale_sum = scale.is_some();
         let (input, post_weight) = match post {
             Some((post_node, input, weight)) => {
                 self.mark(&[post_node]);
-                (input, Some(self.vector(vec![weight], layer)))
+                let (scale_node, factor) = scale.unzip();
+                self.mark(&Vec::from_iter(scale_node));
+                (input, Some(self.vector([weight].into_iter().chain(factor).collect(), layer)))
             }
             None => (right, None),
         };
@@ -317,7 +334,7 @@ impl<'a> Fuser<'a> {
                 (layer, None, copy)
             }
         };
-        let step = NormStep { input, residual: Some(left), post_weight, weight, sum: Some(sum), out };
+        let step = NormStep { input, residual: Some(left), post_weight, scale_sum, weight, sum: Some(sum), out };
         self.emit(layer, FusedOp::Norm(step));
         self.mark(&[index]);
         true
@@ -348,11 +365,17 @@ impl<'a> Fuser<'a> {
         Some(tail)
     }
 
-    /// Norm, RoPE and the end (cache or attention) of one projection.
-    fn head_chain(&self, tail: &LinearTail) -> Option<HeadChain> {
+    /// What is made of one projection: of keys that are values, too, keys and then values.
+    fn head_chains(&self, tail: &LinearTail) -> Option<Vec<HeadChain>> {
+        self.consumers[tail.value.0].iter().map(|&first| self.head_chain(tail, first)).collect()
+    }
+
+    /// Norm, RoPE and the end (cache or attention) of one projection, of which node `first` is the begin.
+    fn head_chain(&self, tail: &LinearTail, first: usize) -> Option<HeadChain> {
+        let layer = self.graph.nodes[first].layer?;
         let mut chain = HeadChain {
             part: HeadsPart {
-                n_heads: tail.matrix.rows / self.graph.head_dim,
+                n_heads: tail.matrix.rows / self.graph.head_dims[layer],
                 norm: None,
                 rope: false,
                 scale: Number::new(1.0),
@@ -364,13 +387,13 @@ impl<'a> Fuser<'a> {
             out: None,
             nodes: Vec::new(),
         };
-        let mut value = tail.value;
+        let (mut value, mut next) = (tail.value, Some((first, &self.graph.nodes[first].op)));
         loop {
-            let (node, op) = self.sole_consumer(value)?;
+            let (node, op) = next?;
             match op {
                 Op::HeadNorm { of, weight, out, .. } => {
                     chain.part.norm = Some(*of);
-                    chain.norm = Some(weight.clone());
+                    chain.norm = weight.clone();
                     value = *out;
                 }
                 Op::Rope { rope, out, .. } => {
@@ -393,6 +416,7 @@ impl<'a> Fuser<'a> {
                 _ => return None,
             }
             chain.nodes.push(node);
+            next = self.sole_consumer(value);
         }
     }
 
@@ -400,11 +424,21 @@ impl<'a> Fuser<'a> {
     fn keep(&mut self, index: usize) {
         let Node { layer, op } = &self.graph.nodes[index];
         let layer = *layer;
-        let n_heads = |input: ValueId| self.graph.values[input.0].width / self.graph.head_dim;
+        let n_heads = |input: ValueId| {
+            self.graph.values[input.0].width / self.graph.head_dims[layer.expect("heads are inside a layer")]
+        };
         let heads = |input, norm, rope, scale, to| {
             vec![HeadsPart { n_heads: n_heads(input), norm, rope, scale: Number::new(scale), growth: None, to }]
         };
-        let step = |input, parts, rope, out| HeadsStep { input, parts, query_norm: None, key_norm: None, rope, out };
+        let step = |input, parts, rope, out| HeadsStep {
+            input,
+            parts,
+            values_are_keys: false,
+            query_norm: None,
+            key_norm: None,
+            rope,
+            out,
+        };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
         let width = |value: ValueId| self.graph.values[value.0].width;
         let fused = match op.clone() {
@@ -417,7 +451,8 @@ impl<'a> Fuser<'a> {
             }
             Op::Norm { input, weight, out } => {
                 let weight = Some(self.vector(vec![weight], layer));
-                FusedOp::Norm(NormStep { input, residual: None, post_weight: None, weight, sum: None, out })
+                let (residual, post_weight, scale_sum, sum) = (None, None, false, None);
+                FusedOp::Norm(NormStep { input, residual, post_weight, scale_sum, weight, sum, out })
             }
             Op::MatMul { input, matrix, out } => {
                 let matrix = self.matrix(vec![matrix], false, layer);
@@ -429,11 +464,12 @@ impl<'a> Fuser<'a> {
             }
             Op::HeadNorm { input, of, weight, out } => {
                 let parts = heads(input, Some(of), false, 1.0, Destination::Output);
-                let weight = Some(self.vector(vec![weight], layer));
+                let weight = weight.map(|weight| self.vector(vec![weight], layer));
                 let mut norm = step(input, parts, None, Some(out));
                 match of {
                     NormOf::Query => norm.query_norm = weight,
                     NormOf::Key => norm.key_norm = weight,
+                    NormOf::Value => {}
                 }
                 FusedOp::Heads(norm)
             }
@@ -459,6 +495,10 @@ impl<'a> Fuser<'a> {
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
             Op::ActMul { gate, up, activation, out } => {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
+            }
+            Op::Scale { input, factor, out } => {
+                let bias = Some(self.vector(vec![factor], layer));
+                FusedOp::Elementwise { op: ElementwiseOp::Scale, input, second: None, bias, out }
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
             Op::Route { input, chosen, normalized, out } => {

@@ -10,7 +10,7 @@ use unicorn_kernels::heads::{Growth, NormOf};
 use unicorn_kernels::route::routes_width;
 use unicorn_kernels::{Activation, Number};
 
-use crate::import::{self, ExpertsConfig, ModelConfig, QkNorm};
+use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, QkNorm};
 
 /// Index into [`ModelGraph::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,8 @@ pub enum Op {
     HeadNorm {
         input: ValueId,
         of: NormOf,
-        weight: VectorRef,
+        /// Those of values have none.
+        weight: Option<VectorRef>,
         out: ValueId,
     },
     /// Rotary embedding of each head: the one of this index in [`ModelConfig::ropes`].
@@ -124,6 +125,12 @@ pub enum Op {
         gate: ValueId,
         up: ValueId,
         activation: Activation,
+        out: ValueId,
+    },
+    /// Times the only element of a vector.
+    Scale {
+        input: ValueId,
+        factor: VectorRef,
         out: ValueId,
     },
     SoftCap {
@@ -190,8 +197,8 @@ pub struct ModelGraph {
     pub values: Vec<Value>,
     pub nodes: Vec<Node>,
     pub logits: ValueId,
-    /// Elements of a head: a value that has heads has its width over this many.
-    pub head_dim: usize,
+    /// Elements of a head of each layer: a value that has heads has its width over this many.
+    pub head_dims: Vec<usize>,
 }
 
 /// The plain graph of a decoder-only transformer.
@@ -209,6 +216,10 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
             false => builder.attention_block(stream),
         };
         stream = builder.mlp_block(stream);
+        if config.layer_scalars {
+            let (input, factor) = (stream, builder.plain_vector("layer_scalar"));
+            stream = builder.push("scaled", config.hidden_size, |out| Op::Scale { input, factor, out });
+        }
     }
     builder.layer = None;
     // What scales the logits scales the last norm as well, and its weights are f32.
@@ -219,7 +230,8 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         let input = logits;
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
     }
-    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head_dim: config.head_dim }
+    let head_dims = (0..config.layers.len()).map(|layer| config.heads_of(layer).head_dim).collect();
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head_dims }
 }
 
 struct Builder<'a> {
@@ -233,25 +245,27 @@ impl Builder<'_> {
     fn attention_block(&mut self, stream: ValueId) -> ValueId {
         let config = self.config;
         let layer = &config.layers[self.layer.expect("inside a layer")];
+        let FullHeads { n_kv_heads, head_dim, values_are_keys } = config.heads_of(self.layer.expect("inside a layer"));
         let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
-        let q = self.projection(normed, "q", config.n_heads);
-        let k = self.projection(normed, "k", config.n_kv_heads);
-        let v = self.projection(normed, "v", config.n_kv_heads);
+        let q = self.projection(normed, "q", config.n_heads * head_dim);
+        let k = self.projection(normed, "k", n_kv_heads * head_dim);
+        let v = if values_are_keys { k } else { self.projection(normed, "v", n_kv_heads * head_dim) };
         let q = self.projection_norm(q, "q");
         let k = self.projection_norm(k, "k");
         let q = self.head_norm(q, NormOf::Query);
         let k = self.head_norm(k, NormOf::Key);
+        let v = self.head_norm(v, NormOf::Value);
         let q = self.rope(q, layer.rope);
         let k = self.rope(k, layer.rope);
         self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
         self.node(Op::CacheWrite { input: v, part: CachePart::Values });
-        let (width, scale) = (config.n_heads * config.head_dim, config.query_scale);
+        let (width, scale) = (config.n_heads * head_dim, config.query_scale);
         let growth = |growth: import::QueryGrowth| Growth { beta: Number::new(growth.beta), interval: growth.interval };
         let growth = config.query_growth.map(growth);
         let sinks = config.attention_sinks.then(|| self.plain_vector("self_attn.sinks"));
         let mut mixed = self.push("attention", width, |out| Op::Attention { query: q, scale, growth, sinks, out });
         if config.attention_gate {
-            let gate = self.projection(normed, "gate", config.n_heads);
+            let gate = self.projection(normed, "gate", width);
             mixed = self.push("gated", width, |out| Op::Gate { input: mixed, gate, out });
         }
         let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
@@ -348,10 +362,10 @@ impl Builder<'_> {
         self.push("stream", self.config.hidden_size, |out| Op::Add { left: stream, right, out })
     }
 
-    fn projection(&mut self, input: ValueId, which: &str, n_heads: usize) -> ValueId {
+    fn projection(&mut self, input: ValueId, which: &str, width: usize) -> ValueId {
         let config = self.config;
         let name = format!("self_attn.{which}_proj");
-        self.linear(input, &name, config.hidden_size, n_heads * config.head_dim, config.qkv_bias)
+        self.linear(input, &name, config.hidden_size, width, config.qkv_bias)
     }
 
     fn linear(&mut self, input: ValueId, name: &str, cols: usize, rows: usize, bias: bool) -> ValueId {
@@ -384,11 +398,15 @@ impl Builder<'_> {
     }
 
     fn head_norm(&mut self, input: ValueId, of: NormOf) -> ValueId {
-        if self.config.qk_norm != QkNorm::Heads {
+        let (letter, is_normed) = match of {
+            NormOf::Query => ("q", self.config.qk_norm == QkNorm::Heads),
+            NormOf::Key => ("k", self.config.qk_norm == QkNorm::Heads),
+            NormOf::Value => ("v", self.config.value_norm),
+        };
+        if !is_normed {
             return input;
         }
-        let letter = if of == NormOf::Query { "q" } else { "k" };
-        let weight = self.norm_weight(&format!("self_attn.{letter}_norm.weight"));
+        let weight = (of != NormOf::Value).then(|| self.norm_weight(&format!("self_attn.{letter}_norm.weight")));
         let width = self.width(input);
         self.push(&format!("{letter}_normed"), width, |out| Op::HeadNorm { input, of, weight, out })
     }
@@ -480,6 +498,7 @@ impl Op {
             | Op::ShortConv { out, .. }
             | Op::DeltaRule { out, .. }
             | Op::GatedNorm { out, .. }
+            | Op::Scale { out, .. }
             | Op::SoftCap { out, .. } => Some(out),
             Op::CacheWrite { .. } => None,
         }
@@ -497,6 +516,7 @@ impl Op {
             | Op::CacheWrite { input, .. }
             | Op::Route { input, .. }
             | Op::ShortConv { input, .. }
+            | Op::Scale { input, .. }
             | Op::SoftCap { input, .. } => vec![input],
             Op::ExpertMatMul { input, routes, .. } | Op::ExpertSum { input, routes, .. } => vec![input, routes],
             Op::Gate { input, gate, .. } | Op::GatedNorm { input, gate, .. } => vec![input, gate],
@@ -540,6 +560,7 @@ impl Op {
             Op::Attention { .. } => "attention",
             Op::Add { .. } => "add",
             Op::ActMul { .. } => "act_mul",
+            Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "soft_cap",
             Op::Route { .. } => "route",
             Op::ExpertMatMul { .. } => "expert_matmul",
@@ -554,9 +575,11 @@ impl Op {
     fn details(&self) -> String {
         match self {
             Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
-            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::GatedNorm { weight, .. } => {
+            Op::Norm { weight, .. } | Op::HeadNorm { weight: Some(weight), .. } | Op::GatedNorm { weight, .. } => {
                 format!(" {weight}")
             }
+            Op::HeadNorm { weight: None, .. } => String::new(),
+            Op::Scale { factor, .. } => format!(" {factor}"),
             Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
             Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
             Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),

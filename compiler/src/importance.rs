@@ -19,9 +19,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use unicorn_kernels::Activation;
+use unicorn_kernels::heads::NormOf;
 
 use crate::error::Result;
-use crate::graph::{CachePart, MatrixRef, ModelGraph, Op, ValueId, VectorRef};
+use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, ValueId, VectorRef};
 use crate::import::{Checkpoint, Tensor};
 
 /// Importance of each column's squared error by canonical tensor name, in no unit. A matrix without one has columns of equal
@@ -44,7 +45,7 @@ impl Importance {
             Walk { graph, checkpoint, moments: BTreeMap::new(), values: None, importance: Importance::default() };
         for node in &graph.nodes {
             if node.layer.is_some() || matches!(node.op, Op::Embed { .. }) {
-                walk.step(&node.op);
+                walk.step(node);
             }
             advance()?;
         }
@@ -110,7 +111,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn step(&mut self, op: &Op) {
+    fn step(&mut self, node: &Node) {
+        let op = &node.op;
+        let head_dim = || self.graph.head_dims[node.layer.expect("heads are inside a layer")];
         let moments = match op {
             Op::Embed { table, scale, .. } => of_embedding(self.tensor(table), f64::from(*scale)),
             Op::Norm { input, weight, .. } => self.norm(*input, weight),
@@ -126,7 +129,7 @@ impl Walk<'_> {
                 }
                 return;
             }
-            Op::Attention { .. } => self.attention(),
+            Op::Attention { .. } => self.attention(head_dim()),
             Op::Add { left, right, .. } => {
                 let both = self.moments[left].iter().zip(&self.moments[right]);
                 let sum =
@@ -134,6 +137,15 @@ impl Walk<'_> {
                 both.map(sum).collect()
             }
             Op::ActMul { gate, up, activation, .. } => self.act_mul(*gate, *up, *activation),
+            Op::HeadNorm { input, of: NormOf::Value, .. } => self.value_norm(*input, head_dim()),
+            Op::Scale { input, factor, .. } => {
+                let factor = self.vector(factor).next().expect("a factor is one number");
+                let scaled = |moment: &Moment| Moment {
+                    mean: moment.mean * factor,
+                    variance: moment.variance * factor * factor,
+                };
+                self.moments[input].iter().map(scaled).collect()
+            }
             // Queries and keys only choose among values; soft caps come after the last matrix.
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
             Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),
@@ -159,6 +171,18 @@ impl Walk<'_> {
             Moment { mean: moment.mean * scale, variance: moment.variance * scale * scale }
         });
         scaled.collect()
+    }
+
+    /// Each head divided by the root of its mean second moment.
+    fn value_norm(&self, input: ValueId, head_dim: usize) -> Moments {
+        let heads = self.moments[&input].chunks_exact(head_dim);
+        let normed = heads.flat_map(|head| {
+            let power = head.iter().map(|moment| moment.mean_square()).sum::<f64>() / head.len() as f64;
+            let factor = 1.0 / (power + f64::from(self.checkpoint.config.rms_norm_eps)).sqrt();
+            head.iter()
+                .map(move |moment| Moment { mean: moment.mean * factor, variance: moment.variance * factor * factor })
+        });
+        normed.collect()
     }
 
     /// Inputs of one channel are alike and independent.
@@ -242,12 +266,13 @@ impl Walk<'_> {
     }
 
     /// A mean of values that are alike and independent, for each query head of its key-value head.
-    fn attention(&self) -> Moments {
-        let config = &self.checkpoint.config;
+    fn attention(&self, head_dim: usize) -> Moments {
+        let n_heads = self.checkpoint.config.n_heads;
         let values = &self.moments[&self.values.expect("attention follows its cache writes")];
-        let heads = (0..config.n_heads).flat_map(|head| {
-            let first = head / (config.n_heads / config.n_kv_heads) * config.head_dim;
-            &values[first..first + config.head_dim]
+        let n_kv_heads = values.len() / head_dim;
+        let heads = (0..n_heads).flat_map(|head| {
+            let first = head / (n_heads / n_kv_heads) * head_dim;
+            &values[first..first + head_dim]
         });
         heads.map(|value| Moment { variance: value.variance / ATTENDED_TOKENS, ..*value }).collect()
     }
@@ -541,6 +566,7 @@ mod tests {
                     pairs(&rows[gate][at], &rows[up][at], &|g, u| f64::from(activation.apply(g as f32)) * u)
                 }),
                 Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } => continue,
+                Op::Scale { .. } => unreachable!("the families of this test have layers without a factor"),
                 Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => {
                     unreachable!("the families of this test have no experts")
                 }

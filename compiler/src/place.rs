@@ -24,8 +24,7 @@ use crate::error::Result;
 use crate::fuse::FusedGraph;
 use crate::import::ModelConfig;
 use crate::select::{
-    KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, cache_layout,
-    kv_groups, state_layout, stride,
+    KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, kv_groups, stride,
 };
 use crate::weights::{FormatPolicy, PackedId, PackedWeights};
 use arena::{Activation, Arena};
@@ -168,10 +167,7 @@ fn unplaced_kv(groups: &[KvGroup], config: &ModelConfig, format: KvFormat) -> Ve
         window_tokens: group.window.map(|window| window as u32),
         n_layers: group.layers.len() as u32,
         page_tokens: group.page_tokens(),
-        page_bytes: match group.is_recurrent {
-            true => state_layout(config).page_bytes() as u64,
-            false => cache_layout(config, format).page_bytes() as u64,
-        },
+        page_bytes: group.page_bytes(config, format),
         tier: Tier::Host,
         reason: match group.window {
             _ if group.is_recurrent => "recurrent state, read and written for each token".into(),

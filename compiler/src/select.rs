@@ -27,7 +27,7 @@ use unicorn_spirv::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, MatrixId};
 use crate::graph::ValueId;
-use crate::import::ModelConfig;
+use crate::import::{FullHeads, ModelConfig};
 use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
@@ -201,6 +201,16 @@ pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
 }
 
 impl KvGroup {
+    /// Bytes of K, and again of V, of one page, or of the halves of one of state.
+    pub fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
+        // Layers of a group have the same heads.
+        let bytes = match self.is_recurrent {
+            true => state_layout(config).page_bytes(),
+            false => cache_layout(config, self.layers[0], format).page_bytes(),
+        };
+        bytes as u64
+    }
+
     /// Tokens of a page.
     pub fn page_tokens(&self) -> u32 {
         if self.is_recurrent { STATE_PAGE_TOKENS } else { PAGE_TOKENS as u32 }
@@ -217,8 +227,9 @@ fn caches(groups: &[KvGroup], n_layers: usize) -> Vec<(usize, usize)> {
 }
 
 /// A layer's cache.
-pub fn cache_layout(config: &ModelConfig, format: KvFormat) -> CacheLayout {
-    CacheLayout { format, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim, page_tokens: PAGE_TOKENS }
+pub fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> CacheLayout {
+    let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(layer);
+    CacheLayout { format, n_kv_heads, head_dim, page_tokens: PAGE_TOKENS }
 }
 
 /// A recurrent layer's state.
@@ -417,6 +428,11 @@ impl Selector<'_> {
             is_next_part: false,
             is_counted: false,
         });
+    }
+
+    /// The cache of a node's layer.
+    fn cache_layout_of(&self, node: &FusedNode) -> CacheLayout {
+        cache_layout(self.config, node.layer.expect("attention is inside a layer"), self.options.kv)
     }
 
     /// (KV group, layer within it) of a node.

@@ -10,7 +10,7 @@ use unicorn_kernels::route::routes_width;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
 use crate::graph::ValueId;
-use crate::import::ModelConfig;
+use crate::import::{FullHeads, ModelConfig};
 
 /// A checked graph; the only input of `select`.
 pub struct VerifiedGraph {
@@ -88,7 +88,8 @@ impl FusedGraph {
             }
         }
         for (index, (layer, rotated)) in config.layers.iter().zip(rotated).enumerate() {
-            let expected = if layer.rope.is_some() { config.n_heads + config.n_kv_heads } else { 0 };
+            let both = config.n_heads + config.heads_of(index).n_kv_heads;
+            let expected = if layer.rope.is_some() { both } else { 0 };
             assert_eq!(rotated, expected, "heads of layer {index} that are rotated, of query and key");
         }
     }
@@ -110,6 +111,9 @@ impl FusedGraph {
                 for value in all.into_iter().flatten() {
                     self.check_width("norm", width, value)?;
                 }
+                ensure(step.post_weight.is_some() || !step.scale_sum, || {
+                    "the factor of a sum is behind the weights of a post norm".into()
+                })?;
                 ensure(step.residual.is_some() == step.sum.is_some(), || "a sum comes with a residual".into())
             }
             FusedOp::MatMul { input, matrix, act_mul, out, .. } => {
@@ -167,8 +171,9 @@ impl FusedGraph {
                 ensure(sinks.is_some() == config.attention_sinks, || {
                     "heads have sinks where the config says so".into()
                 })?;
-                self.check_width("heads", config.n_heads * config.head_dim, *query)?;
-                self.check_width("heads", config.n_heads * config.head_dim, *out)?;
+                let width = config.n_heads * heads_of(node, config).head_dim;
+                self.check_width("heads", width, *query)?;
+                self.check_width("heads", width, *out)?;
                 self.check_scale(*query, *scale, edges, config)?;
                 self.check_growth(*query, *growth, edges, config)
             }
@@ -195,8 +200,11 @@ impl FusedGraph {
     }
 
     fn check_heads(&self, node: &FusedNode, step: &HeadsStep, config: &ModelConfig) -> Result<(), String> {
+        let FullHeads { n_kv_heads, head_dim, values_are_keys } = heads_of(node, config);
+        ensure(values_are_keys || !step.values_are_keys, || "values are keys where the config says so".into())?;
         let n_heads: usize = step.parts.iter().map(|part| part.n_heads).sum();
-        self.check_width("heads", n_heads * config.head_dim, step.input)?;
+        let elsewhere = if step.values_are_keys { n_kv_heads } else { 0 };
+        self.check_width("heads", (n_heads - elsewhere) * head_dim, step.input)?;
         let to_output = step.parts.iter().any(|part| part.to == Destination::Output);
         ensure(step.out.is_some() == to_output, || "heads that go to an output have one".into())?;
         let expected = node.layer.and_then(|layer| config.layers[layer].rope);
@@ -250,6 +258,11 @@ impl FusedGraph {
         }
         parts
     }
+}
+
+/// The heads of the layer that a node of attention belongs to.
+fn heads_of(node: &FusedNode, config: &ModelConfig) -> FullHeads {
+    config.heads_of(node.layer.expect("attention is inside a layer"))
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {

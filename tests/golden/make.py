@@ -12,7 +12,7 @@ and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The 
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
 Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
-experts, and for olmo2, olmo3, granite, glm4, ministral and mistral3), safetensors 0.8.0.
+experts, and for gemma4, olmo2, olmo3, granite, glm4, ministral and mistral3), safetensors 0.8.0.
 """
 
 import json
@@ -465,6 +465,25 @@ CASES = {
             },
         ),
     ),
+    # Heads of another size and number in layers that see everything, whose values are their keys before norm and rotation; a quarter
+    # of their pairs is rotated; each layer scales the stream. Sizes beside num_attention_heads as the files on the Hub have them.
+    "gemma4-dense": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma4ForCausalLM", "gemma4_text", 72, 88, 4, 4, 2,
+            head_dim=24, global_head_dim=40, num_global_key_value_heads=1, attention_k_eq_v=True,
+            hidden_activation="gelu_pytorch_tanh", sliding_window=10, final_logit_softcapping=3.0,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            hidden_size_per_layer_input=0, num_kv_shared_layers=0, enable_moe_block=False, attention_bias=False,
+            tie_word_embeddings=True, use_bidirectional_attention="vision",
+            rope_parameters={
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            dtype="bfloat16",
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -519,7 +538,8 @@ def write_weights(folder, seed, dtype, stacked=False):
         del config.quantization_config
     model = model_class(folder).from_config(config, dtype=torch.float32)
     config_type = model.config.model_type
-    norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
+    gemma4 = config_type.startswith("gemma4")
+    norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next")) and not gemma4
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -535,6 +555,9 @@ def write_weights(folder, seed, dtype, stacked=False):
                 parameter.copy_(1.5 * noise)
             elif name.endswith("linear_attn.out_proj.weight"):
                 parameter.copy_(noise * 0.2 * parameter.shape[-1] ** -0.5)
+            elif gemma4 and name.endswith("q_norm.weight"):
+                # Nothing else keeps scores small.
+                parameter.copy_(0.3 + 0.1 * noise)
             elif "norm" in name:
                 # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
                 # token would always win where the output matrix is the embedding.
@@ -554,6 +577,9 @@ def write_weights(folder, seed, dtype, stacked=False):
                 parameter.copy_(0.1 * noise)
             else:
                 parameter.copy_(noise * max(0.1, 1.2 * parameter.shape[-1] ** -0.5))
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.4 + torch.rand(buffer.shape, generator=generator))
     with tempfile.TemporaryDirectory() as temporary:
         # As transformers 4 did, a tensor for each expert; or as the modules of transformers 5 hold them.
         model.to(dtype).save_pretrained(temporary, save_original_format=not stacked)

@@ -6,7 +6,7 @@
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
-//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, olmo2, olmo3, glm4, gpt_oss, granite, granitemoehybrid without
+//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma4, olmo2, olmo3, glm4, gpt_oss, granite, granitemoehybrid without
 //! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
 //! qwen3_5_moe; of a multimodal model its text part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
@@ -83,6 +83,9 @@ impl Reference {
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);
             let transformed = self.feed_forward(layer, &norm(norms.before_feed_forward, residual.clone()));
             add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
+            if let Some(scalar) = self.weights.find(&format!("layers.{layer}.layer_scalar")) {
+                residual.iter_mut().for_each(|value| *value *= scalar.values[0]);
+            }
         }
         self.norm("norm.weight", &residual)
     }
@@ -125,8 +128,9 @@ impl Reference {
 
     /// (tokens, hidden) to (tokens, hidden)
     fn attention(&self, layer: usize, input: &[f32]) -> Vec<f32> {
-        let Config { heads, kv_heads, head_dim, .. } = self.config;
-        let (mut query, mut key, value) = self.query_key_value(layer, input);
+        let heads = self.config.heads;
+        let (kv_heads, head_dim) = self.heads_of(layer);
+        let (mut query, mut key, mut value) = self.query_key_value(layer, input);
         let mut gate = Vec::new();
         if self.config.delta.is_some() {
             // Each head's query is followed by its gate.
@@ -135,6 +139,12 @@ impl Reference {
         if self.config.query_and_key_are_normed {
             query = self.norm(&format!("layers.{layer}.self_attn.q_norm.weight"), &query);
             key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
+        }
+        if self.config.full_heads.is_some() {
+            for head in value.chunks_exact_mut(head_dim) {
+                let mean_square = head.iter().map(|value| value * value).sum::<f32>() / head_dim as f32;
+                head.iter_mut().for_each(|value| *value /= (mean_square + self.config.norm_epsilon).sqrt());
+            }
         }
         let tokens = query.len() / (heads * head_dim);
         let window = self.config.windows[layer];
@@ -184,12 +194,21 @@ impl Reference {
         self.multiply(&format!("layers.{layer}.self_attn.o_proj.weight"), &mixed)
     }
 
+    /// Heads of keys, and elements of a head.
+    fn heads_of(&self, layer: usize) -> (usize, usize) {
+        let full = self.config.full_heads.filter(|_| self.config.windows[layer].is_none());
+        full.unwrap_or((self.config.kv_heads, self.config.head_dim))
+    }
+
     /// (tokens, heads * head_dim), (tokens, kv_heads * head_dim), (tokens, kv_heads * head_dim)
     fn query_key_value(&self, layer: usize, input: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-        let Config { heads, kv_heads, head_dim, .. } = self.config;
+        let (heads, (kv_heads, head_dim)) = (self.config.heads, self.heads_of(layer));
+        let has = |name: &str| self.weights.find(&format!("layers.{layer}.self_attn.{name}.weight")).is_some();
         let product = |name: &str| self.multiply(&format!("layers.{layer}.self_attn.{name}.weight"), input);
-        if self.weights.find(&format!("layers.{layer}.self_attn.qkv_proj.weight")).is_none() {
-            return (product("q_proj"), product("k_proj"), product("v_proj"));
+        if !has("qkv_proj") {
+            // Gemma 4 may have keys that are values.
+            let value = if has("v_proj") { "v_proj" } else { "k_proj" };
+            return (product("q_proj"), product("k_proj"), product(value));
         }
         let (query_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let (query, key_value) = split_rows(&product("qkv_proj"), query_width, 2 * kv_width);

@@ -87,12 +87,14 @@ pub struct DeltaStep {
     pub out: ValueId,
 }
 
-/// `sum = residual + [post norm](input)`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
+/// `sum = [factor ·] (residual + [post norm](input))`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormStep {
     pub input: ValueId,
     pub residual: Option<ValueId>,
     pub post_weight: Option<VectorId>,
+    /// The sum is multiplied by the element behind those of the post norm's weight.
+    pub scale_sum: bool,
     /// `None`: the sum is not normed.
     pub weight: Option<VectorId>,
     /// Present with `residual`.
@@ -104,6 +106,8 @@ pub struct NormStep {
 pub struct HeadsStep {
     pub input: ValueId,
     pub parts: Vec<HeadsPart>,
+    /// The input has no values: those are its keys.
+    pub values_are_keys: bool,
     pub query_norm: Option<VectorId>,
     pub key_norm: Option<VectorId>,
     pub rope: Option<usize>,

@@ -39,6 +39,7 @@ impl FusedGraph {
             FusedOp::Embed { table, scale, .. } => format!("embed {} scale={scale}", self.matrices[table.0].name),
             FusedOp::Norm(step) => {
                 let sum = if step.residual.is_some() { " add" } else { "" };
+                let sum = if step.scale_sum { " scaled add" } else { sum };
                 let weight = step.weight.as_ref().map_or(String::new(), |weight| format!(" {}", vector(weight)));
                 format!("norm{sum}{weight}{}", optional("post", &step.post_weight))
             }
@@ -50,7 +51,8 @@ impl FusedGraph {
             FusedOp::Heads(step) => {
                 let parts: Vec<String> = step.parts.iter().map(describe_part).collect();
                 let norms = optional("q_norm", &step.query_norm) + &optional("k_norm", &step.key_norm);
-                format!("heads {}{norms}", parts.join(" "))
+                let values = if step.values_are_keys { " values=keys" } else { "" };
+                format!("heads {}{norms}{values}", parts.join(" "))
             }
             FusedOp::Route { chosen, normalized, .. } => format!("route chosen={chosen} normalized={normalized}"),
             FusedOp::ExpertMatMul { matrix, act_mul, .. } => {

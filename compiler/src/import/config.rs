@@ -64,6 +64,16 @@ pub struct DeltaConfig {
     pub taps: usize,
 }
 
+/// Heads of keys and values where layers that see all tokens have others than the rest (Gemma 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FullHeads {
+    pub n_kv_heads: usize,
+    /// Of queries, too.
+    pub head_dim: usize,
+    /// There is no projection of values: they are the keys, before their norm and rotation.
+    pub values_are_keys: bool,
+}
+
 /// Queries are multiplied by `1 + beta ln(1 + floor(position / interval))` (`llama_4_scaling_beta`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryGrowth {
@@ -115,7 +125,9 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     pub intermediate_size: usize,
     pub n_heads: usize,
+    /// See [`ModelConfig::heads_of`].
     pub n_kv_heads: usize,
+    /// See [`ModelConfig::heads_of`].
     pub head_dim: usize,
     pub vocab_size: usize,
     /// Longest context, in tokens.
@@ -161,6 +173,12 @@ pub struct ModelConfig {
     pub attention_sinks: bool,
     /// The router and each expert's matrices have biases.
     pub expert_bias: bool,
+    /// Of layers without a window, where they are others than `n_kv_heads` of `head_dim`.
+    pub full_heads: Option<FullHeads>,
+    /// Values go through an RMS norm of each head, without weights.
+    pub value_norm: bool,
+    /// What a layer leaves in the stream is multiplied by a number of the layer, `layer_scalar`.
+    pub layer_scalars: bool,
 }
 
 /// What holds a matrix of the source without quantising it again.
@@ -228,11 +246,14 @@ impl ModelConfig {
     /// Checks what single fields cannot show. Sizes are within [`limits`] already, because layers and ropes have been
     /// allocated from them. The message leads with the field.
     pub(super) fn check(&self) -> Result<(), String> {
-        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
-            return Err(format!(
-                "num_attention_heads is {}, expected a multiple of num_key_value_heads, {}",
-                self.n_heads, self.n_kv_heads
-            ));
+        let full_heads = self.full_heads.map(|heads| (heads.n_kv_heads, "num_global_key_value_heads"));
+        for (n_kv_heads, name) in [(self.n_kv_heads, "num_key_value_heads")].into_iter().chain(full_heads) {
+            if !self.n_heads.is_multiple_of(n_kv_heads) {
+                return Err(format!(
+                    "num_attention_heads is {}, expected a multiple of {name}, {n_kv_heads}",
+                    self.n_heads
+                ));
+            }
         }
         for (name, value) in [
             ("rms_norm_eps", self.rms_norm_eps),
@@ -247,7 +268,14 @@ impl ModelConfig {
             }
         }
         for rope in &self.ropes {
-            rope.check(self.head_dim)?;
+            rope.check()?;
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            let head_dim = self.heads_of(index).head_dim;
+            let rotary_dim = layer.rope.map_or(0, |rope| self.ropes[rope].rotary_dim());
+            if rotary_dim > head_dim {
+                return Err(format!("rotary dimension is {rotary_dim}, expected 2 to head_dim, {head_dim}"));
+            }
         }
         if let Some(growth) = self.query_growth
             && !(growth.beta.is_finite() && growth.beta >= 0.0 && (1..=limits::POSITIONS).contains(&growth.interval))
@@ -297,6 +325,8 @@ impl ModelConfig {
             ("number of KV heads", config.n_kv_heads, limits::HEADS),
             ("head dimension", config.head_dim, limits::HEAD_DIM),
             ("vocabulary", config.vocab_size, limits::VOCAB_SIZE),
+            ("number of KV heads of full layers", config.full_heads.map_or(1, |heads| heads.n_kv_heads), limits::HEADS),
+            ("head dimension of full layers", config.full_heads.map_or(2, |heads| heads.head_dim), limits::HEAD_DIM),
             ("number of layers", config.layers.len(), limits::LAYERS),
             ("longest context", config.max_positions, limits::POSITIONS),
         ] {
@@ -312,6 +342,12 @@ impl ModelConfig {
         Ok(config)
     }
 
+    /// The heads of a layer's attention.
+    pub fn heads_of(&self, layer: usize) -> FullHeads {
+        let same = FullHeads { n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, values_are_keys: false };
+        self.full_heads.filter(|_| self.layers[layer].window.is_none()).unwrap_or(same)
+    }
+
     /// Numbers in all of the model's tensors.
     pub fn parameters(&self) -> u64 {
         self.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum()
@@ -319,7 +355,6 @@ impl ModelConfig {
 
     /// Canonical name to shape, outermost axis first, of every tensor of [`super::Checkpoint::tensors`].
     pub fn tensor_shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        let (q_rows, kv_rows) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
         let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
         let mut shapes = BTreeMap::from([
             ("embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden]),
@@ -328,30 +363,35 @@ impl ModelConfig {
         if !self.tied_embeddings {
             shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
         }
-        let attention = [
-            ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
-            ("self_attn.gate_proj", if self.attention_gate { q_rows } else { 0 }, hidden, self.qkv_bias),
-            ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
-            ("self_attn.v_proj", kv_rows, hidden, self.qkv_bias),
-            ("self_attn.o_proj", hidden, q_rows, self.o_bias),
-        ];
         let mlp = [
             ("mlp.gate_proj", intermediate, hidden, self.mlp_bias),
             ("mlp.up_proj", intermediate, hidden, self.mlp_bias),
             ("mlp.down_proj", hidden, intermediate, self.mlp_bias),
         ];
-        // Of a norm of q or k: its width is a head's, or the projection's.
-        let qk_width = |rows| if self.qk_norm == QkNorm::Projection { rows } else { self.head_dim };
         let has_qk_norm = self.qk_norm != QkNorm::None;
-        let norms = [
-            ("input_layernorm", hidden, self.pre_norms),
-            ("post_attention_layernorm", hidden, true),
-            ("pre_feedforward_layernorm", hidden, self.pre_norms && self.post_norms),
-            ("post_feedforward_layernorm", hidden, self.post_norms),
-            ("self_attn.q_norm", qk_width(q_rows), has_qk_norm),
-            ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm),
-        ];
         for (layer, config) in self.layers.iter().enumerate() {
+            let FullHeads { n_kv_heads, head_dim, values_are_keys } = self.heads_of(layer);
+            let (q_rows, kv_rows) = (self.n_heads * head_dim, n_kv_heads * head_dim);
+            let attention = [
+                ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
+                ("self_attn.gate_proj", if self.attention_gate { q_rows } else { 0 }, hidden, self.qkv_bias),
+                ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
+                ("self_attn.v_proj", if values_are_keys { 0 } else { kv_rows }, hidden, self.qkv_bias),
+                ("self_attn.o_proj", hidden, q_rows, self.o_bias),
+            ];
+            // Of a norm of q or k: its width is a head's, or the projection's.
+            let qk_width = |rows| if self.qk_norm == QkNorm::Projection { rows } else { head_dim };
+            let norms = [
+                ("input_layernorm", hidden, self.pre_norms),
+                ("post_attention_layernorm", hidden, true),
+                ("pre_feedforward_layernorm", hidden, self.pre_norms && self.post_norms),
+                ("post_feedforward_layernorm", hidden, self.post_norms),
+                ("self_attn.q_norm", qk_width(q_rows), has_qk_norm),
+                ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm),
+            ];
+            if self.layer_scalars {
+                shapes.insert(format!("layers.{layer}.layer_scalar"), vec![1]);
+            }
             let experts = self.experts.as_ref().filter(|_| config.has_experts);
             if let Some(experts) = experts {
                 experts.add_shapes(layer, hidden, self.expert_bias, &mut shapes);
@@ -481,9 +521,9 @@ impl RopeConfig {
         2 * self.inv_freq.len()
     }
 
-    fn check(&self, head_dim: usize) -> Result<(), String> {
-        if self.inv_freq.is_empty() || self.rotary_dim() > head_dim {
-            return Err(format!("rotary dimension is {}, expected 2 to head_dim, {head_dim}", self.rotary_dim()));
+    fn check(&self) -> Result<(), String> {
+        if self.inv_freq.is_empty() {
+            return Err("rotary dimension is 0, expected 2 to head_dim".into());
         }
         let long = self.long.iter().flat_map(|long| &long.inv_freq);
         if let Some(frequency) = self.inv_freq.iter().chain(long).find(|f| !(f.is_finite() && **f >= 0.0)) {

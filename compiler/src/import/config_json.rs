@@ -12,6 +12,7 @@ use unicorn_kernels::activation::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
 use super::config::{Activation, DeltaConfig, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
 use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
+use super::full_heads;
 use super::json::Fields;
 use super::packed_int4::Scheme;
 use super::rope_json::{FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth};
@@ -47,7 +48,13 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
 
     let intermediate_size = size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
     let experts = experts(&text, defaults, intermediate_size)?;
-    let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dim, max_positions)?;
+    let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads)?;
+    let head_dims = HeadDims { windowed: head_dim, full: full_heads.map_or(head_dim, |heads| heads.head_dim) };
+    let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dims, max_positions)?;
+    if full_heads.is_some() {
+        full_heads::check_layers(&text, &layers)?;
+        refuse_more_than_a_dense_gemma4(&text)?;
+    }
 
     let delta = delta(&text, defaults)?;
     let gemma = defaults.gemma.as_ref();
@@ -102,7 +109,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         layers,
         ropes,
         rms_norm_eps: (rms_norm_eps / (residual * residual)) as f32,
-        norm_offset: if gemma.is_some() || delta.is_some() { 1.0 } else { 0.0 },
+        norm_offset: if gemma.is_some_and(|gemma| gemma.norms_add_one) || delta.is_some() { 1.0 } else { 0.0 },
         activation: activation(&text, defaults)?,
         tied_embeddings,
         embedding_scale,
@@ -124,6 +131,9 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         attention_sinks: defaults.sinks_and_expert_bias,
         expert_bias: defaults.sinks_and_expert_bias,
         kept_codes: BTreeMap::new(),
+        full_heads,
+        value_norm: full_heads.is_some(),
+        layer_scalars: full_heads.is_some(),
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
@@ -177,8 +187,31 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
     if fields.number("clip_qkv")?.is_some() {
         return unsupported("clip_qkv", "queries, keys and values are not clipped");
     }
-    if fields.value("use_bidirectional_attention").is_some_and(|value| *value != Value::Bool(false)) {
+    // Gemma 4's attention is bidirectional among the tokens of an image alone.
+    let is_causal = |value: &Value| *value == Value::Bool(false) || *value == "vision";
+    if fields.value("use_bidirectional_attention").is_some_and(|value| !is_causal(value)) {
         return unsupported("use_bidirectional_attention", "text is generated with causal attention");
+    }
+    Ok(())
+}
+
+/// What Gemma 4 has beyond dense layers with caches of their own is refused, by name.
+fn refuse_more_than_a_dense_gemma4(text: &Fields) -> Result<()> {
+    let unsupported = |what: String| {
+        let detail = "of Gemma 4, dense models are compiled whose layers have caches and embeddings of no layer (31B)";
+        Err(CompileError::Unsupported { what, detail: detail.into() })
+    };
+    if text.flag("enable_moe_block")?.unwrap_or(false) {
+        return unsupported("enable_moe_block".into());
+    }
+    for (name, default) in [("num_kv_shared_layers", 0.0), ("hidden_size_per_layer_input", 256.0)] {
+        match text.number(name)?.unwrap_or(default) {
+            0.0 => {}
+            found => return unsupported(format!("{name} {found}")),
+        }
+    }
+    if text.is_written("sliding_window") && !text.has("sliding_window") {
+        return unsupported("sliding_window null".into());
     }
     Ok(())
 }
@@ -335,12 +368,19 @@ struct Layers {
     max_positions: usize,
 }
 
+/// Elements of a head, by what a layer sees.
+#[derive(Clone, Copy)]
+struct HeadDims {
+    windowed: usize,
+    full: usize,
+}
+
 /// Reads the facts of each layer in config.json; equal rotary embeddings are kept once.
 fn read_layers(
     text: &Fields,
     defaults: &FamilyDefaults,
     n_layers: usize,
-    head_dim: usize,
+    head_dims: HeadDims,
     max_positions: usize,
 ) -> Result<Layers> {
     let mut found = Layers { layers: Vec::with_capacity(n_layers), ropes: Vec::new(), max_positions };
@@ -350,6 +390,7 @@ fn read_layers(
         layer_facts(text, defaults, n_layers)?
     {
         if is_rotated && !rope_of_type.contains_key(layer_type) {
+            let head_dim = if layer_type == SLIDING_ATTENTION { head_dims.windowed } else { head_dims.full };
             let LayerRope { rope, max_positions } = layer_rope(text, defaults, layer_type, head_dim, max_positions)?;
             found.max_positions = found.max_positions.max(max_positions);
             let known = found.ropes.iter().position(|known| *known == rope);
@@ -415,6 +456,8 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     let recurrent = recurrent_layers(text, defaults, written_types.as_deref(), n_layers)?;
     let facts = |layer: usize| {
         let is_sliding = types.map_or_else(|| slides(layer), |types| types[layer] == SLIDING_ATTENTION);
+        // transformers has it so, whatever is written.
+        let is_sliding = is_sliding && !(defaults.full_heads.is_some() && layer + 1 == n_layers);
         LayerFacts {
             layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },
             window: window.filter(|_| is_sliding),

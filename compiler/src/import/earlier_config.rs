@@ -1,5 +1,5 @@
 //! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, with
-//! them, and with all but what gpt-oss needs.
+//! them, and with all but what gpt-oss or Gemma 4 needs.
 
 use std::collections::BTreeMap;
 
@@ -61,15 +61,17 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// The last two fields of [`ModelConfig`], for a record that ends before them.
-const WITHOUT_SINKS_AND_EXPERT_BIAS: [u8; 2] = [0; 2];
+/// How many fields at the end of [`ModelConfig`] a record from before Gemma 4 does not have, and one from before gpt-oss: each is a byte
+/// of 0 where a model does not have what it says.
+const LATER_FIELDS: [usize; 2] = [3, 5];
 
 /// `None`: the bytes are no such record.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         codec::decode("config", bytes).ok()
     }
-    if let Some(config) = read([bytes, &WITHOUT_SINKS_AND_EXPERT_BIAS].concat().as_slice()) {
+    let padded = |fields: usize| read([bytes, &vec![0; fields]].concat().as_slice());
+    if let Some(config) = LATER_FIELDS.into_iter().find_map(padded) {
         return Some(config);
     }
     if let Some(earlier) = read::<WithExperts>(bytes) {
@@ -122,6 +124,9 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             kept_codes: BTreeMap::new(),
             attention_sinks: false,
             expert_bias: false,
+            full_heads: None,
+            value_norm: false,
+            layer_scalars: false,
         }
     }
 }
@@ -135,20 +140,22 @@ mod tests {
     use super::*;
     use crate::import::config_json::model_config;
 
-    /// Two bytes less at its end is a record from before gpt-oss, whose fields they are.
+    /// Fields that came with gpt-oss and Gemma 4 are bytes at its end.
     #[test]
-    fn a_record_from_before_gpt_oss_has_no_sinks_and_no_biases_of_experts() {
+    fn a_record_from_before_a_family_has_none_of_its_fields() {
         let json = json!({
             "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_experts": 8,
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         });
         let config = model_config(Path::new("config.json"), &json).unwrap_or_else(|error| panic!("{error}"));
         let today = config.encode();
-        let earlier = &today[..today.len() - WITHOUT_SINKS_AND_EXPERT_BIAS.len()];
-        assert_eq!(decode(earlier).map(|found| found.encode()), Some(today.clone()));
-        assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
-        // One byte less is no record of any version.
-        assert!(decode(&earlier[..earlier.len() - 1]).is_none());
+        for fields in LATER_FIELDS {
+            let earlier = &today[..today.len() - fields];
+            assert_eq!(decode(earlier).map(|found| found.encode()), Some(today.clone()));
+            assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
+            // One byte less is no record of any version.
+            assert!(decode(&earlier[..earlier.len() - 1]).is_none());
+        }
         assert!(ModelConfig::decode(&today[..today.len() - 1]).is_err());
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct FamilyDefaults {
     pub delta: Option<DeltaDefaults>,
     /// Query heads have sinks, and the router and experts biases.
     pub sinks_and_expert_bias: bool,
+    /// Layers that see all tokens have heads of their own, and the last layer is one of them (Gemma 4).
+    pub full_heads: Option<FullHeadDefaults>,
     /// Where no rotary embedding is written, it is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
     /// The text model is config.json's `text_config`, and one of these families when it stands alone: the first, where it does not name
@@ -142,11 +144,21 @@ pub(super) enum Bias {
     AsConfigured,
 }
 
-/// What the Gemmas share beyond their sizes: norms of 1 + weight, norms after attention and MLP, scaled embeddings.
+/// What the Gemmas share beyond their sizes: norms after attention and MLP, scaled embeddings.
 pub(super) struct GemmaDefaults {
+    /// Norms are of 1 + weight.
+    pub norms_add_one: bool,
     pub query_pre_attn_scalar: f64,
     pub attention_softcap: Option<f64>,
     pub final_softcap: Option<f64>,
+}
+
+/// Heads of layers that see all tokens, as the config class has them: with those come a rotary embedding that is proportional, a norm of
+/// values, and a scalar for each layer.
+pub(super) struct FullHeadDefaults {
+    pub head_dim: usize,
+    /// The share of pairs that are rotated, where config.json does not say.
+    pub rotated_share: f64,
 }
 
 impl FamilyDefaults {
@@ -185,7 +197,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 27] = [
+const FAMILIES: [FamilyDefaults; 29] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -199,6 +211,8 @@ const FAMILIES: [FamilyDefaults; 27] = [
     GEMMA2,
     GEMMA3_TEXT,
     GEMMA3_MULTIMODAL,
+    GEMMA4_TEXT,
+    GEMMA4_MULTIMODAL,
     OLMO2,
     OLMO3,
     OLMOE,
@@ -250,6 +264,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     experts: None,
     delta: None,
     sinks_and_expert_bias: false,
+    full_heads: None,
     yarn: None,
     text_models: &[],
 };
@@ -500,6 +515,7 @@ const GEMMA2: FamilyDefaults = FamilyDefaults {
     activation_field: "hidden_activation",
     activation: Activation::GeluTanh,
     gemma: Some(GemmaDefaults {
+        norms_add_one: true,
         query_pre_attn_scalar: 256.0,
         attention_softcap: Some(50.0),
         final_softcap: Some(30.0),
@@ -516,7 +532,12 @@ const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
     local_rope_theta: Some(10_000.0),
     windows: Windows::Alternating { window: 4096, pattern: 6 },
     qk_norm: QkNorm::Heads,
-    gemma: Some(GemmaDefaults { query_pre_attn_scalar: 256.0, attention_softcap: None, final_softcap: None }),
+    gemma: Some(GemmaDefaults {
+        norms_add_one: true,
+        query_pre_attn_scalar: 256.0,
+        attention_softcap: None,
+        final_softcap: None,
+    }),
     ..GEMMA2
 };
 
@@ -525,6 +546,34 @@ const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     model_type: "gemma3",
     text_models: &[&GEMMA3_TEXT],
     ..GEMMA3_TEXT
+};
+
+const GEMMA4_TEXT: FamilyDefaults = FamilyDefaults {
+    architecture: "Gemma4ForCausalLM",
+    model_type: "gemma4_text",
+    vocab_size: 262_144,
+    layers: 30,
+    max_positions: 131_072,
+    local_rope_theta: Some(10_000.0),
+    partial_rotary: Some(1.0),
+    windows: Windows::Alternating { window: 512, pattern: 6 },
+    bias: Bias::AttentionAsConfigured,
+    gemma: Some(GemmaDefaults {
+        norms_add_one: false,
+        // Scores are the products themselves.
+        query_pre_attn_scalar: 1.0,
+        attention_softcap: None,
+        final_softcap: None,
+    }),
+    full_heads: Some(FullHeadDefaults { head_dim: 512, rotated_share: 0.25 }),
+    ..GEMMA3_TEXT
+};
+
+const GEMMA4_MULTIMODAL: FamilyDefaults = FamilyDefaults {
+    architecture: "Gemma4ForConditionalGeneration",
+    model_type: "gemma4",
+    text_models: &[&GEMMA4_TEXT],
+    ..GEMMA4_TEXT
 };
 
 const PHI3: FamilyDefaults = FamilyDefaults {

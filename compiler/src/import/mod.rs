@@ -13,6 +13,7 @@ mod interleaved;
 
 mod config_json;
 mod families;
+mod full_heads;
 mod names;
 mod rope;
 mod rope_json;
@@ -32,8 +33,8 @@ pub(crate) mod json;
 
 pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
 pub use config::{
-    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, KeptCodes, LayerConfig, LongRope, ModelConfig, QkNorm,
-    QueryGrowth, RopeConfig,
+    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, LayerConfig, LongRope,
+    ModelConfig, QkNorm, QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};

@@ -32,6 +32,11 @@ pub(super) enum RopeScaling {
         /// Whether the ramp begins and ends on whole dimensions.
         truncate: bool,
     },
+    /// Pairs from `rotated_pairs` on are not rotated; the exponents of the others are those of a head that is rotated as a whole.
+    Proportional {
+        rotated_pairs: usize,
+        factor: f64,
+    },
     LongRope {
         /// rotary_dim / 2 divisors each.
         short_factor: Vec<f64>,
@@ -53,6 +58,11 @@ impl RopeScaling {
             RopeScaling::Default => RopeConfig { inv_freq: plain, attention_factor: 1.0, long: None },
             RopeScaling::Linear { factor } => {
                 RopeConfig { inv_freq: plain.iter().map(|f| f / factor).collect(), attention_factor: 1.0, long: None }
+            }
+            RopeScaling::Proportional { rotated_pairs, factor } => {
+                let of_pair = |(pair, f): (usize, &f64)| if pair < rotated_pairs { f / factor } else { 0.0 };
+                let inv_freq = plain.iter().enumerate().map(of_pair).collect();
+                RopeConfig { inv_freq, attention_factor: 1.0, long: None }
             }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_positions } => {
                 let stretch = |f: &f64| {

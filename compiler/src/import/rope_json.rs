@@ -3,6 +3,7 @@
 
 use super::config::{QueryGrowth, RopeConfig, limits};
 use super::families::FamilyDefaults;
+use super::full_heads::proportional_rope;
 use super::json::Fields;
 use super::rope::RopeScaling;
 use crate::error::{CompileError, Result};
@@ -37,6 +38,17 @@ pub(super) fn layer_rope(
     // transformers reads nothing else of one object for all types.
     let theta = sections.number("rope_theta")?.filter(|_| !is_flat).or(written).unwrap_or(theta_default);
 
+    if let Some(heads) = &defaults.full_heads {
+        let share = match sections.text("rope_type")? {
+            Some("proportional") => Some(sections.number(PARTIAL_FACTOR)?),
+            None if sections.objects.is_empty() && !is_sliding => Some(Some(heads.rotated_share)),
+            _ => None,
+        };
+        if let Some(share) = share {
+            let section = sections.first("rope_type").unwrap_or(text);
+            return Ok(LayerRope { rope: proportional_rope(section, share, theta, head_dim)?, max_positions });
+        }
+    }
     let rotary_dim = rotary_dim(text, &sections, defaults, head_dim)?;
     let original_positions = match text.size(ORIGINAL_POSITIONS, limits::POSITIONS)? {
         Some(positions) => positions,
@@ -133,6 +145,10 @@ impl<'a> Sections<'a> {
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
         self.first(name).map_or(Ok(None), |section| section.number(name))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        self.first(name).map_or(Ok(None), |section| section.text(name))
     }
 
     fn size(&self, name: &str) -> Result<Option<usize>> {

@@ -9,7 +9,7 @@ use super::transposed;
 pub(super) enum Role {
     /// Its canonical name, projections still fused.
     Text(String),
-    /// A vision tower or projector; a head that predicts further tokens.
+    /// A tower for images or sound, or its projector; a head that predicts further tokens.
     Unused,
     /// A buffer that old checkpoints store and the config determines.
     Buffer,
@@ -17,7 +17,8 @@ pub(super) enum Role {
 
 /// What a tensor of this name is.
 pub(super) fn role_of(source_name: &str) -> Role {
-    const UNUSED: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
+    const UNUSED: [&str; 7] =
+        ["vision_tower.", "multi_modal_projector.", "visual.", "mtp.", "audio_tower.", "embed_vision.", "embed_audio."];
     // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
     const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
     let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);

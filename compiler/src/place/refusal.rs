@@ -11,7 +11,7 @@ use unicorn_kernels::KvFormat;
 use super::PlaceRequest;
 use super::tiers::Demand;
 use crate::error::{CompileError, Remedy};
-use crate::select::cache_layout;
+use crate::select::kv_groups;
 use crate::weights::{FormatPolicy, PackedWeights, WeightsOption};
 
 /// The error for a `demand` that `short_bytes` more of the slowest tier would satisfy.
@@ -78,9 +78,10 @@ fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> WayOut {
     if request.kv == KvFormat::Int8 {
         return ("a smaller KV cache: none, int8 is as small as it gets".into(), None);
     }
-    let page_bytes = cache_layout(request.config, KvFormat::Int8).page_bytes() as u64;
     let mut smaller = demand.clone();
-    smaller.kv_groups.iter_mut().for_each(|group| group.page_bytes = page_bytes);
+    for (plan, group) in smaller.kv_groups.iter_mut().zip(kv_groups(request.config)) {
+        plan.page_bytes = group.page_bytes(request.config, KvFormat::Int8);
+    }
     let saved = size(demand.bytes() - smaller.bytes());
     let fits = smaller.fill(request.machine).is_ok();
     let verdict = if fits { "fits" } else { "is not enough" };

@@ -9,9 +9,9 @@ use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::heads::{HeadsSpec, rope_coarse};
 use unicorn_kernels::split::Split;
-use unicorn_kernels::{ActivationFormat, KernelSpec, KvFormat, Role};
+use unicorn_kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role};
 
-use super::{Operand, Selector, cache_layout, operands};
+use super::{Operand, Selector, operands};
 use crate::fuse::{FusedNode, FusedOp, HeadsStep};
 use crate::graph::ValueId;
 
@@ -36,7 +36,8 @@ impl Selector<'_> {
         let rope = step.rope.map(|index| &self.config.ropes[index]);
         HeadsSpec {
             parts: step.parts.clone(),
-            cache: cache_layout(self.config, self.options.kv),
+            values_are_keys: step.values_are_keys,
+            cache: self.cache_layout_of(node),
             input_stride: self.stride_of(step.input),
             output_stride: step.out.map_or(0, |out| self.stride_of(out)),
             eps: Number::new(self.config.rms_norm_eps),
@@ -98,11 +99,11 @@ impl Selector<'_> {
             return self.decode_attention(node, spec, step, out);
         }
         let spec = self.attention_spec(node, query, out, heads.as_ref());
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.max_splits);
+        let len = partials_len(self.kind.rows, self.config.n_heads, spec.cache.head_dim, spec.split.max_splits);
         let partials = Operand::Partials { of: out, len };
         let combine = CombineSpec {
             n_heads: self.config.n_heads,
-            head_dim: self.config.head_dim,
+            head_dim: spec.cache.head_dim,
             max_splits: spec.split.max_splits,
             sinks: spec.sinks,
             output_stride: spec.output_stride,
@@ -110,6 +111,7 @@ impl Selector<'_> {
             lanes: COMBINE_LANES,
             subgroup_size: spec.subgroup_size,
         };
+        let cache = spec.cache;
         let spec = KernelSpec::Attention(spec);
         let of_attention = operands(&spec, |role| match (role, &heads) {
             (Role::Output, _) => Operand::Value(out),
@@ -132,7 +134,7 @@ impl Selector<'_> {
             });
             self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         }
-        if self.attention_format(out) == ActivationFormat::F32 {
+        if self.attention_format(out, &cache) == ActivationFormat::F32 {
             self.quantize(node, out);
         }
     }
@@ -141,12 +143,12 @@ impl Selector<'_> {
     fn decode_attention_spec(&self, node: &FusedNode, out: ValueId, step: &HeadsStep) -> Option<DecodeAttentionSpec> {
         let tuning = self.target.decode_attention?;
         let (config, rows) = (self.config, self.kind.rows);
-        let cache = cache_layout(config, self.options.kv);
+        let cache = self.cache_layout_of(node);
         if !DecodeAttentionSpec::takes(&cache, self.target.subgroup_size) {
             return None;
         }
         let (group, _) = self.cache_of(node);
-        let gqa = config.n_heads / config.n_kv_heads;
+        let gqa = config.n_heads / cache.n_kv_heads;
         let heads_per_group = shared_heads(gqa, tuning.heads(rows));
         let window = self.groups[group].window;
         let alone = config.n_heads / heads_per_group * rows;
@@ -162,7 +164,7 @@ impl Selector<'_> {
             softcap: config.attention_softcap.map(Number::new),
             sinks: config.attention_sinks,
             output_stride: self.stride_of(out),
-            output: self.attention_format(out),
+            output: self.attention_format(out, &cache),
             subgroup_size: self.target.subgroup_size,
             fused_tail: None,
             clears: 0,
@@ -175,7 +177,8 @@ impl Selector<'_> {
 
     fn decode_attention(&mut self, node: &FusedNode, spec: DecodeAttentionSpec, step: &HeadsStep, out: ValueId) {
         let (group, layer) = self.cache_of(node);
-        let len = partials_len(self.kind.rows, self.config.n_heads, self.config.head_dim, spec.split.max_splits);
+        let len = partials_len(self.kind.rows, self.config.n_heads, spec.cache.head_dim, spec.split.max_splits);
+        let cache = spec.cache;
         let spec = KernelSpec::DecodeAttention(spec);
         let operands = operands(&spec, |role| match role {
             Role::Output => Operand::Value(out),
@@ -188,7 +191,7 @@ impl Selector<'_> {
             role => self.heads_operand(node, step, role),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if self.attention_format(out) == ActivationFormat::F32 {
+        if self.attention_format(out, &cache) == ActivationFormat::F32 {
             self.quantize(node, out);
         }
     }
@@ -197,15 +200,15 @@ impl Selector<'_> {
     /// suits them.
     fn flash_spec(&self, node: &FusedNode, query: ValueId, out: ValueId) -> Option<FlashSpec> {
         let tile = self.target.matrix?.flash;
-        let cache = cache_layout(self.config, self.options.kv);
+        let cache = self.cache_layout_of(node);
         let many = self.kind.rows > SPLIT_ROWS && !self.rows_are_alone();
         let fits = tile.takes(&cache) && tile.shared_bytes(&cache) <= self.target.shared_memory_bytes;
-        let output = self.attention_format(out);
+        let output = self.attention_format(out, &cache);
         if !(many && fits && !matches!(output, ActivationFormat::Quantized(_))) {
             return None;
         }
         let (group, _) = self.cache_of(node);
-        let gqa = self.config.n_heads / self.config.n_kv_heads;
+        let gqa = self.config.n_heads / cache.n_kv_heads;
         Some(FlashSpec {
             gqa,
             cache,
@@ -249,7 +252,8 @@ impl Selector<'_> {
     ) -> AttentionSpec {
         let (group, _) = self.cache_of(node);
         let (config, rows) = (self.config, self.kind.rows);
-        let gqa = config.n_heads / config.n_kv_heads;
+        let cache = self.cache_layout_of(node);
+        let gqa = config.n_heads / cache.n_kv_heads;
         let heads_per_group = shared_heads(gqa, ATTENTION_QUERIES);
         let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
@@ -257,7 +261,7 @@ impl Selector<'_> {
         let (splits, max_splits) = self.splits(self.target.attention_workgroups / alone, window, TILE);
         AttentionSpec {
             gqa,
-            cache: cache_layout(config, self.options.kv),
+            cache,
             kv_group: group,
             split: Split { rows_per_group, tile: TILE, window, splits, max_splits, newest_apart: heads.is_some() },
             heads_per_group,
@@ -267,7 +271,7 @@ impl Selector<'_> {
             softcap: config.attention_softcap.map(Number::new),
             sinks: config.attention_sinks,
             output_stride: self.stride_of(out),
-            output: self.attention_format(out),
+            output: self.attention_format(out, &cache),
             subgroup_size: self.target.subgroup_size,
         }
     }
@@ -282,13 +286,13 @@ impl Selector<'_> {
 
     /// The format in which attention or its combine writes: what is wanted, where it can. A row's factor is only known before the row
     /// where the cache bounds its values.
-    fn attention_format(&self, out: ValueId) -> ActivationFormat {
+    fn attention_format(&self, out: ValueId, cache: &CacheLayout) -> ActivationFormat {
         let wanted = self.stored_format(out);
         let known = match wanted {
             ActivationFormat::F32 | ActivationFormat::Quantized(_) => true,
             ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => self.options.kv == KvFormat::F16,
         };
-        let whole = wanted.lies_in_heads(self.config.n_heads, self.config.head_dim);
+        let whole = wanted.lies_in_heads(self.config.n_heads, cache.head_dim);
         if whole && known { wanted } else { ActivationFormat::F32 }
     }
 

@@ -24,6 +24,7 @@ impl Selector<'_> {
             eps: Number::new(self.config.rms_norm_eps),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
+            scale_sum: step.scale_sum,
             norm_sum: step.weight.is_some(),
             fixed_sums: false,
             format: self.stored_format(step.out),

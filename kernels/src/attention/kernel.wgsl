@@ -135,7 +135,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     fetch_vectors(0u, HEADS, at + first_head * HEAD_DIM, lane);
     if (is_first) {
         fetch_vectors(HEADS, 1u, at + (N_HEADS + kv_head) * HEAD_DIM, lane);
+//#if VALUES_ARE_KEYS
+        fetch_vectors(HEADS + 1u, 1u, at + (N_HEADS + kv_head) * HEAD_DIM, lane);
+//#else
         fetch_vectors(HEADS + 1u, 1u, at + (N_HEADS + KV_HEADS + kv_head) * HEAD_DIM, lane);
+//#endif
     }
 //#if ROPE
     fetch_rotations(first_row, lane);
@@ -149,6 +153,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if KEY_NORM
     if (is_first) {
         norm_key(HEADS, lane);
+    }
+//#endif
+//#if VALUE_NORM
+    if (is_first) {
+        norm_value(HEADS + 1u, lane);
     }
 //#endif
 //#if ROPE

@@ -103,7 +103,9 @@ impl Kernel for AttentionSpec {
         let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
         let values = match &self.prologue {
             Some(heads) => self.prologue_values(heads, values),
-            None => values.flag("QUERY_NORM", false).flag("KEY_NORM", false).flag("ROPE", false),
+            None => {
+                values.flag("QUERY_NORM", false).flag("KEY_NORM", false).flag("VALUE_NORM", false).flag("ROPE", false)
+            }
         };
         render(include_str!("kernel.wgsl"), &values)
     }

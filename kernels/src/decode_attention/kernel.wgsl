@@ -68,7 +68,11 @@ ${declare}value_${u} = values[value_at(page, clamp(piece + ${u}u * SHARES + shar
 // Where the input has query `vector` of the workgroup, or behind those the key or the value.
 fn input_at(row: u32, vector: u32, first_head: u32) -> u32 {
     let kv_head = first_head / GQA;
+//#if VALUES_ARE_KEYS
+    let behind = N_HEADS + kv_head;
+//#else
     let behind = N_HEADS + (vector - HEADS) * KV_HEADS + kv_head;
+//#endif
     return row * INPUT_STRIDE + select(behind, first_head + vector, vector < HEADS) * HEAD_DIM;
 }
 
@@ -283,6 +287,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if KEY_NORM
         if (vector == HEADS) {
             pairs = normed(pairs, key_factors);
+        }
+//#endif
+//#if VALUE_NORM
+        if (vector == HEADS + 1u) {
+            var ones: Pairs;
+            for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
+                ones[slot] = vec2<f32>(1.0);
+            }
+            pairs = normed(pairs, ones);
         }
 //#endif
 //#if ROPE

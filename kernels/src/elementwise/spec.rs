@@ -30,6 +30,8 @@ pub enum ElementwiseOp {
     Add,
     /// `input + bias`
     Bias,
+    /// `input * bias[0]`
+    Scale,
     /// `activation(input) * second`, see [`Activation`]
     ActMul(Activation),
     /// `cap * tanh(input / cap)`
@@ -51,7 +53,7 @@ impl Kernel for ElementwiseSpec {
             ElementwiseOp::Add | ElementwiseOp::ActMul(_) | ElementwiseOp::Gate { .. } | ElementwiseOp::GateEach => {
                 Some(Role::Second)
             }
-            ElementwiseOp::Bias => Some(Role::Bias),
+            ElementwiseOp::Bias | ElementwiseOp::Scale => Some(Role::Bias),
             ElementwiseOp::SoftCap(_) => None,
         };
         bindings([Role::Step, Role::Input, Role::Output].into_iter().chain(second))
@@ -79,6 +81,7 @@ impl Kernel for ElementwiseSpec {
             .text("ROWS", rows_of_step(self.rows_per_token))
             .flag("ADD", self.op == ElementwiseOp::Add)
             .flag("BIAS", self.op == ElementwiseOp::Bias)
+            .flag("SCALE", self.op == ElementwiseOp::Scale)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

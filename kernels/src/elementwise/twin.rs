@@ -2,10 +2,11 @@
 
 use super::spec::{ElementwiseOp, ElementwiseSpec};
 
-/// One row in plain loops; `second` may also be the bias, or a gate's only element; it is empty for a soft cap.
+/// One row in plain loops; `second` may also be the bias, a factor, or a gate's only element; it is empty for a soft cap.
 pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {
     let apply = |(column, &x): (usize, &f32)| match spec.op {
         ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],
+        ElementwiseOp::Scale => x * second[0],
         ElementwiseOp::ActMul(activation) => activation.gated(x, second[column]),
         ElementwiseOp::Gate { .. } => x / (1.0 + (-second[0]).exp()),
         ElementwiseOp::GateEach => x / (1.0 + (-second[column]).exp()),

@@ -14,7 +14,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let position = step.rows[row].position;
+//#if VALUES_ARE_KEYS
+    // Heads of values are where those of the keys are, as many before them.
+    let source = select(head, head - KV_HEADS, head >= ${VALUES_BEGIN}u);
+    fetch_vectors(0u, 1u, row * INPUT_STRIDE + source * HEAD_DIM, lane);
+//#else
     fetch_vectors(0u, 1u, row * INPUT_STRIDE + head * HEAD_DIM, lane);
+//#endif
 //#if ROPE
     fetch_rotations(row, lane);
 //#endif
@@ -30,6 +36,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         norm_query(0u, lane);
 //#else if PART_${p}_KEY_NORM
         norm_key(0u, lane);
+//#else if PART_${p}_VALUE_NORM
+        norm_value(0u, lane);
 //#endif
 //#if PART_${p}_ROPE
         rope_vectors(0u, 1u, lane);

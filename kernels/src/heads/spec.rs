@@ -16,6 +16,8 @@ pub const ROPE_FINE: usize = 256;
 pub struct HeadsSpec {
     /// Parts of a source row.
     pub parts: Vec<HeadsPart>,
+    /// The row has no values: those are its keys, before their norm and rotation.
+    pub values_are_keys: bool,
     /// Shape of the layer's cache.
     pub cache: CacheLayout,
     /// Elements between rows of the input.
@@ -39,7 +41,7 @@ pub struct HeadsSpec {
 pub struct HeadsPart {
     /// Number of heads.
     pub n_heads: usize,
-    /// RMS norm with the weight of this role (`QueryNorm` or `KeyNorm`).
+    /// RMS norm with the weight of these heads.
     pub norm: Option<NormOf>,
     /// Whether RoPE is applied.
     pub rope: bool,
@@ -68,6 +70,8 @@ pub enum NormOf {
     Query,
     /// Key heads: `Role::KeyNorm`.
     Key,
+    /// Value heads: without a weight.
+    Value,
 }
 
 /// Where the heads of a part are written.
@@ -121,10 +125,12 @@ impl Kernel for HeadsSpec {
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("KV_GROUP", self.kv_group)
+            .count("VALUES_BEGIN", self.source_heads())
             .size("WORKGROUP", self.workgroup())
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .text("DECLARATIONS", declarations(&self.bindings()));
+        assert!(!self.values_are_keys || self.is_qkv(), "values are the keys of the part before them");
         render(include_str!("kernel.wgsl"), &self.values(self.cache.values(self.part_values(values))))
     }
 }
@@ -133,6 +139,12 @@ impl HeadsSpec {
     fn workgroup(&self) -> usize {
         // Half a head's pairs at least, in whole subgroups.
         (self.cache.head_dim / 2).next_multiple_of(self.subgroup_size.max(32) as usize).min(128)
+    }
+
+    /// Heads of a source row.
+    pub fn source_heads(&self) -> usize {
+        let heads: usize = self.parts.iter().map(|part| part.n_heads).sum();
+        heads - if self.values_are_keys { self.cache.n_kv_heads } else { 0 }
     }
 
     fn has(&self, test: impl Fn(&HeadsPart) -> bool) -> bool {
@@ -156,6 +168,15 @@ impl HeadsSpec {
         to == [Destination::Output, Destination::Keys, Destination::Values] && rope[0] == rope[1] && !rope[2]
     }
 
+    /// The head of a source row at which a part begins.
+    pub(super) fn source_head(&self, index: usize) -> usize {
+        let before = self.parts[..index].iter().map(|part| part.n_heads).sum();
+        if self.values_are_keys && self.parts[index].to == Destination::Values {
+            return before - self.cache.n_kv_heads;
+        }
+        before
+    }
+
     pub(crate) fn norms(&self, of: NormOf) -> bool {
         self.has(|part| part.norm == Some(of))
     }
@@ -171,6 +192,8 @@ impl HeadsSpec {
             .flag("NORM", self.has(|part| part.norm.is_some()))
             .flag("QUERY_NORM", self.norms(NormOf::Query))
             .flag("KEY_NORM", self.norms(NormOf::Key))
+            .flag("VALUE_NORM", self.norms(NormOf::Value))
+            .flag("VALUES_ARE_KEYS", self.values_are_keys)
             .flag("CACHE", self.has(|part| part.to != Destination::Output))
             .flag("STORE_KEYS", self.has(|part| part.to == Destination::Keys))
             .flag("STORE_VALUES", self.has(|part| part.to == Destination::Values))
@@ -187,6 +210,7 @@ impl HeadsSpec {
                 .text(name("SCALE"), part.scale_wgsl())
                 .flag(name("QUERY_NORM"), part.norm == Some(NormOf::Query))
                 .flag(name("KEY_NORM"), part.norm == Some(NormOf::Key))
+                .flag(name("VALUE_NORM"), part.norm == Some(NormOf::Value))
                 .flag(name("ROPE"), part.rope)
                 .flag(name("KEYS"), part.to == Destination::Keys)
                 .flag(name("VALUES"), part.to == Destination::Values);

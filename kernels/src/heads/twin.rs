@@ -7,7 +7,7 @@ use crate::norm::{NormSpec, norm_row};
 
 /// Buffers of the twin; caches in 32-bit words.
 pub struct HeadsInputs<'a> {
-    /// (rows, input_stride)
+    /// (rows, input_stride), whose values are keys where the spec says so.
     pub input: &'a [f32],
     /// (head_dim), weight of the RMS norm of query heads; empty where there is none.
     pub query_norm: &'a [f32],
@@ -30,13 +30,16 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
     for (row, &position) in inputs.positions.iter().enumerate() {
         let page = inputs.block_table.get(position as usize / page_tokens).map_or(0, |&page| page as usize);
         let slot = position as usize % page_tokens;
-        let mut first_head = 0;
-        for part in &spec.parts {
+        for (index, part) in spec.parts.iter().enumerate() {
             for part_head in 0..part.n_heads {
-                let at = row * spec.input_stride + (first_head + part_head) * dim;
+                let at = row * spec.input_stride + (spec.source_head(index) + part_head) * dim;
                 let mut vector = inputs.input[at..at + dim].to_vec();
                 if let Some(of) = part.norm {
-                    let weight = if of == NormOf::Query { inputs.query_norm } else { inputs.key_norm };
+                    let weight = match of {
+                        NormOf::Query => inputs.query_norm,
+                        NormOf::Key => inputs.key_norm,
+                        NormOf::Value => &vec![1.0; dim],
+                    };
                     vector = norm_row(&spec.head_norm(), &vector, &[], &[], weight).1;
                 }
                 if part.rope {
@@ -54,7 +57,6 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
                     Destination::Values => spec.cache.put(Side::Values, values, cell, &vector),
                 }
             }
-            first_head += part.n_heads;
         }
     }
 }
@@ -67,6 +69,7 @@ impl HeadsSpec {
             eps: self.eps,
             add: false,
             post_norm: false,
+            scale_sum: false,
             norm_sum: true,
             fixed_sums: false,
             format: ActivationFormat::F32,

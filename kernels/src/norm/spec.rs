@@ -23,6 +23,8 @@ pub struct NormSpec {
     pub add: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
+    /// Multiply the sum, before it is stored and normed, by the element behind the post norm's weights.
+    pub scale_sum: bool,
     /// Norm the sum. Without, the result is the sum itself, in `format`.
     pub norm_sum: bool,
     /// The input is `sums`, two words an element.
@@ -48,7 +50,6 @@ impl Kernel for NormSpec {
     }
 
     fn wgsl(&self) -> String {
-        assert!(self.add || !self.post_norm, "a post norm comes before a sum");
         let lanes = self.lanes;
         let slots = self.format.stored_quads(self.width).div_ceil(lanes);
         let values = counter_sync::values(self.counter_sync, Values::default())
@@ -90,11 +91,15 @@ impl NormSpec {
 
     /// Values of the piece `norm_row`, of a workgroup whose lanes have so many quads each.
     pub(crate) fn row_values(&self, slots: usize, values: Values) -> Values {
+        assert!(self.add || !self.post_norm, "a post norm comes before a sum");
+        assert!(self.post_norm || !self.scale_sum, "the sum's factor is behind the weights of a post norm");
         values
             .count("NORM_WIDTH", self.width)
             .count("SLOTS", slots)
             .flag("ADD", self.add)
             .flag("POST_NORM", self.post_norm)
+            .flag("SCALE_SUM", self.scale_sum)
+            .text("SUM_FACTOR", format!("post_norm_weight[{}u][{}u]", self.width / 4, self.width % 4))
             .flag("NORM_SUM", self.norm_sum)
             .flag("INPUT_FIXED_SUMS", self.fixed_sums)
             .text("INVERSE_SUM_UNIT", fixed_sums::inverse_unit_wgsl())

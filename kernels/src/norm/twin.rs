@@ -2,7 +2,8 @@
 
 use super::spec::NormSpec;
 
-/// One row in plain loops: the sum and the normed sum. `residual`, `post_weight` and `weight` may be empty where unused.
+/// One row in plain loops: the sum and the normed sum. `residual`, `post_weight` and `weight` may be empty where unused; behind the
+/// elements of `post_weight` is the sum's factor, where the spec has one.
 pub fn norm_row(
     spec: &NormSpec,
     input: &[f32],
@@ -25,6 +26,9 @@ pub fn norm_row(
         for (value, residual) in sum.iter_mut().zip(residual) {
             *value += residual;
         }
+    }
+    if spec.scale_sum {
+        sum.iter_mut().for_each(|value| *value *= post_weight[spec.width]);
     }
     if !spec.norm_sum {
         return (sum.clone(), sum);

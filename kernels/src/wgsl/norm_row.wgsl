@@ -49,13 +49,18 @@
 //#expand load_quad(i, "weight", "norm_weight[")
 //#endif
 //#end
+//#if SCALE_SUM
+    let sum_factor = ${SUM_FACTOR};
+//#endif
 //#if POST_NORM
 //#expand inverse_rms("delta_scale")
 //#endif
 //#if ADD
 //#for i in 0..SLOTS
     if (inside_${i}) {
-//#if POST_NORM
+//#if SCALE_SUM
+//#expand keep_columns(i, "sum_factor * (residual_${i} + x_${i} * delta_scale * post_weight_${i})")
+//#else if POST_NORM
 //#expand keep_columns(i, "residual_${i} + x_${i} * delta_scale * post_weight_${i}")
 //#else
 //#expand keep_columns(i, "residual_${i} + x_${i}")

@@ -44,6 +44,16 @@ fn norm_key(vector: u32, lane: u32) {
 }
 //#endif
 
+//#if VALUE_NORM
+fn norm_value(vector: u32, lane: u32) {
+    let factor = norm_factor(vector, lane);
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        vectors[vector * PADDED + i] *= factor;
+    }
+    workgroupBarrier();
+}
+//#endif
+
 //#if ROPE
 // Cosine and sine of each rotary pair's angle.
 var<workgroup> rotations: array<vec2<f32>, ROTARY_PAIRS>;

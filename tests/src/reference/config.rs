@@ -37,6 +37,8 @@ pub struct Config {
     /// In the place of the MLP of the layers that `has_experts` names.
     pub experts: Option<Experts>,
     pub has_experts: Vec<bool>,
+    /// Of layers without a window, where they are others: heads of keys, and elements of a head (Gemma 4).
+    pub full_heads: Option<(usize, usize)>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
     /// In the place of the attention of the layers that `recurrent` names; the others' attention has a gate.
@@ -89,7 +91,8 @@ impl Config {
 
     fn new(json: &Value, embeddings_are_tied: Option<bool>) -> Self {
         let family = json["model_type"].as_str().expect("config.json: model_type is a string");
-        let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text");
+        let gemma4 = family == "gemma4_text";
+        let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text") || gemma4;
         let gemma3 = gemma && family != "gemma2";
         assert!(gemma || SUPPORTED.contains(&family), "model_type is {family}, which the reference does not support");
         let hidden = required(json, "hidden_size");
@@ -99,8 +102,12 @@ impl Config {
         let head_dim = count(json, "head_dim").unwrap_or(if gemma { 256 } else { hidden / heads });
         let granite = matches!(family, "granite" | "granitemoehybrid");
         let multiplier = |key: &str| number(json, key).filter(|_| granite).unwrap_or(1.0) as f32;
-        let score_divisor =
-            if gemma { number(json, "query_pre_attn_scalar").unwrap_or(256.0) } else { head_dim as f64 };
+        let score_divisor = match family {
+            _ if gemma4 => 1.0,
+            _ if gemma => number(json, "query_pre_attn_scalar").unwrap_or(256.0),
+            _ => head_dim as f64,
+        };
+        let full_heads = gemma4.then(|| full_heads(json, kv_heads));
         let full_rope = rope_parameters(json, "full_attention", family);
         let sliding_rope = rope_parameters(json, "sliding_attention", family);
         let softcap = |key: &str| number(json, key).map(|cap| cap as f32);
@@ -112,7 +119,7 @@ impl Config {
             head_dim,
             activation: if family == "gpt_oss" { Activation::ClampedSwiGlu } else { activation(json, gemma) },
             norm_epsilon: number(json, "rms_norm_eps").unwrap_or(default_epsilon(family)) as f32,
-            norm_weight_offset: if gemma || has_delta_nets(family) { 1.0 } else { 0.0 },
+            norm_weight_offset: if gemma && !gemma4 || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
             embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
             attention_scale: if granite { multiplier("attention_multiplier") } else { score_divisor.powf(-0.5) as f32 },
@@ -137,7 +144,8 @@ impl Config {
                 value_dim: required(json, "linear_value_head_dim"),
             }),
             recurrent: (0..layers).map(|layer| has_delta_nets(family) && is_recurrent(json, layer)).collect(),
-            full_rope: Rope::new(json, &full_rope, head_dim),
+            full_heads,
+            full_rope: Rope::new(json, &full_rope, full_heads.map_or(head_dim, |(_, head_dim)| head_dim)),
             sliding_rope: Rope::new(json, &sliding_rope, head_dim),
         }
     }
@@ -178,7 +186,7 @@ fn default_epsilon(family: &str) -> f64 {
 fn norm_names(family: &str) -> NormNames {
     // A second norm is called after what it follows, even where it is the one before the feed-forward.
     let [before_attention, after_attention, before_feed_forward, after_feed_forward] = match family {
-        "gemma2" | "gemma3" | "gemma3_text" => [
+        "gemma2" | "gemma3" | "gemma3_text" | "gemma4_text" => [
             Some("input_layernorm"),
             Some("post_attention_layernorm"),
             Some("pre_feedforward_layernorm"),
@@ -206,6 +214,18 @@ fn is_rotated(json: &Value, family: &str, layer: usize) -> bool {
 fn query_growth(parameters: &Value) -> Option<(f32, usize)> {
     let beta = number(parameters, "llama_4_scaling_beta")?;
     Some((beta as f32, required(parameters, "original_max_position_embeddings")))
+}
+
+/// Heads of keys, and elements of a head, of layers that see everything.
+fn full_heads(json: &Value, kv_heads: usize) -> (usize, usize) {
+    let written = json["per_layer_config"].as_object().and_then(|layers| layers.values().next());
+    match written {
+        Some(layer) => (count(layer, "num_key_value_heads").unwrap_or(kv_heads), required(layer, "head_dim")),
+        None => {
+            let own = count(json, "num_global_key_value_heads").filter(|_| json["attention_k_eq_v"] == true);
+            (own.unwrap_or(kv_heads), count(json, "global_head_dim").unwrap_or(512))
+        }
+    }
 }
 
 fn has_delta_nets(family: &str) -> bool {
@@ -263,7 +283,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
         "ministral" => listed.unwrap_or(true),
         "olmo3" => listed.unwrap_or(layer % 4 != 3),
         "gemma2" | "gpt_oss" => listed.unwrap_or(layer % 2 != 1),
-        "gemma3" | "gemma3_text" => {
+        "gemma3" | "gemma3_text" | "gemma4_text" => {
             let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
             listed.unwrap_or(layer % pattern != pattern - 1)
         }
@@ -273,7 +293,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
         }
         _ => false,
     };
-    let family_default = family.starts_with("gemma").then_some(4096);
+    let family_default = family.starts_with("gemma").then_some(if family == "gemma4_text" { 512 } else { 4096 });
     if slides { count(json, "sliding_window").or(family_default) } else { None }
 }
 

@@ -43,6 +43,16 @@ impl Rope {
         let kind = parameters["rope_type"].as_str().or(parameters["type"].as_str()).unwrap_or("default");
         match kind {
             "default" => only(plain),
+            "proportional" => {
+                // As if the whole head was rotated, but only a share of its pairs is.
+                let rotated_pairs = (rotated_share(parameters) * head_dim as f64 / 2.0) as usize;
+                let factor = number(parameters, "factor").unwrap_or(1.0);
+                let frequency = |pair: usize| match pair < rotated_pairs {
+                    true => theta.powf(-2.0 * pair as f64 / head_dim as f64) / factor,
+                    false => 0.0,
+                };
+                only((0..head_dim / 2).map(frequency).collect())
+            }
             "linear" => only(plain.iter().map(|frequency| frequency / given("factor")).collect()),
             "llama3" => {
                 let (low, high) = (given("low_freq_factor"), given("high_freq_factor"));
@@ -97,6 +107,10 @@ pub fn rotate(vectors: &mut [f32], angles: &[Vec<Angle>], heads: usize, head_dim
             head[other] = second * angle.cos + first * angle.sin;
         }
     }
+}
+
+fn rotated_share(parameters: &Value) -> f64 {
+    number(parameters, "partial_rotary_factor").unwrap_or(1.0)
 }
 
 /// Waves shorter than original_context / high stay, those longer than original_context / low are stretched by

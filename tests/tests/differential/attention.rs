@@ -48,6 +48,8 @@ pub struct Case {
 #[derive(Clone, Debug)]
 struct Choices {
     heads_per_kv_head: usize,
+    /// Values are normed; values are keys.
+    values: (bool, bool),
     with_norm: bool,
     with_rope: bool,
     half_rotary: bool,
@@ -64,7 +66,7 @@ struct Choices {
 }
 
 fn choices() -> impl Strategy<Value = Choices> {
-    let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<[bool; 4]>(), any::<(bool, bool)>());
     let seen = (
         prop_oneof![Just(None), Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)],
         any::<bool>(),
@@ -73,9 +75,10 @@ fn choices() -> impl Strategy<Value = Choices> {
     let ways = (prop::option::of(0..3usize), 1..4usize, 0..3usize, select(vec![1, 4, 7usize]));
     (heads, seen, ways).prop_map(
         |(heads, (window, softcap, sinks), (output, rows_per_group, unused_room, words_ahead))| {
-            let (heads_per_kv_head, with_norm, with_rope, half_rotary, growth) = heads;
+            let (heads_per_kv_head, [with_norm, with_rope, half_rotary, growth], values) = heads;
             Choices {
                 heads_per_kv_head,
+                values,
                 with_norm,
                 with_rope,
                 half_rotary,
@@ -93,7 +96,7 @@ fn choices() -> impl Strategy<Value = Choices> {
 }
 
 fn caches() -> impl Strategy<Value = CacheLayout> {
-    let head_dim = select(vec![64, 32, 96, 40, 256, 128, 10, 80usize]);
+    let head_dim = select(vec![64, 32, 96, 40, 256, 512, 128, 10, 80usize]);
     (head_dim, 1..4usize, any::<bool>()).prop_map(|(head_dim, n_kv_heads, integers)| {
         let format = if integers { KvFormat::Int8 } else { KvFormat::F16 };
         CacheLayout { format, n_kv_heads, head_dim, page_tokens: 32 }
@@ -243,14 +246,17 @@ impl Case {
             HeadsPart { n_heads, norm, rope, scale: Number::new(scale), growth, to }
         };
         let (norm, rope) = (choices.with_norm, choices.with_rope);
-        let width = ((n_heads + 2 * cache.n_kv_heads) * head_dim).next_multiple_of(32);
+        let (value_norm, values_are_keys) = choices.values;
+        let kv_parts = if values_are_keys { 1 } else { 2 };
+        let width = ((n_heads + kv_parts * cache.n_kv_heads) * head_dim).next_multiple_of(32);
         let q_width = (n_heads * head_dim).next_multiple_of(32);
         let heads = HeadsSpec {
             parts: vec![
                 part(n_heads, norm.then_some(NormOf::Query), rope, 0.3, Destination::Output),
                 part(cache.n_kv_heads, norm.then_some(NormOf::Key), rope, 1.0, Destination::Keys),
-                part(cache.n_kv_heads, None, false, 1.0, Destination::Values),
+                part(cache.n_kv_heads, value_norm.then_some(NormOf::Value), false, 1.0, Destination::Values),
             ],
+            values_are_keys,
             cache,
             input_stride: width,
             output_stride: q_width,

@@ -283,6 +283,7 @@ fn elementwise_operations() {
     let ops = [
         ElementwiseOp::Add,
         ElementwiseOp::Bias,
+        ElementwiseOp::Scale,
         ElementwiseOp::ActMul(Activation::Silu),
         ElementwiseOp::ActMul(Activation::GeluTanh),
         ElementwiseOp::ActMul(Activation::ClampedSwiGlu),
@@ -310,7 +311,8 @@ fn elementwise_operations() {
             let mut expected = vec![POISON; n_rows * input_stride];
             for row in 0..n_rows {
                 let at = row * input_stride;
-                let second = if op == ElementwiseOp::Bias { &second[..] } else { &second[at..] };
+                let second =
+                    if matches!(op, ElementwiseOp::Bias | ElementwiseOp::Scale) { &second[..] } else { &second[at..] };
                 expected[at..at + width].copy_from_slice(&elementwise::twin_row(&spec, &input[at..], second));
             }
             assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);

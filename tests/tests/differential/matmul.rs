@@ -49,6 +49,7 @@ fn norm_before(spec: &MatMulSpec, (add, post_norm, sums): (bool, bool, bool)) ->
         eps: Number::new(1e-6),
         add,
         post_norm: add && post_norm,
+        scale_sum: add && post_norm && spec.layout.rows.is_multiple_of(3),
         // Where a post norm stands alone.
         norm_sum: !(add && post_norm && sums),
         fixed_sums: sums,
@@ -204,7 +205,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     let input_format = if spec.prologue.is_some() { ActivationFormat::F32 } else { spec.input };
     let input = stored_rows(rng, input_format, [room, spec.layout.cols, spec.input_stride]);
     let residual = normals(rng, width);
-    let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols));
+    let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols + 1));
     let bias = normals(rng, spec.layout.rows);
     // Rows of a column tile past the last one are computed and thrown away: give them room.
     let out_words = spec

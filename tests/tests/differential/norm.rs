@@ -22,23 +22,26 @@ fn stride(format: ActivationFormat, width: usize) -> usize {
 /// A spec, and how many rows the step has.
 fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (NormSpec, usize)> {
     let target = target.clone();
-    let flags = any::<(bool, bool, bool, bool, bool)>();
-    (3..400usize, 1..6usize, flags).prop_map(move |(width, n_rows, (add, post_norm, plain, sums, counter_sync))| {
-        let spec = NormSpec {
-            width,
-            stride: stride(format, width),
-            eps: Number::new(1e-5),
-            add,
-            post_norm: add && post_norm,
-            norm_sum: !(add && plain),
-            fixed_sums: sums && target.fused_tail.is_some(),
-            format,
-            lanes: target.norm.lanes.max(target.subgroup_size as usize),
-            subgroup_size: target.subgroup_size,
-            counter_sync: counter_sync && target.counter_sync,
-        };
-        (spec, n_rows)
-    })
+    let flags = any::<(bool, bool, bool, bool, bool, bool)>();
+    (3..400usize, 1..6usize, flags).prop_map(
+        move |(width, n_rows, (add, post_norm, scaled, plain, sums, counter_sync))| {
+            let spec = NormSpec {
+                width,
+                stride: stride(format, width),
+                eps: Number::new(1e-5),
+                add,
+                post_norm: add && post_norm,
+                scale_sum: add && post_norm && scaled,
+                norm_sum: !(add && plain),
+                fixed_sums: sums && target.fused_tail.is_some(),
+                format,
+                lanes: target.norm.lanes.max(target.subgroup_size as usize),
+                subgroup_size: target.subgroup_size,
+                counter_sync: counter_sync && target.counter_sync,
+            };
+            (spec, n_rows)
+        },
+    )
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn quantize_to_every_format() {
 pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut StdRng) {
     let &NormSpec { width, stride, format, add, .. } = spec;
     let (input, residual) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
-    let (weight, post_weight) = (normals(rng, width), normals(rng, width));
+    let (weight, post_weight) = (normals(rng, width), normals(rng, width + 1));
     let kernel = KernelSpec::Norm(spec.clone());
     let operand = |role| match role {
         Role::Step => Operand::Step,
