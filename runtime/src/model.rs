@@ -186,6 +186,11 @@ impl Model {
         self.shared.artifact.meta()
     }
 
+    /// BLAKE3 of everything in the artifact.
+    pub fn content_hash(&self) -> &[u8; 32] {
+        self.shared.artifact.content_hash()
+    }
+
     /// Where the compiler placed every byte.
     pub fn plan(&self) -> &Plan {
         self.shared.artifact.plan()

@@ -195,6 +195,41 @@ fn errors_have_the_form_of_their_api() {
     assert_eq!(ask("POST", "/api/show", key, "{}").1["capabilities"], json!(["completion", "tools"]));
 }
 
+/// What the program `ollama` reads: it cuts digests at 12 letters, and before a chat it asks for no text, to have the model loaded.
+#[test]
+fn ollamas_program_finds_what_it_reads() {
+    let server = start(&["--parallel", "1", "--ctx", "512"]);
+    let read = |path: &str| -> Value { serde_json::from_str(&get(&server.address, path).1).unwrap() };
+    let (listed, running) = (read("/api/tags")["models"][0].take(), read("/api/ps")["models"][0].take());
+    for model in [&listed, &running] {
+        assert_eq!(model["digest"].as_str().map(str::len), Some(64), "{model}");
+        assert!(model["size"].as_u64().unwrap() > 0 && model["details"]["family"] == "Gemma3ForCausalLM", "{model}");
+    }
+    let is_software = std::env::var("UNICORN_DEVICE").is_ok_and(|device| device != "llvmpipe");
+    assert_eq!(running["size_vram"] == 0, !is_software, "a software device uses no memory of a GPU: {running}");
+    assert_eq!((&running["context_length"], &running["digest"]), (&json!(512), &listed["digest"]));
+
+    let shown = server.whole("/api/show", &json!({"model": listed["name"]}));
+    let info = &shown["model_info"];
+    let architecture = info["general.architecture"].as_str().unwrap();
+    assert!(info["general.parameter_count"].as_u64().unwrap() > 1_000_000, "{info}");
+    assert_eq!(info[format!("{architecture}.context_length")], 512);
+    assert!(shown["parameters"].as_str().unwrap().lines().any(|line| line.starts_with("temperature ")), "{shown}");
+    assert!(shown["modelfile"].as_str().unwrap().starts_with("FROM "), "{shown}");
+
+    let load = json!({"model": listed["name"], "prompt": "", "options": {}});
+    let loaded = server.whole("/api/generate", &load);
+    assert_eq!(
+        (&loaded["done"], &loaded["done_reason"], &loaded["response"]),
+        (&json!(true), &json!("load"), &json!(""))
+    );
+    let loaded = events(&server, "/api/chat", &json!({"model": listed["name"], "messages": []}));
+    assert_eq!(
+        (loaded.len(), &loaded[0]["done_reason"], &loaded[0]["message"]["content"]),
+        (1, &json!("load"), &json!(""))
+    );
+}
+
 /// The programs that people point at a server, as PyPI has them.
 #[test]
 fn real_clients_understand_every_answer() {

@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract;
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
@@ -15,7 +17,7 @@ use unicorn_text::{Tokenizer, random_seed};
 use crate::admission::{Admission, ClientGone};
 use crate::anthropic;
 use crate::api::endpoint::{Api, Translated};
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields, object};
 use crate::api::request::{BiasedText, Endpoint, Prompt, Request};
 use crate::api::tools::{self, ToolChoice};
@@ -23,6 +25,8 @@ use crate::chooser::Chooser;
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
+use crate::ollama::description::{Description, Served};
+use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
 use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
@@ -54,6 +58,8 @@ pub(crate) struct RequestHandler {
     slots: u32,
     pub(crate) model_name: String,
     pub(crate) metrics: Arc<Metrics>,
+    /// For Ollama's clients.
+    pub(crate) ollama: Arc<Description>,
     /// What the chat page shows of device and memory, as far as it stays.
     about: Value,
     commands: mpsc::Sender<Command>,
@@ -79,19 +85,20 @@ impl RequestHandler {
         let longest_token_bytes = tokenizer.longest_token_bytes().max(MIN_LONGEST_TOKEN_BYTES);
         let max_text_bytes = context_tokens as usize * longest_token_bytes;
         let queue_places = (model.slots() + options.max_queue) as usize;
+        let template =
+            section.chat_template.is_some().then(|| ChatTemplate::new(section, context_tokens)).transpose()?;
+        let model_name = options.model_name.clone().unwrap_or_else(|| meta.name.clone());
+        let served = Served {
+            name: &model_name,
+            since: seconds_since_1970(),
+            template: template.as_ref().map(ChatTemplate::source).unwrap_or_default(),
+            capabilities: &capabilities(template.as_ref()),
+            sampling: &options.sampling,
+        };
+        let ollama = Arc::new(Description::new(model, &served));
         Ok(RequestHandler {
             admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
-            encoder: PromptEncoder {
-                tokenizer,
-                template: section
-                    .chat_template
-                    .is_some()
-                    .then(|| ChatTemplate::new(section, context_tokens))
-                    .transpose()?,
-                vocab_size: meta.vocab_size,
-                context_tokens,
-                max_text_bytes,
-            },
+            encoder: PromptEncoder { tokenizer, template, vocab_size: meta.vocab_size, context_tokens, max_text_bytes },
             embeddings: options.embeddings,
             reranking: options.reranking,
             hidden_size: meta.hidden_size as usize,
@@ -103,23 +110,28 @@ impl RequestHandler {
             eos_token: section.eos_token.clone(),
             slots: model.slots(),
             metrics: Arc::new(Metrics::new(model.kv_pages().1)),
+            ollama,
             about: about(model),
-            model_name: options.model_name.clone().unwrap_or_else(|| meta.name.clone()),
+            model_name,
             commands,
             vocabulary: OnceLock::new(),
         })
     }
 
-    /// Reads a request and queues its choices. Parsing and tokenizing run on another thread.
+    /// Reads a request, queues its choices, and responds. Parsing and tokenizing run on another thread.
     ///
     /// # Errors
-    /// When the request is wrong or beyond a limit, or the server is stopping. Nothing is generated then.
-    pub(crate) async fn handle(
-        self: Arc<Self>,
-        api: Api,
-        request: extract::Request,
-    ) -> Result<PendingResponse, ApiError> {
-        self.with_body(request, move |handler, fields, client| handler.queue(api, fields, client)).await
+    /// When the request is wrong or beyond a limit, or the server is stopping: nothing is generated then. When a choice of a response
+    /// that is not a stream fails.
+    pub(crate) async fn handle(self: Arc<Self>, api: Api, request: extract::Request) -> Result<Response, ApiError> {
+        let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat);
+        let queue = move |handler: &RequestHandler, fields: Map<String, Value>, client: &ClientGone| {
+            (!only_loads(api, &fields)).then(|| handler.queue(api, fields, client)).transpose()
+        };
+        match self.with_body(request, queue).await? {
+            Some(pending) => pending.respond().await,
+            None => Ok(json_response(StatusCode::OK, &loaded.of_loaded())),
+        }
     }
 
     /// Calls `work` with the body of a request, a JSON object, on another thread.
@@ -452,29 +464,9 @@ impl RequestHandler {
         (0..self.slots).map(slot).collect()
     }
 
-    /// What the model can do, by Ollama's names.
-    pub(crate) fn capabilities(&self) -> Vec<&'static str> {
-        let template = self.encoder.template.as_ref();
-        let thinks = template.is_some_and(|template| {
-            let format = template.reply_format(false);
-            format.thinks.is_some() || format.harmony
-        });
-        let tools = template.is_some();
-        [("completion", true), ("tools", tools), ("thinking", thinks)]
-            .into_iter()
-            .filter(|one| one.1)
-            .map(|one| one.0)
-            .collect()
-    }
-
     /// Longest sequence, in tokens.
     pub(crate) fn context_tokens(&self) -> u32 {
         self.encoder.context_tokens
-    }
-
-    /// The chat template, Jinja.
-    pub(crate) fn template_source(&self) -> &str {
-        self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default()
     }
 }
 
@@ -498,6 +490,16 @@ impl Awaited {
         }
         Ok(all)
     }
+}
+
+/// What a model with this template can do, by Ollama's names.
+fn capabilities(template: Option<&ChatTemplate>) -> Vec<&'static str> {
+    let thinks = template.is_some_and(|template| {
+        let format = template.reply_format(false);
+        format.thinks.is_some() || format.harmony
+    });
+    let all = [("completion", true), ("tools", template.is_some()), ("thinking", thinks)];
+    all.into_iter().filter(|one| one.1).map(|one| one.0).collect()
 }
 
 /// Device and memory of a loaded model.

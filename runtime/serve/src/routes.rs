@@ -15,7 +15,6 @@ use crate::admission::ClientGone;
 use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
-use crate::ollama::date::rfc3339;
 use crate::options::ServeOptions;
 use crate::page;
 use crate::reading::EmbeddingsApi;
@@ -95,7 +94,7 @@ pub(crate) fn api_of(path: &str) -> Api {
 async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> Response {
     let responded = async {
         expect_json(request.headers())?;
-        handler.handle(api, request).await?.respond().await
+        handler.handle(api, request).await
     };
     responded.await.unwrap_or_else(|error: ApiError| api.error(&error))
 }
@@ -170,16 +169,8 @@ fn about_models(handler: &Arc<RequestHandler>) -> Router {
         "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": [name], "tags": [],
         "max_model_len": handler.context_tokens(),
     });
-    let details = json!({
-        "format": "unicorn", "family": "", "families": [], "parent_model": "", "parameter_size": "", "quantization_level": "",
-    });
-    let tag = json!({"name": name, "model": name, "modified_at": rfc3339(created), "digest": "", "details": details});
-    let list = json!({"object": "list", "data": [model], "models": [tag]});
-    let show = json!({
-        "modelfile": "", "parameters": "", "template": handler.template_source(), "details": details,
-        "modified_at": rfc3339(created), "capabilities": handler.capabilities(),
-        "model_info": {"general.architecture": "unicorn", "unicorn.context_length": handler.context_tokens()},
-    });
+    let ollama = handler.ollama.clone();
+    let list = json!({"object": "list", "data": [model], "models": [ollama.tag]});
     let named_model = move |Path(id): Path<String>| async move {
         match id == name {
             true => Ok(json_response(StatusCode::OK, &model)),
@@ -190,9 +181,9 @@ fn about_models(handler: &Arc<RequestHandler>) -> Router {
         .route("/v1/models", constant(list.clone()))
         .route("/models", constant(list))
         .route("/v1/models/{*id}", get(named_model))
-        .route("/api/tags", constant(json!({"models": [tag]})))
-        .route("/api/ps", constant(json!({"models": [tag]})))
-        .route("/api/show", post(move || async move { json_response(StatusCode::OK, &show) }))
+        .route("/api/tags", constant(json!({"models": [ollama.tag]})))
+        .route("/api/ps", constant(json!({"models": [ollama.running]})))
+        .route("/api/show", post(move || async move { json_response(StatusCode::OK, &ollama.show) }))
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
 }
 

@@ -8,6 +8,7 @@ use unicorn_text::unicorn_runtime::Model;
 use crate::access::Access;
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
+use crate::ollama::description::Description;
 use crate::options::ServeOptions;
 use crate::routes::{Shown, routes};
 use crate::worker::{Command, Worker};
@@ -83,6 +84,11 @@ impl Server {
     /// The same routes for whoever checks access before.
     pub(crate) fn endpoints(&self) -> Router {
         routes(self.handler.clone(), self.shown)
+    }
+
+    /// What Ollama's clients read of the model.
+    pub(crate) fn ollama(&self) -> Arc<Description> {
+        self.handler.ollama.clone()
     }
 
     /// What ends [`Server::run`].

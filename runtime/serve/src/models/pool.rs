@@ -14,6 +14,7 @@ use super::lease::Lease;
 use super::residency::{Next, Residency, State};
 use super::{ModelSource, Unloadable};
 use crate::api::error::ApiError;
+use crate::ollama::description::Description;
 use crate::options::ServeOptions;
 use crate::server::{Server, Stopper};
 
@@ -41,6 +42,7 @@ struct PoolState {
 struct Running {
     router: Router,
     stopper: Stopper,
+    ollama: Arc<Description>,
 }
 
 impl Pool {
@@ -131,6 +133,11 @@ impl Pool {
         self.lock().residency.state(model)
     }
 
+    /// What Ollama's clients read of a model, if it is loaded.
+    pub(super) fn ollama(&self, model: usize) -> Option<Arc<Description>> {
+        self.lock().running[model].as_ref().map(|running| running.ollama.clone())
+    }
+
     /// Unloads what is idle, until the pool is stopped and its last model has been unloaded.
     pub(super) fn run(&self) {
         let mut state = self.lock();
@@ -189,7 +196,8 @@ impl Pool {
             if state.is_stopping {
                 return Err("server is stopping".into());
             }
-            state.running[index] = Some(Running { router: server.endpoints(), stopper: server.stopper() });
+            state.running[index] =
+                Some(Running { router: server.endpoints(), stopper: server.stopper(), ollama: server.ollama() });
             state.residency.loaded(index, Instant::now());
         }
         self.notify();

@@ -19,7 +19,7 @@ use crate::access::expect_json;
 use crate::admission::Admission;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::seconds_since_1970;
-use crate::ollama::date::rfc3339;
+use crate::ollama::description::tag_of_unloaded;
 use crate::options::ServeOptions;
 use crate::page;
 use crate::routes::{Shown, api_of, constant};
@@ -48,6 +48,7 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions) -> Router {
         get(move || async move { json_response(StatusCode::OK, &models.list()) })
     };
     let (one, load, unload, others) = (models.clone(), models.clone(), models.clone(), models.clone());
+    let running = models.clone();
     let named = move |Path(name): Path<String>| async move {
         let model = one.index(Some(&name))?;
         Ok::<Response, ApiError>(json_response(StatusCode::OK, &one.entry(model)))
@@ -69,7 +70,7 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions) -> Router {
         .route("/models/load", post(load))
         .route("/models/unload", post(unload))
         .route("/api/tags", listed())
-        .route("/api/ps", listed())
+        .route("/api/ps", get(move || async move { json_response(StatusCode::OK, &running.running()) }))
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
         .route("/health", constant(json!({"status": "ok"})))
         .route("/v1/health", constant(json!({"status": "ok"})))
@@ -125,9 +126,18 @@ impl ModelRouter {
     /// Of OpenAI's and Ollama's lists.
     fn list(&self) -> Value {
         let all: Vec<Value> = (0..self.pool.names.len()).map(|model| self.entry(model)).collect();
-        let tag = |name: &String| json!({"name": name, "model": name, "modified_at": rfc3339(self.created), "digest": "", "details": {}});
-        let tags: Vec<Value> = self.pool.names.iter().map(tag).collect();
+        let tag = |(model, name): (usize, &String)| match self.pool.ollama(model) {
+            Some(description) => description.tag.clone(),
+            None => tag_of_unloaded(name, self.created),
+        };
+        let tags: Vec<Value> = self.pool.names.iter().enumerate().map(tag).collect();
         json!({"object": "list", "data": all, "models": tags})
+    }
+
+    /// Ollama's list of loaded models.
+    fn running(&self) -> Value {
+        let loaded = (0..self.pool.names.len()).filter_map(|model| self.pool.ollama(model));
+        json!({"models": loaded.map(|description| description.running.clone()).collect::<Vec<_>>()})
     }
 
     /// One of OpenAI's list, with llama-server's `status`.

@@ -23,6 +23,13 @@ impl Lines {
         Lines { created_at: rfc3339(created), model: model.to_owned(), is_chat, sent_calls: 0 }
     }
 
+    /// The answer to a request that asks for no text.
+    pub(crate) fn of_loaded(&self) -> Value {
+        let mut object = self.object("", "", &[]);
+        (object["done"], object["done_reason"]) = (true.into(), "load".into());
+        object
+    }
+
     fn object(&self, content: &str, thinking: &str, calls: &[Call]) -> Value {
         let mut object = json!({"model": self.model, "created_at": self.created_at});
         let mut message = json!({"role": "assistant", "content": content});
