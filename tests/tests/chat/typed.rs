@@ -124,6 +124,11 @@ fn each_command_answers() {
     assert!(chat.line("/think off").contains("no switch for reasoning"));
     assert!(chat.line("/retry").contains("nothing was asked yet"));
     assert!(chat.line("/frobnicate").contains("unknown command /frobnicate"));
+    assert!(chat.line("/shw").contains("did you mean /show?"));
+    assert!(chat.line("/set parameter").contains("/set top-p NUMBER"));
+    assert!(chat.line("/? retry").starts_with("/retry   answer the last question again"));
+    assert!(chat.line("/show modelfile").contains("an artifact holds no modelfile"));
+    assert!(chat.line("/set format json").contains("unicorn-run serve does"));
     assert_eq!(chat.line("/set verbose"), "figures follow an answer");
     let figures = chat.line("Who are you?");
     assert!(figures.contains("\nprefill  ") && figures.contains("\ndecode   "), "{figures}");
@@ -175,6 +180,21 @@ fn lines_are_kept_for_the_next_start_and_tab_completes() {
 }
 
 #[test]
+fn a_narrow_terminal_breaks_no_word() {
+    let state = tempfile::tempdir().unwrap();
+    let narrow = NonZeroU16::new(50).unwrap();
+    let mut chat = Typed { terminal: Terminal::start(&command(state.path(), &[]), narrow) };
+    chat.keys("", PLACEHOLDER);
+    for line in ["/?", "/? set", "/? parameters", "/? shortcuts", "/set foo 1", "/frobnicate"] {
+        let shown = chat.line(line);
+        // The terminal itself breaks lines at the last column alone.
+        assert!(shown.lines().all(|line| line.chars().count() < 50), "{shown}");
+        assert!(shown.lines().count() > 1, "{shown}");
+    }
+    chat.bye();
+}
+
+#[test]
 fn ctrl_g_opens_the_line_in_the_editor() {
     let state = tempfile::tempdir().unwrap();
     let editor = state.path().join("editor");
@@ -200,6 +220,8 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
     let hint = chat.terminal.wait_until("hint", |_| true);
     assert!(!hint.contains("/bye"), "{hint}");
     chat.keys("\x03", &format!("(/bye or Ctrl-D ends the chat)\n> {PLACEHOLDER}"));
+    let screen = chat.terminal.screen();
+    assert_eq!(screen.matches(PLACEHOLDER).count(), 1, "it is no part of an interrupted line: {screen}");
     assert!(chat.line("/show info").contains("conversation  1 question"));
     chat.bye();
 }

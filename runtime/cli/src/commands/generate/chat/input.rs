@@ -19,7 +19,7 @@ use super::line::{Line, completions};
 use super::saved;
 use crate::error::CliError;
 use crate::files::state_folder;
-use crate::terminal::output::note;
+use crate::terminal::output::{note, print};
 
 /// What came from the prompt.
 pub enum Typed {
@@ -89,19 +89,27 @@ impl Input {
         let line = match self.editor.readline_with_initial("> ", (initial, "")) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
-                return Ok(match self.pressed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                    Some(Pressed { key: Key::Compose, line }) => Typed::Compose(line),
-                    Some(Pressed { key: Key::Interrupt, line }) => {
-                        Typed::Interrupt { line_was_empty: line.trim().is_empty() }
-                    }
-                    None => Typed::Interrupt { line_was_empty: true },
-                });
+                let typed = self.typed_until_interrupt();
+                if matches!(typed, Typed::Interrupt { line_was_empty: true }) {
+                    // The placeholder stays in an interrupted line.
+                    print("\x1b[A\r\x1b[K> \n")?;
+                }
+                return Ok(typed);
             }
             Err(ReadlineError::Eof) => return Ok(Typed::End),
             Err(error) => return Err(terminal(error)),
         };
         self.remember(&line);
         Ok(Typed::Line(line))
+    }
+
+    /// What ended the line: Ctrl-C, or a key that is bound to the same.
+    fn typed_until_interrupt(&self) -> Typed {
+        match self.pressed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(Pressed { key: Key::Compose, line }) => Typed::Compose(line),
+            Some(Pressed { key: Key::Interrupt, line }) => Typed::Interrupt { line_was_empty: line.trim().is_empty() },
+            None => Typed::Interrupt { line_was_empty: true },
+        }
     }
 
     fn remember(&mut self, line: &str) {

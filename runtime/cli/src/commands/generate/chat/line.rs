@@ -24,8 +24,11 @@ pub enum Line<'l> {
 pub enum Help {
     Commands,
     Set,
+    Parameters,
     Show,
     Shortcuts,
+    /// Of one of [`COMMANDS`].
+    One(&'static str),
 }
 
 /// What `/show` shows.
@@ -136,9 +139,13 @@ fn help(topic: &str) -> Result<Line<'_>, String> {
     Ok(Line::Help(match topic.trim_start_matches('/') {
         "" => Help::Commands,
         "set" => Help::Set,
+        "parameter" | "parameters" | "set parameter" => Help::Parameters,
         "show" => Help::Show,
         "shortcut" | "shortcuts" => Help::Shortcuts,
-        _ => return Err(format!("no help on {topic:?}: expected /?, /? set, /? show or /? shortcuts")),
+        name => match COMMANDS.iter().find(|command| &command.name[1..] == name) {
+            Some(command) => Help::One(command.name),
+            None => return Err(format!("no help on {topic:?}: expected a command, parameters or shortcuts behind /?")),
+        },
     }))
 }
 
@@ -149,6 +156,11 @@ fn show(subject: &str) -> Result<Line<'_>, String> {
         "template" => Line::Show(Subject::Template),
         "parameters" => Line::Show(Subject::Parameters),
         "system" => Line::Show(Subject::System),
+        "license" | "modelfile" => {
+            return Err(format!(
+                "an artifact holds no {subject} of its model; /show info and /show template tell what it holds"
+            ));
+        }
         other => return Err(format!("nothing to show by {other:?}: expected info, template, parameters or system")),
     })
 }
@@ -168,22 +180,52 @@ fn set(setting: &str) -> Result<Line<'_>, String> {
         ("think", "") => Line::Think(Some("on")),
         ("think", mode) => Line::Think(Some(mode)),
         ("nothink", "") => Line::Think(Some("off")),
+        ("parameter", "") => Line::Help(Help::Parameters),
         ("parameter", rest) => match rest.split_once(char::is_whitespace) {
             Some((name, value)) => Line::Set(Setting::Parameter(name, value.trim())),
-            None => return Err("/set parameter needs a name and a value, as in: /set parameter temp 0.7".into()),
+            None => return Err(format!("/set parameter {rest} needs a value; /? parameters lists what each may be")),
         },
-        (name, "") => return Err(format!("/set {name} needs a value, as in: /set temp 0.7; /? set lists the names")),
+        ("format", _) => {
+            return Err("a chat does not constrain answers; unicorn-run serve does, with response_format".into());
+        }
+        (name, "") if PARAMETERS.contains(&parameter_name(name).as_str()) => {
+            return Err(format!("/set {name} needs a value; /? parameters lists what each may be"));
+        }
+        (name, "") => return Err(format!("nothing to set is called {name}: /? set and /? parameters list the names")),
         (name, value) => Line::Set(Setting::Parameter(name, value)),
     })
 }
 
 fn unknown_command(name: &str) -> String {
-    let mut similar =
-        COMMANDS.iter().filter(|command| command.name.starts_with(name) || name.starts_with(command.name));
-    match (similar.next(), similar.next()) {
-        (Some(one), None) if name.len() > 1 => format!("unknown command {name}: did you mean {}?", one.name),
+    let all = || COMMANDS.iter().map(|command| command.name);
+    let mut begun = all().filter(|known| known.starts_with(name) || name.starts_with(known));
+    let mut mistyped = all().filter(|known| edits(known, name) <= 1);
+    let one = |similar: &mut dyn Iterator<Item = &'static str>| similar.next().filter(|_| similar.next().is_none());
+    match one(&mut begun).or_else(|| one(&mut mistyped)) {
+        Some(known) if name.len() > 1 => format!("unknown command {name}: did you mean {known}?"),
         _ => format!("unknown command {name}: /? lists the commands; a space before it makes it a message"),
     }
+}
+
+/// Fewest letters to insert, delete, replace, or exchange with their neighbour, that make `one` of `other` (optimal string alignment).
+fn edits(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=other.len()).collect();
+    for (row, letter) in one.iter().enumerate() {
+        let mut current = vec![row + 1];
+        for (column, found) in other.iter().enumerate() {
+            let replaced = last[column] + usize::from(letter != found);
+            let mut fewest = replaced.min(last[column + 1] + 1).min(current[column] + 1);
+            let exchanged = row > 0 && column > 0 && *letter == other[column - 1] && one[row - 1] == *found;
+            if exchanged {
+                fewest = fewest.min(before_last[column - 1] + 1);
+            }
+            current.push(fewest);
+        }
+        before_last = std::mem::replace(&mut last, current);
+    }
+    last[other.len()]
 }
 
 /// The line that [`Line::parse`] reads as the message `text`.
@@ -191,29 +233,65 @@ pub fn as_message(text: &str) -> String {
     if text.starts_with('/') || text.starts_with(BLOCK) { format!(" {text}") } else { text.to_owned() }
 }
 
-/// What `/?` prints.
-pub fn help_text(topic: Help) -> String {
+/// What `/?` prints on a terminal of so many columns.
+pub fn help_text(topic: Help, columns: usize) -> String {
     let rows: Vec<(String, &str)> = match topic {
         Help::Commands => {
             COMMANDS.iter().map(|command| (format!("{} {}", command.name, command.rest), command.help)).collect()
         }
+        Help::One(name) => {
+            let one = COMMANDS.iter().filter(|command| command.name == name);
+            one.map(|command| (format!("{name} {}", command.rest), command.help)).collect()
+        }
         Help::Set => SET_HELP.map(|(name, help)| (name.to_owned(), help)).into(),
+        Help::Parameters => PARAMETER_HELP.map(|(name, help)| (format!("/set {name}"), help)).into(),
         Help::Show => SHOW_HELP.map(|(name, help)| (name.to_owned(), help)).into(),
         Help::Shortcuts => SHORTCUTS.map(|(keys, help)| (keys.to_owned(), help)).into(),
     };
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    let mut text: String = rows.iter().map(|(name, help)| format!("{name:<width$}  {help}\n")).collect();
+    let mut text = table(&rows, columns);
     if topic == Help::Commands {
-        text += "\nText between two \"\"\" may have several lines. A line that begins with a path is a message.\n";
+        let more = "Text between two \"\"\" may have several lines. A line that begins with a path is a message.";
+        text += &format!("\n{}\n", broken(more, columns).join("\n"));
     }
     text
 }
 
+/// Two columns; the right one is broken between words, so that no terminal breaks it within one.
+fn table(rows: &[(String, &str)], columns: usize) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for (name, help) in rows {
+        let mut name = name.as_str();
+        for line in broken(help, columns.saturating_sub(width + 2)) {
+            text += &format!("{name:<width$}  {line}\n");
+            name = "";
+        }
+    }
+    text
+}
+
+/// Narrower than this, lines are left as they are.
+const MIN_COLUMNS: usize = 15;
+
+/// Lines of less than `columns` columns, where no word is longer.
+fn broken(text: &str, columns: usize) -> Vec<String> {
+    if columns < MIN_COLUMNS {
+        return vec![text.to_owned()];
+    }
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        match line.is_empty() {
+            true => line.push_str(word),
+            false if line.chars().count() + 1 + word.chars().count() < columns => *line += &format!(" {word}"),
+            false => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 const SET_HELP: [(&str, &str); 10] = [
-    (
-        "/set [parameter] NAME VALUE",
-        "temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, seed, n-predict or stop",
-    ),
+    ("/set [parameter] NAME VALUE", "how answers are sampled and when they end: /? parameters"),
     ("/set system TEXT", "the system message, as /system TEXT"),
     ("/set think [MODE]", "as /think on, or /think MODE"),
     ("/set nothink", "as /think off"),
@@ -223,6 +301,19 @@ const SET_HELP: [(&str, &str); 10] = [
     ("/set quiet", "no figures"),
     ("/set wordwrap", "break lines of answers between words"),
     ("/set nowordwrap", "leave that to the terminal"),
+];
+
+/// By the names of [`PARAMETERS`].
+const PARAMETER_HELP: [(&str, &str); 9] = [
+    ("temp NUMBER", "randomness, from 0: the likeliest token always"),
+    ("top-k N", "sample from the N likeliest tokens; 0: from all"),
+    ("top-p NUMBER", "sample from the likeliest tokens that have this share together, up to 1"),
+    ("min-p NUMBER", "sample from tokens that have this share of the likeliest one's probability, 0 to 1"),
+    ("repeat-penalty NUMBER", "make earlier tokens less likely, from 1: no penalty"),
+    ("repeat-last-n N", "how many earlier tokens that are, up to 256"),
+    ("seed N", "equal seeds give equal answers"),
+    ("n-predict N", "longest answer in tokens; -1: no limit"),
+    ("stop TEXT ...", "end an answer before any of these texts"),
 ];
 
 const SHOW_HELP: [(&str, &str); 4] = [
@@ -257,7 +348,7 @@ pub fn completions(line: &str, saved: impl Fn() -> Vec<String>) -> (usize, Vec<S
         [] => COMMANDS.iter().map(|command| command.name.to_owned()).collect(),
         ["/show"] => ["info", "template", "parameters", "system"].map(str::to_owned).into(),
         ["/think"] => ["on", "off", "low", "medium", "high"].map(str::to_owned).into(),
-        ["/?" | "/help"] => ["set", "show", "shortcuts"].map(str::to_owned).into(),
+        ["/?" | "/help"] => ["set", "parameters", "show", "shortcuts"].map(str::to_owned).into(),
         ["/save" | "/load"] => saved(),
         ["/set"] => {
             let others = [
@@ -284,6 +375,15 @@ pub fn completions(line: &str, saved: impl Fn() -> Vec<String>) -> (usize, Vec<S
 pub const PARAMETERS: [&str; 9] =
     ["temp", "top-k", "top-p", "min-p", "repeat-penalty", "repeat-last-n", "seed", "n-predict", "stop"];
 
+/// A parameter's name among [`PARAMETERS`], if it has one: Ollama's names and those of options mean the same.
+pub fn parameter_name(name: &str) -> String {
+    match name.trim_start_matches('-').replace('_', "-").as_str() {
+        "temperature" => "temp".to_owned(),
+        "num-predict" => "n-predict".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +406,9 @@ mod tests {
         assert_eq!(parse("/show"), Ok(Line::Help(Help::Show)));
         assert_eq!(parse("/? /set"), Ok(Line::Help(Help::Set)));
         assert_eq!(parse("/help shortcuts"), Ok(Line::Help(Help::Shortcuts)));
+        assert_eq!(parse("/? clear"), Ok(Line::Help(Help::One("/clear"))));
+        assert_eq!(help_text(Help::One("/clear"), 80), "/clear   start a new conversation; the system message stays\n");
+        assert!(parse("/? me").unwrap_err().starts_with("no help on \"me\": expected a command"));
         assert_eq!(parse("/save islands"), Ok(Line::Save("islands")));
         assert_eq!(parse("/load"), Ok(Line::Load(None)));
         assert_eq!(parse("/think"), Ok(Line::Think(None)));
@@ -325,7 +428,12 @@ mod tests {
         assert_eq!(parse("/set verbose"), Ok(Line::Set(Setting::Verbose(true))));
         assert_eq!(parse("/set"), Ok(Line::Help(Help::Set)));
         assert!(parse("/set temp").unwrap_err().starts_with("/set temp needs a value"));
-        assert!(parse("/set parameter temp").unwrap_err().contains("needs a name and a value"));
+        assert!(parse("/set parameter temp").unwrap_err().starts_with("/set parameter temp needs a value"));
+        assert_eq!(parse("/set parameter"), Ok(Line::Help(Help::Parameters)));
+        assert!(parse("/set top_k").unwrap_err().contains("needs a value"));
+        assert!(parse("/set foo").unwrap_err().starts_with("nothing to set is called foo"));
+        assert!(parse("/set format json").unwrap_err().contains("unicorn-run serve"));
+        assert!(parse("/show license").unwrap_err().contains("holds no license"));
     }
 
     #[test]
@@ -341,7 +449,7 @@ mod tests {
     #[test]
     fn each_command_has_help_that_parses() {
         for Command { name, .. } in &COMMANDS {
-            assert!(help_text(Help::Commands).contains(name));
+            assert!(help_text(Help::Commands, 80).contains(name));
             let unknown = parse(name).is_err_and(|error| error.starts_with("unknown"));
             assert!(!unknown, "{name}");
         }
@@ -352,6 +460,40 @@ mod tests {
             let line = line.replace("[parameter] NAME VALUE", "seed 7").replace("[MODE]", "");
             assert!(!matches!(parse(&line), Err(_) | Ok(Line::Help(_))), "{line}");
         }
+    }
+
+    #[test]
+    fn help_breaks_between_words() {
+        for topic in [Help::Commands, Help::Set, Help::Parameters, Help::Show, Help::Shortcuts] {
+            for columns in [60, 80, 200] {
+                let text = help_text(topic, columns);
+                assert!(text.lines().all(|line| line.chars().count() < columns), "{text}");
+                let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+                assert_eq!(words(&text).len(), words(&help_text(topic, 1000)).len(), "no word is lost");
+            }
+        }
+        let help = help_text(Help::Commands, 60);
+        assert!(help.contains("\n/retry                         answer the last question\n"), "{help}");
+    }
+
+    #[test]
+    fn help_names_every_parameter_that_can_be_set() {
+        let named: Vec<&str> = PARAMETER_HELP.iter().filter_map(|(line, _)| line.split(' ').next()).collect();
+        assert_eq!(named, PARAMETERS);
+    }
+
+    #[test]
+    fn a_mistyped_command_is_recognised() {
+        for (typed, meant) in
+            [("/shw", "/show"), ("/hlep", "/help"), ("/cleer", "/clear"), ("/byee", "/bye"), ("/thik", "/think")]
+        {
+            assert_eq!(parse(typed).unwrap_err(), format!("unknown command {typed}: did you mean {meant}?"));
+        }
+        assert!(parse("/shame").unwrap_err().contains("/? lists"));
+        assert_eq!(
+            [edits("show", "show"), edits("show", "hsow"), edits("", "abc"), edits("kitten", "sitting")],
+            [0, 1, 3, 3]
+        );
     }
 
     #[test]

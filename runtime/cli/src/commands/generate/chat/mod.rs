@@ -25,6 +25,7 @@ use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::report::text::{printable, printable_lines};
 use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
+use crate::terminal::text::{columns, wrapped};
 use crate::terminal::{editor, interrupt};
 
 /// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
@@ -59,7 +60,9 @@ pub fn run(runner: Runner<'_>, tokenizer: Tokenizer, args: &RunArgs) -> Result<(
             Ok(Next::Edit(question)) => begun = question,
             Ok(Next::End) => return Ok(()),
             // The conversation can continue after most errors: /clear, a shorter question.
-            Err(error @ CliError::Failed(_)) if !conversation.runner.model.is_broken() => print_error(error),
+            Err(error @ CliError::Failed(_)) if !conversation.runner.model.is_broken() => {
+                print_error(wrapped(&error.to_string(), "error: ".len()));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -115,7 +118,7 @@ impl<'m> Conversation<'m> {
                 return self.last_question().map(|question| Next::Edit(line::as_message(question)));
             }
             Line::Bye => return Ok(Next::End),
-            Line::Help(topic) => print(&line::help_text(topic))?,
+            Line::Help(topic) => print(&line::help_text(topic, columns()))?,
             Line::Show(subject) => print(&show::show(subject, self.runner.model, &self.chat, &self.settings))?,
             Line::Clear => {
                 self.chat.clear();
@@ -207,5 +210,5 @@ impl<'m> Conversation<'m> {
 
 /// Prints what a command did, without control characters: files and models may hold any.
 fn answer_command(text: &str) -> Result<(), CliError> {
-    print(&(printable_lines(text) + "\n"))
+    print(&(wrapped(&printable_lines(text), 0) + "\n"))
 }

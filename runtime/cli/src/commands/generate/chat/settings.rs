@@ -3,7 +3,7 @@
 use unicorn_runtime::Sampling;
 use unicorn_text::{ChatOptions, serde_json};
 
-use super::line::PARAMETERS;
+use super::line::{PARAMETERS, parameter_name};
 use crate::args::SamplingArgs;
 
 /// Settings of a chat.
@@ -36,12 +36,8 @@ impl Settings {
     /// # Errors
     /// What was expected, if there is no such parameter or the value is outside its range.
     pub fn set(&mut self, options: &mut ChatOptions, name: &str, value: &str) -> Result<String, String> {
-        let name = name.trim_start_matches('-').replace('_', "-");
-        let name = match name.as_str() {
-            "temperature" => "temp",
-            "num-predict" => "n-predict",
-            other => other,
-        };
+        let name = parameter_name(name);
+        let name = name.as_str();
         match name {
             "n-predict" => match value.parse::<i64>() {
                 Ok(-1) => options.max_tokens = None,
