@@ -26,6 +26,8 @@ pub const MLIR: [&str; 10] = [
 ];
 /// What artifacts are pushed to and pulled from in tests; openssl makes keys and certificates.
 pub const REGISTRY: [&str; 2] = ["docker-registry", "openssl"];
+/// A validator of JSON schemas that is not ours, for what the server's structured output makes.
+pub const SCHEMAS: [&str; 2] = ["python3", "python3-jsonschema"];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
 ///

@@ -32,7 +32,7 @@ pub fn run_all(args: &TestArgs) -> Result<()> {
 
 fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     steps.time("system packages", |_| {
-        system::install(&[&system::VULKAN[..], &system::VALIDATION, &system::REGISTRY].concat())?;
+        system::install(&[&system::VULKAN[..], &system::VALIDATION, &system::REGISTRY, &system::SCHEMAS].concat())?;
         system::install_fincore()
     })?;
     if !args.fast {
