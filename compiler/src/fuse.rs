@@ -520,8 +520,8 @@ impl<'a> Fuser<'a> {
                 };
                 elementwise(op, input, Some(gate), out)
             }
-            Op::ShortConv { input, taps, out } => {
-                FusedOp::ShortConv { input, taps: self.vector(vec![taps], layer), out }
+            Op::ShortConv { input, taps, form, out } => {
+                FusedOp::ShortConv { input, taps: self.vector(vec![taps], layer), form, out }
             }
             Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } => {
                 for gate in [decay, strength] {

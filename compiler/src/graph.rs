@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 
 use unicorn_kernels::heads::{Growth, NormOf};
 use unicorn_kernels::route::routes_width;
+use unicorn_kernels::short_conv::ConvForm;
 use unicorn_kernels::{Activation, Number};
 
 use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, QkNorm};
@@ -167,10 +168,11 @@ pub enum Op {
         gate: ValueId,
         out: ValueId,
     },
-    /// A causal convolution of each channel over the sequence, then SiLU.
+    /// A causal convolution of each channel over the sequence, then SiLU; or between two gates.
     ShortConv {
         input: ValueId,
         taps: VectorRef,
+        form: ConvForm,
         out: ValueId,
     },
     /// The gated delta rule of each head: reads q, k and v of a row and changes the layer's state.
@@ -212,6 +214,7 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     for layer in 0..config.layers.len() {
         builder.layer = Some(layer);
         stream = match config.layers[layer].is_recurrent {
+            true if config.short_conv_taps.is_some() => builder.conv_block(stream),
             true => builder.delta_block(stream),
             false => builder.attention_block(stream),
         };
@@ -283,7 +286,12 @@ impl Builder<'_> {
         let decay = self.linear(normed, "linear_attn.in_proj_a", hidden, delta.value_heads, false);
         let vector = |builder: &Self, name: &str| builder.plain_vector(&format!("linear_attn.{name}"));
         let taps = vector(self, "conv1d.weight");
-        let input = self.push("conv", delta.channels(), |out| Op::ShortConv { input: qkv, taps, out });
+        let input = self.push("conv", delta.channels(), |out| Op::ShortConv {
+            input: qkv,
+            taps,
+            form: ConvForm::Activated,
+            out,
+        });
         let (decay_rate, decay_bias) = (vector(self, "A_log"), vector(self, "dt_bias"));
         let mixed = self.push("delta", delta.value_width(), |out| Op::DeltaRule {
             input,
@@ -296,6 +304,17 @@ impl Builder<'_> {
         let weight = vector(self, "norm.weight");
         let gated = self.push("gated", delta.value_width(), |out| Op::GatedNorm { input: mixed, gate, weight, out });
         let out = self.linear(gated, "linear_attn.out_proj", delta.value_width(), hidden, false);
+        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
+    }
+
+    /// A short convolution between two gates in the place of attention.
+    fn conv_block(&mut self, stream: ValueId) -> ValueId {
+        let hidden = self.config.hidden_size;
+        let (form, taps) = (ConvForm::Gated, self.plain_vector("conv.conv.weight"));
+        let normed = if self.config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
+        let input = self.linear(normed, "conv.in_proj", hidden, form.input_width(hidden), false);
+        let mixed = self.push("conv", hidden, |out| Op::ShortConv { input, taps, form, out });
+        let out = self.linear(mixed, "conv.out_proj", hidden, hidden, false);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
 
@@ -584,7 +603,7 @@ impl Op {
             Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
             Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
             Op::Bias { bias, .. } => format!(" {bias}"),
-            Op::ShortConv { taps, .. } => format!(" {taps}"),
+            Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
             Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
             Op::Attention { scale, growth, sinks, .. } => {

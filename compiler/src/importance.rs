@@ -20,6 +20,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use unicorn_kernels::Activation;
 use unicorn_kernels::heads::NormOf;
+use unicorn_kernels::short_conv::ConvForm;
 
 use crate::error::Result;
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, ValueId, VectorRef};
@@ -89,6 +90,12 @@ impl Moment {
     fn mean_square(self) -> f64 {
         self.mean * self.mean + self.variance
     }
+
+    /// Of the product with an independent one.
+    fn times(self, other: Moment) -> Moment {
+        let mean = self.mean * other.mean;
+        Moment { mean, variance: self.mean_square() * other.mean_square() - mean * mean }
+    }
 }
 
 /// What a row of gate and one of up have to do with each other.
@@ -150,7 +157,7 @@ impl Walk<'_> {
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
             Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),
             Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
-            Op::ShortConv { input, taps, .. } => self.short_conv(*input, taps),
+            Op::ShortConv { input, taps, form, .. } => self.short_conv(*input, taps, *form),
             Op::DeltaRule { input, out, .. } => self.delta_rule(*input, *out),
             Op::GatedNorm { input, gate, weight, .. } => self.gated_norm(*input, *gate, weight),
             // A gate is somewhere between 0 and 1, and for a row's channels the same, or independent of them.
@@ -185,17 +192,28 @@ impl Walk<'_> {
         normed.collect()
     }
 
-    /// Inputs of one channel are alike and independent.
-    fn short_conv(&self, input: ValueId, taps: &VectorRef) -> Moments {
+    /// Inputs of one channel are alike and independent, and so are its gates.
+    fn short_conv(&self, input: ValueId, taps: &VectorRef, form: ConvForm) -> Moments {
         let (inputs, taps) = (&self.moments[&input], self.vector(taps).collect::<Vec<f64>>());
-        let channel = |(moment, taps): (&Moment, &[f64])| {
-            let sum = Moment {
+        let channels = inputs.len() / form.input_width(1);
+        let convolved = |moment: Moment, channel: usize| {
+            let taps = &taps[channel * (taps.len() / channels)..][..taps.len() / channels];
+            Moment {
                 mean: moment.mean * taps.iter().sum::<f64>(),
                 variance: moment.variance * taps.iter().map(|tap| tap * tap).sum::<f64>(),
-            };
-            activated(sum, Moment { mean: 1.0, variance: 0.0 }, 0.0, Activation::Silu)
+            }
         };
-        inputs.iter().zip(taps.chunks_exact(taps.len() / inputs.len())).map(channel).collect()
+        let channel = |channel: usize| match form {
+            ConvForm::Activated => {
+                let sum = convolved(inputs[channel], channel);
+                activated(sum, Moment { mean: 1.0, variance: 0.0 }, 0.0, Activation::Silu)
+            }
+            ConvForm::Gated => {
+                let [before, after, convolved_input] = [0, 1, 2].map(|block| inputs[block * channels + channel]);
+                convolved(before.times(convolved_input), channel).times(after)
+            }
+        };
+        (0..channels).map(channel).collect()
     }
 
     /// As attention: a mean of values, which stand behind queries and keys.

@@ -237,14 +237,11 @@ pub fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> Cac
 /// # Panics
 /// If the model has no such layers.
 pub fn state_layout(config: &ModelConfig) -> StateLayout {
-    let delta = config.delta.expect("recurrent layers have their sizes");
-    StateLayout {
-        heads: delta.value_heads,
-        key_dim: delta.key_dim,
-        value_dim: delta.value_dim,
-        channels: delta.channels(),
-        taps: delta.taps,
-    }
+    let (heads, key_dim, value_dim, taps) = match (&config.delta, config.short_conv_taps) {
+        (Some(delta), _) => (delta.value_heads, delta.key_dim, delta.value_dim, delta.taps),
+        (None, taps) => (0, 0, 0, taps.expect("recurrent layers have their sizes")),
+    };
+    StateLayout { heads, key_dim, value_dim, channels: config.conv_channels(), taps }
 }
 
 /// What a compile decides for all of its kernels.
@@ -385,7 +382,7 @@ impl Selector<'_> {
                 }
             }
             FusedOp::Attention { query, out, .. } => self.attention(node, *query, *out),
-            FusedOp::ShortConv { input, taps, out } => self.short_conv(node, *input, *taps, *out),
+            FusedOp::ShortConv { input, taps, form, out } => self.short_conv(node, *input, *taps, *form, *out),
             FusedOp::DeltaRule(step) => self.delta_rule(node, step),
             FusedOp::GatedNorm { input, gate, weight, out } => self.gated_norm(node, *input, *gate, *weight, *out),
             FusedOp::Elementwise { op, input, second, bias, out } => {

@@ -7,6 +7,7 @@
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::route::routes_width;
+use unicorn_kernels::short_conv::ConvForm;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
 use crate::graph::ValueId;
@@ -150,9 +151,11 @@ impl FusedGraph {
                 self.check_width("input", self.width(*input), *out)?;
                 self.check_width("routes", routes_width(self.values[input.0].rows_per_token), *routes)
             }
-            FusedOp::ShortConv { input, out, .. } => {
-                let channels = config.delta.map_or(0, |delta| delta.channels());
-                self.check_width("channels", channels, *input)?;
+            FusedOp::ShortConv { input, form, out, .. } => {
+                let channels = config.conv_channels();
+                let expected = if config.delta.is_some() { ConvForm::Activated } else { ConvForm::Gated };
+                ensure(*form == expected, || format!("convolutions of this model are {expected:?}"))?;
+                self.check_width("channels", form.input_width(channels), *input)?;
                 self.check_width("channels", channels, *out)
             }
             FusedOp::DeltaRule(step) => {

@@ -399,6 +399,16 @@ CASES = {
         ),
     ),
     # The same layers with rows of each key head together, and experts.
+    # Short convolutions of three taps, then attention, twice; the intermediate size is rounded up from two thirds of what is written.
+    "lfm2": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Lfm2ForCausalLM", "lfm2", 72, 200, 4, 4, 2,
+            block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1, block_multiple_of=8, conv_L_cache=3, conv_bias=False,
+            norm_eps=1e-5, full_attn_idxs=[1, 3], tie_embedding=True, rope_theta=1000000.0, torch_dtype="bfloat16",
+        ),
+    ),
     "qwen3-next": dict(
         tokens=40,
         greedy=12,

@@ -8,7 +8,7 @@
 //!
 //! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma4, olmo2, olmo3, glm4, gpt_oss, granite, granitemoehybrid without
 //! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
-//! qwen3_5_moe; of a multimodal model its text part.
+//! qwen3_5_moe; lfm2; of a multimodal model its text part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
@@ -17,6 +17,7 @@ mod delta;
 mod golden;
 mod mxfp4;
 mod rope;
+mod short_conv;
 mod weights;
 
 use std::path::Path;
@@ -78,6 +79,7 @@ impl Reference {
             let normed = norm(norms.before_attention, residual.clone());
             let attended = match &self.config.delta {
                 Some(delta) if self.config.recurrent[layer] => self.delta_net(layer, delta, &normed),
+                None if self.config.recurrent[layer] => self.short_conv(layer, &normed),
                 _ => self.attention(layer, &normed),
             };
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);

@@ -66,6 +66,7 @@ pub enum Family {
     Ministral3,
     Qwen35,
     Qwen3Next,
+    Lfm2,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -181,6 +182,12 @@ impl TinyModel {
             let rotated = (2 * (self.head_dim / 4)) as f64;
             config["rope_parameters"]["partial_rotary_factor"] = json!((rotated + 0.5) / self.head_dim as f64);
         }
+        if let Some(taps) = facts.short_conv_taps {
+            config["conv_L_cache"] = json!(taps);
+            config["block_auto_adjust_ff_dim"] = json!(false);
+            config["norm_eps"] = config["rms_norm_eps"].take();
+            config["layer_types"] = (0..self.layers).map(|layer| self.layer_type(layer)).collect();
+        }
         match self.family {
             Family::Gemma2 => {
                 config["attn_logit_softcapping"] = json!(50.0);
@@ -239,6 +246,10 @@ impl TinyModel {
             let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}"), shape));
             facts.norms.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![hidden]));
             let delta = facts.delta.as_ref().filter(|_| self.is_recurrent(layer));
+            if let Some(taps) = facts.short_conv_taps {
+                self.lfm2_shapes(layer, taps, &mut add);
+                continue;
+            }
             if let Some(delta) = delta {
                 self.delta_shapes(delta, &mut add);
             } else if facts.normed_heads || facts.normed_projections {
@@ -290,7 +301,8 @@ impl TinyModel {
                 add("mlp.shared_expert_gate.weight", vec![1, hidden]);
             }
         }
-        shapes.push(("model.norm.weight".to_owned(), vec![hidden]));
+        let last_norm = if facts.short_conv_taps.is_some() { "embedding_norm" } else { "norm" };
+        shapes.push((format!("model.{last_norm}.weight"), vec![hidden]));
         if !self.tied {
             shapes.push(("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]));
         }
@@ -309,7 +321,7 @@ impl TinyModel {
             (1, false) if adds_one && !name.contains("linear_attn") => (0.0, 0.3),
             (1, false) => (1.0, 0.3),
             _ if name.contains("embed_tokens") => (0.0, 0.1),
-            _ if name.contains("conv1d") => (0.0, 0.6),
+            _ if name.contains("conv1d") || name.contains("conv.conv") => (0.0, 0.6),
             _ => (0.0, 1.2 / (shape[1] as f32).sqrt()),
         };
         let values = (0..shape.iter().product()).map(|_| bf16::from_f32(centre + deviation * random.normal()));
@@ -335,9 +347,30 @@ impl TinyModel {
         add("linear_attn.out_proj.weight", vec![self.hidden, values]);
     }
 
-    /// Whether the layer has a delta net: all but the last have.
+    /// A layer of LFM2, but for its norms over the stream.
+    fn lfm2_shapes(&self, layer: usize, taps: usize, add: &mut impl FnMut(&str, Vec<usize>)) {
+        let (hidden, query, key_value) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        if self.is_recurrent(layer) {
+            add("conv.in_proj.weight", vec![3 * hidden, hidden]);
+            add("conv.conv.weight", vec![hidden, 1, taps]);
+            add("conv.out_proj.weight", vec![hidden, hidden]);
+        } else {
+            add("self_attn.q_layernorm.weight", vec![self.head_dim]);
+            add("self_attn.k_layernorm.weight", vec![self.head_dim]);
+            for (name, rows) in [("q_proj", query), ("k_proj", key_value), ("v_proj", key_value)] {
+                add(&format!("self_attn.{name}.weight"), vec![rows, hidden]);
+            }
+            add("self_attn.out_proj.weight", vec![hidden, query]);
+        }
+        add("feed_forward.w1.weight", vec![self.intermediate, hidden]);
+        add("feed_forward.w3.weight", vec![self.intermediate, hidden]);
+        add("feed_forward.w2.weight", vec![hidden, self.intermediate]);
+    }
+
+    /// Whether the layer has a delta net or a short convolution: all but the last have, in families with either.
     fn is_recurrent(&self, layer: usize) -> bool {
-        self.family.facts().delta.is_some() && layer + 1 < self.layers
+        let facts = self.family.facts();
+        (facts.delta.is_some() || facts.short_conv_taps.is_some()) && layer + 1 < self.layers
     }
 
     /// Of the expert that every token is given to.
@@ -347,7 +380,7 @@ impl TinyModel {
 
     fn layer_type(&self, layer: usize) -> &'static str {
         if self.is_recurrent(layer) {
-            return "linear_attention";
+            return if self.family.facts().delta.is_some() { "linear_attention" } else { "conv" };
         }
         let slides = match self.family.facts().slides {
             Slides::Never => false,

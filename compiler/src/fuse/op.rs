@@ -3,6 +3,7 @@
 use unicorn_kernels::Activation;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
+use unicorn_kernels::short_conv::ConvForm;
 
 use super::{MatrixId, VectorId};
 use crate::graph::ValueId;
@@ -65,6 +66,7 @@ pub enum FusedOp {
     ShortConv {
         input: ValueId,
         taps: VectorId,
+        form: ConvForm,
         out: ValueId,
     },
     DeltaRule(DeltaStep),

@@ -61,7 +61,7 @@ impl FusedGraph {
             }
             FusedOp::ExpertSum { .. } => "expert_sum".into(),
             FusedOp::Attention { .. } => "attention".into(),
-            FusedOp::ShortConv { taps, .. } => format!("short_conv {}", vector(taps)),
+            FusedOp::ShortConv { taps, form, .. } => format!("short_conv {form:?} {}", vector(taps)),
             FusedOp::DeltaRule(step) => {
                 format!("delta_rule {} {}", vector(&step.decay_rate), vector(&step.decay_bias))
             }

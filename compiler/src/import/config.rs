@@ -45,7 +45,8 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
     /// Its MLP is the mixture of [`ModelConfig::experts`].
     pub has_experts: bool,
-    /// It has the gated delta net of [`ModelConfig::delta`] in the place of attention.
+    /// It has the gated delta net of [`ModelConfig::delta`], or the convolution of [`ModelConfig::short_conv_taps`], in the place of
+    /// attention.
     pub is_recurrent: bool,
 }
 
@@ -179,6 +180,8 @@ pub struct ModelConfig {
     pub value_norm: bool,
     /// What a layer leaves in the stream is multiplied by a number of the layer, `layer_scalar`.
     pub layer_scalars: bool,
+    /// Inputs that an output of the gated convolution of hidden_size channels sees, in layers that have that (LFM2).
+    pub short_conv_taps: Option<usize>,
 }
 
 /// What holds a matrix of the source without quantising it again.
@@ -290,10 +293,13 @@ impl ModelConfig {
         }
         match &self.delta {
             Some(delta) => delta.check()?,
-            None if self.layers.iter().any(|layer| layer.is_recurrent) => {
+            None if self.short_conv_taps.is_none() && self.layers.iter().any(|layer| layer.is_recurrent) => {
                 return Err("a layer has a delta net of no size".into());
             }
             None => {}
+        }
+        if let Some(taps) = self.short_conv_taps.filter(|taps| !(2..=limits::TAPS).contains(taps)) {
+            return Err(format!("conv_L_cache is {taps}, expected 2 to {}", limits::TAPS));
         }
         match &self.experts {
             Some(experts) => experts.check(),
@@ -348,6 +354,11 @@ impl ModelConfig {
         self.full_heads.filter(|_| self.layers[layer].window.is_none()).unwrap_or(same)
     }
 
+    /// Channels of the convolution in a recurrent layer.
+    pub fn conv_channels(&self) -> usize {
+        self.delta.map_or(self.hidden_size, |delta| delta.channels())
+    }
+
     /// Numbers in all of the model's tensors.
     pub fn parameters(&self) -> u64 {
         self.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum()
@@ -396,22 +407,27 @@ impl ModelConfig {
             if let Some(experts) = experts {
                 experts.add_shapes(layer, hidden, self.expert_bias, &mut shapes);
             }
-            let delta = self.delta.as_ref().filter(|_| config.is_recurrent);
-            if let Some(delta) = delta {
-                delta.add_shapes(layer, hidden, &mut shapes);
+            match (&self.delta, self.short_conv_taps) {
+                (Some(delta), _) if config.is_recurrent => delta.add_shapes(layer, hidden, &mut shapes),
+                (None, Some(taps)) if config.is_recurrent => shapes.extend([
+                    (format!("layers.{layer}.conv.in_proj.weight"), vec![3 * hidden, hidden]),
+                    (format!("layers.{layer}.conv.conv.weight"), vec![hidden, 1, taps]),
+                    (format!("layers.{layer}.conv.out_proj.weight"), vec![hidden, hidden]),
+                ]),
+                _ => {}
             }
             if self.attention_sinks {
                 shapes.insert(format!("layers.{layer}.self_attn.sinks"), vec![self.n_heads]);
             }
             let mlp = mlp.iter().filter(|_| experts.is_none());
-            let attention = attention.iter().filter(|(_, rows, ..)| delta.is_none() && *rows > 0);
+            let attention = attention.iter().filter(|(_, rows, ..)| !config.is_recurrent && *rows > 0);
             for &(name, rows, cols, has_bias) in attention.chain(mlp) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);
                 if has_bias {
                     shapes.insert(format!("layers.{layer}.{name}.bias"), vec![rows]);
                 }
             }
-            let is_here = |name: &str, present| present && !(delta.is_some() && name.starts_with("self_attn."));
+            let is_here = |name: &str, present| present && !(config.is_recurrent && name.starts_with("self_attn."));
             for (name, size, _) in norms.iter().filter(|(name, _, present)| is_here(name, *present)) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![*size]);
             }

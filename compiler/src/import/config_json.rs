@@ -1,6 +1,7 @@
 //! From a Hugging Face config.json to a [`ModelConfig`], in either dialect: what transformers 4 writes and what
 //! transformers 5 does. Fields that are missing take the family's defaults.
 
+mod lfm2;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,9 @@ use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family
 use super::full_heads;
 use super::json::Fields;
 use super::packed_int4::Scheme;
-use super::rope_json::{FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth};
+use super::rope_json::{
+    CONVOLUTION, FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
+};
 use crate::error::{CompileError, Result};
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.
@@ -46,7 +49,11 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
-    let intermediate_size = size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
+    let mut intermediate_size =
+        size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
+    if defaults.short_conv_taps.is_some() {
+        intermediate_size = lfm2::intermediate_size(&text, intermediate_size)?;
+    }
     let experts = experts(&text, defaults, intermediate_size)?;
     let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads)?;
     let head_dims = HeadDims { windowed: head_dim, full: full_heads.map_or(head_dim, |heads| heads.head_dim) };
@@ -57,6 +64,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     }
 
     let delta = delta(&text, defaults)?;
+    let short_conv_taps = lfm2::short_conv_taps(&text, defaults)?;
     let gemma = defaults.gemma.as_ref();
     let multipliers = Multipliers::read(&text, defaults)?;
     let query_scale = match (gemma, &multipliers) {
@@ -69,7 +77,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         (None, Some(multipliers)) => (multipliers.embedding / multipliers.residual) as f32,
         (None, None) => 1.0,
     };
-    let rms_norm_eps = text.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps);
+    let rms_norm_eps = text.number(defaults.norm_eps_field)?.unwrap_or(defaults.rms_norm_eps);
     let residual = multipliers.as_ref().map_or(1.0, |multipliers| multipliers.residual);
     let softcap = |name: &str, default: Option<f64>| {
         let cap = if text.is_written(name) { text.number(name)? } else { default };
@@ -92,7 +100,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
             (attention, attention, text.flag("mlp_bias")?.unwrap_or(false))
         }
     };
-    let tied_embeddings = match text.flag("tie_word_embeddings")? {
+    let tied_embeddings = match text.flag(lfm2::tie_field(&text, defaults))? {
         Some(tied) => tied,
         None => root.flag("tie_word_embeddings")?.unwrap_or(defaults.tied_embeddings),
     };
@@ -130,6 +138,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         attention_gate: delta.is_some(),
         attention_sinks: defaults.sinks_and_expert_bias,
         expert_bias: defaults.sinks_and_expert_bias,
+        short_conv_taps,
         kept_codes: BTreeMap::new(),
         full_heads,
         value_norm: full_heads.is_some(),
@@ -413,7 +422,7 @@ struct LayerFacts {
     is_rotated: bool,
     /// Whether experts are in the place of the MLP.
     has_experts: bool,
-    /// Whether a gated delta net is in the place of attention.
+    /// Whether a gated delta net or a short convolution is in the place of attention.
     is_recurrent: bool,
 }
 
@@ -496,25 +505,41 @@ fn rotated_layers(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> 
     Ok(written[..n_layers].iter().map(|written| *written != 0.0).collect())
 }
 
-/// Whether each layer has a gated delta net: those that `layer_types` calls linear, else all but each of an interval.
+/// Whether each layer has a gated delta net or a short convolution: those that `layer_types` names so, else all but each of an interval,
+/// or all but those of `full_attn_idxs`.
 fn recurrent_layers(
     text: &Fields,
     defaults: &FamilyDefaults,
     types: Option<&[&'static str]>,
     n_layers: usize,
 ) -> Result<Vec<bool>> {
-    let is_linear = |layer_type: &&str| *layer_type == LINEAR_ATTENTION;
-    match (&defaults.delta, types) {
-        (None, types) if types.unwrap_or_default().iter().any(is_linear) => Err(CompileError::Unsupported {
-            what: format!("layer type {LINEAR_ATTENTION}"),
-            detail: format!("layers of {} have attention", defaults.architecture),
-        }),
-        (None, _) => Ok(vec![false; n_layers]),
-        (Some(_), Some(types)) => Ok(types.iter().map(is_linear).collect()),
-        (Some(delta), None) => {
+    let own = match (&defaults.delta, defaults.short_conv_taps) {
+        (Some(_), _) => Some(LINEAR_ATTENTION),
+        (None, Some(_)) => Some(CONVOLUTION),
+        (None, None) => None,
+    };
+    let other = |layer_type: &&&str| [LINEAR_ATTENTION, CONVOLUTION].contains(*layer_type) && own != Some(**layer_type);
+    if let Some(other) = types.unwrap_or_default().iter().find(other) {
+        return Err(CompileError::Unsupported {
+            what: format!("layer type {other}"),
+            detail: format!(
+                "layers of {} have {}",
+                defaults.architecture,
+                own.map_or("attention".into(), |own| format!("attention or {own}"))
+            ),
+        });
+    }
+    let Some(own) = own else { return Ok(vec![false; n_layers]) };
+    match (types, &defaults.delta) {
+        (Some(types), _) => Ok(types.iter().map(|layer_type| *layer_type == own).collect()),
+        (None, Some(delta)) => {
             let written = text.size("full_attention_interval", limits::LAYERS)?;
             let interval = written.unwrap_or(delta.attention_interval);
             Ok((0..n_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())
+        }
+        (None, None) => {
+            let Some(attention) = text.numbers("full_attn_idxs")? else { return Ok(vec![false; n_layers]) };
+            Ok((0..n_layers).map(|layer| !attention.contains(&(layer as f64))).collect())
         }
     }
 }
@@ -529,9 +554,12 @@ fn layer_types(text: &Fields, n_layers: usize) -> Result<Option<Vec<&'static str
         FULL_ATTENTION | "attention" => Ok(FULL_ATTENTION),
         SLIDING_ATTENTION => Ok(SLIDING_ATTENTION),
         LINEAR_ATTENTION => Ok(LINEAR_ATTENTION),
+        CONVOLUTION => Ok(CONVOLUTION),
         other => Err(CompileError::Unsupported {
             what: format!("layer type {other}"),
-            detail: format!("supported are {FULL_ATTENTION}, {SLIDING_ATTENTION} and {LINEAR_ATTENTION}"),
+            detail: format!(
+                "supported are {FULL_ATTENTION}, {SLIDING_ATTENTION}, {LINEAR_ATTENTION} and {CONVOLUTION}"
+            ),
         }),
     };
     written.into_iter().map(known).collect::<Result<_>>().map(Some)

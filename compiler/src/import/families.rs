@@ -21,6 +21,7 @@ pub(super) struct FamilyDefaults {
     /// `None`: hidden_size / heads.
     pub head_dim: Option<usize>,
     pub max_positions: usize,
+    pub norm_eps_field: &'static str,
     pub rms_norm_eps: f64,
     pub tied_embeddings: bool,
     pub rope_theta: f64,
@@ -54,6 +55,9 @@ pub(super) struct FamilyDefaults {
     pub experts: Option<ExpertDefaults>,
     /// Most layers have a gated delta net in the place of attention, the others gated attention, and norms are of 1 + weight.
     pub delta: Option<DeltaDefaults>,
+    /// LFM2: some layers have a short convolution of so many taps (`conv_L_cache`) in the place of attention; the intermediate size is
+    /// worked out by `block_auto_adjust_ff_dim`.
+    pub short_conv_taps: Option<usize>,
     /// Query heads have sinks, and the router and experts biases.
     pub sinks_and_expert_bias: bool,
     /// Layers that see all tokens have heads of their own, and the last layer is one of them (Gemma 4).
@@ -197,7 +201,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 29] = [
+const FAMILIES: [FamilyDefaults; 30] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -220,6 +224,7 @@ const FAMILIES: [FamilyDefaults; 29] = [
     GPT_OSS,
     GRANITE,
     GRANITE4,
+    LFM2,
     PHI3,
     SMOLLM3,
     QWEN3_NEXT,
@@ -241,6 +246,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     kv_heads: None,
     head_dim: None,
     max_positions: 2048,
+    norm_eps_field: "rms_norm_eps",
     rms_norm_eps: 1e-6,
     tied_embeddings: false,
     rope_theta: 10_000.0,
@@ -263,10 +269,30 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     is_hybrid: false,
     experts: None,
     delta: None,
+    short_conv_taps: None,
     sinks_and_expert_bias: false,
     full_heads: None,
     yarn: None,
     text_models: &[],
+};
+
+const LFM2: FamilyDefaults = FamilyDefaults {
+    architecture: "Lfm2ForCausalLM",
+    model_type: "lfm2",
+    vocab_size: 65_536,
+    hidden_size: 2560,
+    intermediate_size: 12_288,
+    kv_heads: Some(8),
+    max_positions: 128_000,
+    norm_eps_field: "norm_eps",
+    rms_norm_eps: 1e-5,
+    tied_embeddings: true,
+    rope_theta: 1e6,
+    qk_norm: QkNorm::Heads,
+    bias: Bias::Never,
+    folder: FolderLayout::Lfm2,
+    short_conv_taps: Some(3),
+    ..LLAMA
 };
 
 const MISTRAL: FamilyDefaults = FamilyDefaults {

@@ -25,6 +25,8 @@ pub enum FolderLayout {
     Qwen3Next,
     /// Experts are stacks of transposed matrices, with gate and up in turn; the router is `mlp.router` (gpt-oss).
     GptOss,
+    /// Norms, the MLP's matrices and attention's output projection have names of their own (LFM2).
+    Lfm2,
 }
 
 impl FolderLayout {
@@ -46,7 +48,7 @@ impl FolderLayout {
         let qkvz = || joined(".in_proj_qkvz.", &[".in_proj_qkv.", ".in_proj_z."]);
         let ba = || joined(".in_proj_ba.", &[".in_proj_b.", ".in_proj_a."]);
         let whole = match self {
-            FolderLayout::Separate => None,
+            FolderLayout::Separate | FolderLayout::Lfm2 => None,
             FolderLayout::GptOss => transposed::holder(ours),
             FolderLayout::Joined => gate_up().or_else(qkv),
             FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
@@ -76,7 +78,7 @@ impl FolderLayout {
         }
     }
 
-    /// Parts of names, theirs and ours; no name of ours is in two.
+    /// Parts of names, theirs and ours; the first that a name has counts.
     fn names(self) -> &'static [(&'static str, &'static str)] {
         match self {
             FolderLayout::Separate | FolderLayout::Joined | FolderLayout::Qwen3_5 | FolderLayout::Qwen3Next => &[],
@@ -86,6 +88,17 @@ impl FolderLayout {
                 (".post_mlp_layernorm.", ".post_feedforward_layernorm."),
             ],
             FolderLayout::GptOss => &[(".mlp.router.", ".mlp.gate.")],
+            FolderLayout::Lfm2 => &[
+                (".operator_norm.", ".input_layernorm."),
+                (".ffn_norm.", ".post_attention_layernorm."),
+                (".feed_forward.w1.", ".mlp.gate_proj."),
+                (".feed_forward.w2.", ".mlp.down_proj."),
+                (".feed_forward.w3.", ".mlp.up_proj."),
+                (".self_attn.out_proj.", ".self_attn.o_proj."),
+                (".self_attn.q_layernorm.", ".self_attn.q_norm."),
+                (".self_attn.k_layernorm.", ".self_attn.k_norm."),
+                ("embedding_norm.", "norm."),
+            ],
             FolderLayout::Granite4 => &[
                 (".shared_mlp.input_linear.", ".mlp.gate_up_proj."),
                 (".shared_mlp.output_linear.", ".mlp.down_proj."),
@@ -115,6 +128,11 @@ mod tests {
             ),
             (FolderLayout::Granite4, "layers.2.shared_mlp.output_linear.weight", "layers.2.mlp.down_proj.weight"),
             (FolderLayout::Glm4, "norm.weight", "norm.weight"),
+            (FolderLayout::Lfm2, "embedding_norm.weight", "norm.weight"),
+            (FolderLayout::Lfm2, "layers.0.operator_norm.weight", "layers.0.input_layernorm.weight"),
+            (FolderLayout::Lfm2, "layers.0.feed_forward.w3.weight", "layers.0.mlp.up_proj.weight"),
+            (FolderLayout::Lfm2, "layers.0.self_attn.k_layernorm.weight", "layers.0.self_attn.k_norm.weight"),
+            (FolderLayout::Lfm2, "layers.0.conv.out_proj.weight", "layers.0.conv.out_proj.weight"),
         ] {
             assert_eq!(layout.canonical(theirs), ours);
             assert_eq!(layout.holder(ours), theirs);

@@ -69,6 +69,7 @@ pub(super) fn layer_rope(
 pub(super) const SLIDING_ATTENTION: &str = "sliding_attention";
 pub(super) const FULL_ATTENTION: &str = "full_attention";
 pub(super) const LINEAR_ATTENTION: &str = "linear_attention";
+pub(super) const CONVOLUTION: &str = "conv";
 const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
 
 fn rotary_dim(text: &Fields, sections: &Sections, defaults: &FamilyDefaults, head_dim: usize) -> Result<usize> {

@@ -29,10 +29,12 @@ pub(super) fn role_of(source_name: &str) -> Role {
         return Role::Buffer;
     }
     let canonical = TEXT.iter().find_map(|prefix| source_name.strip_prefix(prefix)).unwrap_or(source_name);
-    Role::Text(MIXTRAL.iter().fold(canonical.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)))
+    let is_mixtral = canonical.contains(MIXTRAL[0].0);
+    let names = MIXTRAL.iter().filter(|_| is_mixtral);
+    Role::Text(names.fold(canonical.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)))
 }
 
-/// Names of Mixtral's tensors as transformers 4 has them, and ours.
+/// Names of Mixtral's tensors as transformers 4 has them, and ours; the first is in all of them.
 const MIXTRAL: [(&str, &str); 4] = [
     ("block_sparse_moe.", "mlp."),
     (".w1.weight", ".gate_proj.weight"),

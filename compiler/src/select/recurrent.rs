@@ -1,8 +1,8 @@
-//! Layers with a gated delta net: convolution, delta rule and gated norm between their matmuls.
+//! Layers with recurrent state: the convolution, delta rule and gated norm of a delta net between its matmuls, or a convolution alone.
 
 use unicorn_kernels::delta_rule::DeltaRuleSpec;
 use unicorn_kernels::gated_norm::GatedNormSpec;
-use unicorn_kernels::short_conv::ShortConvSpec;
+use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
 use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::{Operand, Selector, state_layout};
@@ -10,11 +10,20 @@ use crate::fuse::{DeltaStep, FusedNode, VectorId};
 use crate::graph::ValueId;
 
 impl Selector<'_> {
-    pub(super) fn short_conv(&mut self, node: &FusedNode, input: ValueId, taps: VectorId, out: ValueId) {
+    pub(super) fn short_conv(
+        &mut self,
+        node: &FusedNode,
+        input: ValueId,
+        taps: VectorId,
+        form: ConvForm,
+        out: ValueId,
+    ) {
         let spec = ShortConvSpec {
             state: state_layout(self.config),
             kv_group: self.cache_of(node).0,
-            stride: self.stride_of(out),
+            form,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
             rows_are_alone: self.rows_are_alone(),
         };
         let taps = self.weights.vector(taps);
@@ -26,6 +35,7 @@ impl Selector<'_> {
             Role::StateHigh => high,
             _ => Operand::Value(out),
         });
+        self.quantize(node, out);
     }
 
     pub(super) fn delta_rule(&mut self, node: &FusedNode, step: &DeltaStep) {

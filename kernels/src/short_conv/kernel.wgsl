@@ -30,12 +30,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
     }
     for (var row = first; row < end; row++) {
-        let x_${KEPT} = input[row * STRIDE + channel];
+        let at_input = row * INPUT_STRIDE + channel;
+//#if GATED
+        let x_${KEPT} = input[at_input] * input[at_input + 2u * CHANNELS];
+//#else
+        let x_${KEPT} = input[at_input];
+//#endif
         var sum = 0.0;
 //#for i in 0..KEPT + 1
         sum = fma(taps[channel * (KEPT + 1u) + ${i}u], x_${i}, sum);
 //#end
-        output[row * STRIDE + channel] = activate(sum);
+//#if GATED
+        output[row * OUTPUT_STRIDE + channel] = sum * input[at_input + CHANNELS];
+//#else
+        output[row * OUTPUT_STRIDE + channel] = activate(sum);
+//#endif
 //#for i in 0..KEPT
         x_${i} = x_${i + 1};
 //#end

@@ -15,10 +15,33 @@ pub struct ShortConvSpec {
     pub state: StateLayout,
     /// Index of the KV group whose block table names the page.
     pub kv_group: usize,
-    /// Elements between rows of input and output.
-    pub stride: usize,
+    /// What it convolves, and what it makes of the sum.
+    pub form: ConvForm,
+    /// Elements between rows of the input.
+    pub input_stride: usize,
+    /// Elements between rows of the output.
+    pub output_stride: usize,
     /// Each row is the only one of its sequence; otherwise all are of one.
     pub rows_are_alone: bool,
+}
+
+/// Where a convolution's inputs come from, and where its sums go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ConvForm {
+    /// The input has a column a channel; SiLU of the sums.
+    Activated,
+    /// The input has three blocks of a column a channel: the first times the third is convolved, and the second multiplies the sums.
+    Gated,
+}
+
+impl ConvForm {
+    /// Columns of the input for so many channels.
+    pub fn input_width(self, channels: usize) -> usize {
+        match self {
+            ConvForm::Activated => channels,
+            ConvForm::Gated => 3 * channels,
+        }
+    }
 }
 
 const WORKGROUP: usize = 64;
@@ -36,9 +59,11 @@ impl Kernel for ShortConvSpec {
         let values = Activation::values(Some(Activation::Silu), Values::default())
             .size("CHANNELS", self.state.channels)
             .size("KEPT", self.state.taps - 1)
-            .size("STRIDE", self.stride)
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .flag("ALONE", self.rows_are_alone)
+            .flag("GATED", self.form == ConvForm::Gated)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
     }

@@ -1,19 +1,27 @@
 //! The kernel in plain loops, to check it by.
 
-use super::spec::ShortConvSpec;
+use super::spec::{ConvForm, ShortConvSpec};
 use crate::activation::Activation;
 
-/// Rows of one sequence, `spec.stride` elements apart. `kept`: (channels, taps - 1), the inputs before the first row, oldest first; and
+/// Rows of one sequence, `spec.input_stride` and `spec.output_stride` elements apart. `kept`: (channels, taps - 1), the inputs before the first row, oldest first; and
 /// afterwards those before the next. `taps`: (channels, taps).
 pub fn twin(spec: &ShortConvSpec, input: &[f32], taps: &[f32], kept: &mut [f32], output: &mut [f32]) {
     let (n_taps, n_kept) = (spec.state.taps, spec.state.taps - 1);
     for channel in 0..spec.state.channels {
         let before = &mut kept[channel * n_kept..][..n_kept];
-        let inputs = input.iter().skip(channel).step_by(spec.stride);
-        let all: Vec<f32> = before.iter().chain(inputs).copied().collect();
-        for (row, window) in all.windows(n_taps).enumerate() {
-            let sum = window.iter().zip(&taps[channel * n_taps..]).map(|(x, tap)| x * tap).sum();
-            output[row * spec.stride + channel] = Activation::Silu.apply(sum);
+        let rows = input.chunks(spec.input_stride);
+        let block = |row: &[f32], block: usize| row[block * spec.state.channels + channel];
+        let inputs = rows.clone().map(|row| match spec.form {
+            ConvForm::Activated => block(row, 0),
+            ConvForm::Gated => block(row, 0) * block(row, 2),
+        });
+        let all: Vec<f32> = before.iter().copied().chain(inputs).collect();
+        for ((row, input), window) in rows.enumerate().zip(all.windows(n_taps)) {
+            let sum: f32 = window.iter().zip(&taps[channel * n_taps..]).map(|(x, tap)| x * tap).sum();
+            output[row * spec.output_stride + channel] = match spec.form {
+                ConvForm::Activated => Activation::Silu.apply(sum),
+                ConvForm::Gated => sum * block(input, 1),
+            };
         }
         before.copy_from_slice(&all[all.len() - n_kept..]);
     }

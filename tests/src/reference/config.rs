@@ -41,7 +41,8 @@ pub struct Config {
     pub full_heads: Option<(usize, usize)>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
-    /// In the place of the attention of the layers that `recurrent` names; the others' attention has a gate.
+    /// In the place of the attention of the layers that `recurrent` names, which have a short convolution without it; the others'
+    /// attention has a gate.
     pub delta: Option<Delta>,
     pub recurrent: Vec<bool>,
 }
@@ -118,16 +119,17 @@ impl Config {
             kv_heads,
             head_dim,
             activation: if family == "gpt_oss" { Activation::ClampedSwiGlu } else { activation(json, gemma) },
-            norm_epsilon: number(json, "rms_norm_eps").unwrap_or(default_epsilon(family)) as f32,
+            norm_epsilon: number(json, "norm_eps").or(number(json, "rms_norm_eps")).unwrap_or(default_epsilon(family))
+                as f32,
             norm_weight_offset: if gemma && !gemma4 || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
-            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || family == "smollm3"),
+            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || matches!(family, "smollm3" | "lfm2")),
             attention_scale: if granite { multiplier("attention_multiplier") } else { score_divisor.powf(-0.5) as f32 },
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
             norms: norm_names(family),
             query_and_key_are_normed: gemma3
-                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3")
+                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3" | "lfm2")
                 || has_delta_nets(family),
             residual_multiplier: multiplier("residual_multiplier"),
             logits_divisor: multiplier("logits_scaling"),
@@ -143,7 +145,7 @@ impl Config {
                 key_dim: required(json, "linear_key_head_dim"),
                 value_dim: required(json, "linear_value_head_dim"),
             }),
-            recurrent: (0..layers).map(|layer| has_delta_nets(family) && is_recurrent(json, layer)).collect(),
+            recurrent: (0..layers).map(|layer| is_recurrent(json, family, layer)).collect(),
             full_heads,
             full_rope: Rope::new(json, &full_rope, full_heads.map_or(head_dim, |(_, head_dim)| head_dim)),
             sliding_rope: Rope::new(json, &sliding_rope, head_dim),
@@ -151,7 +153,7 @@ impl Config {
     }
 }
 
-const SUPPORTED: [&str; 21] = [
+const SUPPORTED: [&str; 22] = [
     "llama",
     "mistral",
     "ministral",
@@ -168,6 +170,7 @@ const SUPPORTED: [&str; 21] = [
     "glm4",
     "granite",
     "granitemoehybrid",
+    "lfm2",
     "phi3",
     "smollm3",
     "qwen3_next",
@@ -232,7 +235,15 @@ fn has_delta_nets(family: &str) -> bool {
     matches!(family, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text")
 }
 
-fn is_recurrent(json: &Value, layer: usize) -> bool {
+fn is_recurrent(json: &Value, family: &str, layer: usize) -> bool {
+    if family == "lfm2" {
+        let written = json["layer_types"][layer].as_str().map(|kind| kind == "conv");
+        let has_attention = |layers: &Vec<Value>| layers.iter().any(|other| *other == layer);
+        return written.unwrap_or(!json["full_attn_idxs"].as_array().is_none_or(has_attention));
+    }
+    if !has_delta_nets(family) {
+        return false;
+    }
     let interval = count(json, "full_attention_interval").unwrap_or(4);
     let listed = json["layer_types"][layer].as_str().map(|kind| kind == "linear_attention");
     listed.unwrap_or(!(layer + 1).is_multiple_of(interval))

@@ -106,10 +106,26 @@ fn read_tensors(file: &Path) -> Vec<(String, Tensor)> {
     text_part
         .map(|(name, view)| {
             let tensor = Tensor { shape: view.shape().to_vec(), values: values_as_f32(&view) };
-            (without_prefix(name).to_owned(), tensor)
+            (
+                LFM2.iter().fold(without_prefix(name).to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)),
+                tensor,
+            )
         })
         .collect()
 }
+
+/// What only LFM2 calls so, and what most call it.
+const LFM2: [(&str, &str); 9] = [
+    ("operator_norm", "input_layernorm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("feed_forward.w1", "mlp.gate_proj"),
+    ("feed_forward.w2", "mlp.down_proj"),
+    ("feed_forward.w3", "mlp.up_proj"),
+    ("self_attn.out_proj", "self_attn.o_proj"),
+    ("q_layernorm", "q_norm"),
+    ("k_layernorm", "k_norm"),
+    ("embedding_norm", "norm"),
+];
 
 /// `model.layers.0.…`, `language_model.model.layers.0.…` and `model.language_model.layers.0.…` are `layers.0.…`.
 fn without_prefix(name: &str) -> &str {

@@ -35,6 +35,8 @@ pub struct FamilyFacts {
     pub experts: Option<ExpertFacts>,
     /// In the place of the attention of all layers but the last; that one's has a gate.
     pub delta: Option<DeltaFacts>,
+    /// LFM2's names, and a short convolution of so many taps in the place of the attention of all layers but the last.
+    pub short_conv_taps: Option<usize>,
 }
 
 /// A gated delta net.
@@ -256,6 +258,16 @@ pub const FAMILIES: &[FamilyFacts] = &[
         ..LLAMA
     },
     FamilyFacts {
+        family: Family::Lfm2,
+        name: "lfm2",
+        architecture: "Lfm2ForCausalLM",
+        model_type: "lfm2",
+        norms: &["operator_norm", "ffn_norm"],
+        normed_heads: true,
+        short_conv_taps: Some(3),
+        ..LLAMA
+    },
+    FamilyFacts {
         family: Family::Qwen35,
         name: "qwen35",
         architecture: "Qwen3_5ForCausalLM",
@@ -311,6 +323,7 @@ const LLAMA: FamilyFacts = FamilyFacts {
     norms_add_one: false,
     experts: None,
     delta: None,
+    short_conv_taps: None,
 };
 
 impl Family {

@@ -5,7 +5,7 @@ use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 use unicorn_artifact::{KvGroupPlan, Tier};
 use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
 use unicorn_kernels::gated_norm::{self, GatedNormSpec};
-use unicorn_kernels::short_conv::{self, ShortConvSpec};
+use unicorn_kernels::short_conv::{self, ConvForm, ShortConvSpec};
 use unicorn_kernels::{Number, StateLayout};
 
 use super::*;
@@ -67,12 +67,19 @@ fn layouts() -> impl Strategy<Value = StateLayout> {
 
 #[test]
 fn short_convolutions_go_on_from_step_to_step() {
-    check_cases("short conv", 12, &(layouts(), steps()), |&(state, steps), rng| {
-        let stride = state.channels.next_multiple_of(32);
-        let spec = ShortConvSpec { state, kv_group: 0, stride, rows_are_alone: steps.alone };
-        let input = normals(rng, steps.most() * stride);
+    let forms = prop_oneof![Just(ConvForm::Activated), Just(ConvForm::Gated)];
+    // LFM2 has no heads beside its channels.
+    let layouts = (layouts(), any::<bool>()).prop_map(|(layout, alone)| match alone {
+        true => StateLayout { heads: 0, key_dim: 0, value_dim: 0, ..layout },
+        false => layout,
+    });
+    check_cases("short conv", 16, &(layouts, forms, steps()), |&(state, form, steps), rng| {
+        let input_stride = form.input_width(state.channels).next_multiple_of(32);
+        let output_stride = state.channels.next_multiple_of(32);
+        let spec = ShortConvSpec { state, kv_group: 0, form, input_stride, output_stride, rows_are_alone: steps.alone };
+        let input = normals(rng, steps.most() * input_stride);
         let taps = normals(rng, state.channels * state.taps);
-        let words = steps.most() * stride;
+        let words = steps.most() * output_stride;
         let operands = vec![
             Operand::Step,
             Operand::floats(&input),
@@ -86,7 +93,7 @@ fn short_convolutions_go_on_from_step_to_step() {
         let mut expected = Vec::new();
         for rows in steps.rows() {
             expected = vec![POISON; words];
-            short_conv::twin(&spec, &input[..rows * stride], &taps, &mut kept, &mut expected);
+            short_conv::twin(&spec, &input[..rows * input_stride], &taps, &mut kept, &mut expected);
         }
         assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, TOLERANCE);
     });

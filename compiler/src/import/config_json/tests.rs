@@ -317,6 +317,43 @@ fn granite_4_is_read_where_it_is_dense() {
     }
 }
 
+/// LFM2-1.2B as it is published, and as transformers 5 writes it.
+#[test]
+fn lfm2_convolves_in_the_layers_without_attention() {
+    let published = json!({
+        "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": true, "block_ff_dim": 12288,
+        "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "conv_L_cache": 3, "conv_bias": false,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "max_position_embeddings": 128_000, "model_type": "lfm2",
+        "norm_eps": 1e-5, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "rope_theta": 1_000_000.0, "tie_embedding": true, "vocab_size": 65_536,
+    });
+    let config = ok(published.clone());
+    assert_eq!((config.intermediate_size, config.short_conv_taps, config.tied_embeddings), (8192, Some(3), true));
+    assert_eq!((config.rms_norm_eps, config.conv_channels(), config.attention_gate), (1e-5, 2048, false));
+    let recurrent = |config: &ModelConfig| -> Vec<usize> {
+        (0..config.layers.len()).filter(|&layer| config.layers[layer].is_recurrent).collect()
+    };
+    assert_eq!(recurrent(&config), [0, 1, 3, 4, 6, 7, 9, 11, 13, 15]);
+    assert_eq!((ropes(&config)[0], ropes(&config)[2]), (None, Some(0)));
+    let types =
+        json!({ "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "full_attn_idxs": null });
+    assert_eq!(recurrent(&ok(with(published.clone(), types))), [0, 2]);
+
+    let size = |changes: Value| ok(with(published.clone(), changes)).intermediate_size;
+    assert_eq!(size(json!({ "block_ffn_dim_multiplier": 1.3 })), 10_752, "10,649 rounded up to a multiple of 256");
+    assert_eq!(size(json!({ "block_ffn_dim_multiplier": null })), 8192);
+    assert_eq!(size(json!({ "block_auto_adjust_ff_dim": false })), 12_288);
+
+    assert!(refusal(with(published.clone(), json!({ "conv_bias": true }))).contains("conv_bias true"));
+    assert!(
+        refusal(with(published.clone(), json!({ "conv_L_cache": 1 }))).contains("conv_L_cache is 1, expected 2 to")
+    );
+    let types = json!({ "num_hidden_layers": 1, "layer_types": ["linear_attention"] });
+    assert!(refusal(with(published, types)).contains("have attention or conv"));
+    let types = json!({ "layer_types": ["conv", "full_attention", "conv"] });
+    assert!(refusal(with(small("LlamaForCausalLM"), types)).contains("layer type conv"));
+}
+
 #[test]
 fn glm_4_rotates_half_a_head_in_neighbours() {
     let config = ok(with(small("Glm4ForCausalLM"), json!({ "head_dim": 32 })));
