@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed as `delta_net` says, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -29,6 +29,9 @@ ARCHITECTURES = {
     "granite": gguf.MODEL_ARCH.GRANITE,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
+    "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
+    "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
 }
 LIKE_LLAMA = {gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.MISTRAL3}
 # Norms whose names the map has for other architectures, too.
@@ -63,6 +66,17 @@ def write(name):
     add_scaling(writer, rope)
     if config["model_type"] == "glm4":
         writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+    if "linear_num_key_heads" in config:
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+        writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+        writer.add_full_attention_interval(config.get("full_attention_interval", 4))
+        share = rope.get("partial_rotary_factor") or config["partial_rotary_factor"]
+        writer.add_rope_dimension_count(int(config["head_dim"] * share))
+        if config["model_type"] != "qwen3_next":
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
     if config["model_type"] == "gpt_oss":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -83,6 +97,8 @@ def write(name):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     tensors = load_file(folder / "model.safetensors")
     tensors = upright(tensors) if config["model_type"] == "gpt_oss" else canonical(tensors)
+    if "linear_num_key_heads" in config:
+        tensors = delta_net(tensors, config)
     for source, tensor in sorted(tensors.items()):
         if architecture in LIKE_LLAMA and re.search(r"\.(q|k)_proj\.", source):
             tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
@@ -98,7 +114,7 @@ def write(name):
             kind = gguf.GGMLQuantizationType.MXFP4
             writer.add_tensor(target, tensor.contiguous().numpy(), raw_dtype=kind)
             continue
-        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or source.endswith("bias") else gguf.GGMLQuantizationType.BF16
+        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or source.endswith(("bias", "conv1d.weight")) else gguf.GGMLQuantizationType.BF16
         writer.add_tensor(target, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -157,6 +173,47 @@ def upright(tensors):
             found[f"{block}.experts.down_proj.{kind}"] = tensor
         else:
             found[name + (".weight" if name.endswith("sinks") else "")] = tensor
+    return found
+
+
+def delta_net(tensors, config):
+    """Rates of decay are stored as they are used, norms of 1 + weight with the 1; Qwen3-Next's q, k and v are taken apart from z, and
+    Qwen 3.5's heads of values lie in tiles: the first of every key head, then the second of every one."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    key_dim, value_dim, shared = config["linear_key_head_dim"], config["linear_value_head_dim"], values // keys
+
+    def tiled(rows, width):
+        return rows.reshape(keys, shared, width, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
+
+    def tiled_values(rows, width=value_dim):
+        plain = rows.shape[0] - values * width
+        return torch.cat([rows[:plain], tiled(rows[plain:], width)])
+
+    found = {}
+    for name, tensor in tensors.items():
+        part = name.split("linear_attn.")[-1]
+        if part.startswith("A_log"):
+            name, tensor = name.removesuffix(".weight"), -tensor.float().exp()
+        elif part.startswith("dt_bias"):
+            name = name.replace("dt_bias.weight", "dt_proj.bias").replace("dt_bias", "dt_proj.bias")
+        elif part == "conv1d.weight":
+            tensor = tensor.squeeze(1).float()
+        elif name.endswith("norm.weight") and part != "norm.weight":
+            tensor = tensor.float() + 1
+        if part == "in_proj_qkvz.weight":
+            split = [key_dim, key_dim, shared * value_dim, shared * value_dim]
+            q, k, v, z = (rows.flatten(0, 1) for rows in tensor.unflatten(0, (keys, -1)).split(split, dim=1))
+            found[name.replace("qkvz", "qkv")] = torch.cat([q, k, v])
+            found[name.replace("qkvz", "z")] = z
+            continue
+        if config["model_type"] != "qwen3_next" and "linear_attn." in name:
+            if part in ("in_proj_qkv.weight", "in_proj_z.weight", "conv1d.weight"):
+                tensor = tiled_values(tensor)
+            elif part == "out_proj.weight":
+                tensor = tiled_values(tensor.T).T
+            elif part != "norm.weight":
+                tensor = tiled_values(tensor, 1)
+        found[name] = tensor
     return found
 
 

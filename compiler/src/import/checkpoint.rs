@@ -198,6 +198,20 @@ pub enum RowOrder {
         head_dim: usize,
         rotary_dim: usize,
     },
+    /// Behind `plain` rows, heads of values of a delta net, `width` rows each, lie in tiles: the first of every key head, then the second of
+    /// every one; ours are all `shared` of a key head, then of the next. llama.cpp's converter orders Qwen 3.5's so.
+    TiledHeads {
+        plain: usize,
+        key_heads: usize,
+        shared: usize,
+        width: usize,
+    },
+    /// The same of columns.
+    TiledColumns {
+        key_heads: usize,
+        shared: usize,
+        width: usize,
+    },
     /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third. What is
     /// not there has 0 rows.
     Blocks([RowBlocks; 3]),
@@ -256,7 +270,11 @@ impl RowOrder {
     /// Where the source keeps our row `row`, if it keeps our rows from `first_row` on; where they are blocks among others, those say.
     pub fn source_row(self, first_row: usize, row: usize) -> usize {
         let (head_dim, rotary_dim) = match self {
-            RowOrder::Plain => return first_row + row,
+            RowOrder::Plain | RowOrder::TiledColumns { .. } => return first_row + row,
+            RowOrder::TiledHeads { plain, .. } if row < plain => return first_row + row,
+            RowOrder::TiledHeads { plain, key_heads, shared, width } => {
+                return first_row + plain + tiled(key_heads, shared, width, row - plain);
+            }
             RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
             RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
             RowOrder::InterleavedHeads { head_dim, rotary_dim } => (head_dim, rotary_dim),
@@ -272,6 +290,32 @@ impl RowOrder {
     }
 }
 
+/// Where tiles have number `index` of heads of `width` numbers each.
+fn tiled(key_heads: usize, shared: usize, width: usize, index: usize) -> usize {
+    let (head, within) = (index / width, index % width);
+    (head % shared * key_heads + head / shared) * width + within
+}
+
+/// What the source has in the place of a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StoredAs {
+    Itself,
+    /// The number and this. GGUF stores Gemma's and Qwen 3.5's norm weights with 1 added.
+    Plus(f32),
+    /// e to its power, negated, as GGUF has the rates of a delta net's decay.
+    NegatedExponential,
+}
+
+impl StoredAs {
+    fn restore(self, values: &mut [f32]) {
+        match self {
+            StoredAs::Itself => {}
+            StoredAs::Plus(added) => values.iter_mut().for_each(|value| *value -= added),
+            StoredAs::NegatedExponential => values.iter_mut().for_each(|value| *value = (-*value).ln()),
+        }
+    }
+}
+
 /// One weight as the model means it: a row range of a source tensor, dequantised on reading.
 #[derive(Clone)]
 pub struct Tensor {
@@ -284,9 +328,7 @@ pub struct Tensor {
     pub cols: usize,
     pub dtype: SourceDType,
     pub row_order: RowOrder,
-    /// Added to every element on reading. GGUF stores Gemma's norm weights with 1 added; -1 here gives back the
-    /// checkpoint's.
-    pub add: f32,
+    pub stored_as: StoredAs,
     /// Codes and scales, where the source has them in tensors of their own; in the place of what lies at `offset_bytes`.
     pub(super) packed: Option<Packed>,
     /// What adapters add to it.
@@ -373,22 +415,29 @@ impl Tensor {
             }
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
             RowOrder::Strided(elements) => self.read_strided(elements, rows.clone(), out),
-            RowOrder::InterleavedHeads { .. } if self.source_shape.len() == 1 => {
-                let mut interleaved = vec![0.0; self.cols];
-                self.dequantize_rows(self.first_row, &mut interleaved);
+            RowOrder::InterleavedHeads { .. } | RowOrder::TiledHeads { .. } if self.source_shape.len() == 1 => {
+                let mut theirs = vec![0.0; self.cols];
+                self.dequantize_rows(self.first_row, &mut theirs);
                 for (element, value) in out.iter_mut().enumerate() {
-                    *value = interleaved[self.row_order.source_row(0, element)];
+                    *value = theirs[self.row_order.source_row(0, element)];
                 }
             }
-            RowOrder::InterleavedHeads { .. } | RowOrder::Blocks(_) => {
+            RowOrder::TiledColumns { key_heads, shared, width } => {
+                let mut theirs = vec![0.0; out.len()];
+                self.dequantize_rows(self.first_row + rows.start, &mut theirs);
+                for (ours, theirs) in out.chunks_exact_mut(self.cols).zip(theirs.chunks_exact(self.cols)) {
+                    for (column, value) in ours.iter_mut().enumerate() {
+                        *value = theirs[tiled(key_heads, shared, width, column)];
+                    }
+                }
+            }
+            RowOrder::InterleavedHeads { .. } | RowOrder::TiledHeads { .. } | RowOrder::Blocks(_) => {
                 for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
                     self.dequantize_rows(self.row_order.source_row(self.first_row, row), out_row);
                 }
             }
         }
-        if self.add != 0.0 {
-            out.iter_mut().for_each(|value| *value += self.add);
-        }
+        self.stored_as.restore(out);
         for product in &self.added {
             product.add_rows(rows.clone(), self.cols, out);
         }
@@ -491,7 +540,7 @@ mod tests {
             cols,
             dtype,
             row_order: RowOrder::Plain,
-            add: 0.0,
+            stored_as: StoredAs::Itself,
             packed: None,
             added: Vec::new(),
             map: Arc::new(MappedFile::open(file.path()).unwrap()),
@@ -507,6 +556,27 @@ mod tests {
         let mut out = vec![0.0; tensor.rows * tensor.cols];
         tensor.read_rows(0..tensor.rows, &mut out);
         out
+    }
+
+    #[test]
+    fn heads_in_tiles_come_back_to_their_key_heads() {
+        // A row of q or k, then the first head of two key heads, the second of both, the third of both.
+        let mut rows = f32_tensor(&[7, 1], &[0., 1., 2., 3., 4., 5., 6.]);
+        rows.row_order = RowOrder::TiledHeads { plain: 1, key_heads: 2, shared: 3, width: 1 };
+        assert_eq!(all(&rows), [0., 1., 3., 5., 2., 4., 6.]);
+        let mut vector = f32_tensor(&[4], &[0., 1., 2., 3.]);
+        vector.row_order = RowOrder::TiledHeads { plain: 0, key_heads: 2, shared: 2, width: 1 };
+        assert_eq!(all(&vector), [0., 2., 1., 3.]);
+        let mut columns = f32_tensor(&[1, 8], &[0., 1., 2., 3., 4., 5., 6., 7.]);
+        columns.row_order = RowOrder::TiledColumns { key_heads: 2, shared: 2, width: 2 };
+        assert_eq!(all(&columns), [0., 1., 4., 5., 2., 3., 6., 7.]);
+    }
+
+    #[test]
+    fn rates_are_stored_as_they_are_used() {
+        let mut rates = f32_tensor(&[2], &[-1.0, -2.0]);
+        rates.stored_as = StoredAs::NegatedExponential;
+        assert_eq!(all(&rates), [0.0, 2f32.ln()]);
     }
 
     #[test]
@@ -546,7 +616,7 @@ mod tests {
     #[test]
     fn half_floats_widen_and_the_offset_is_added() {
         let mut norm = tensor(&[2], SourceDType::Bf16, &[0x80, 0x3f, 0x00, 0xc0]);
-        norm.add = -1.0;
+        norm.stored_as = StoredAs::Plus(1.0);
         assert_eq!(all(&norm), [0.0, -3.0]);
         assert_eq!(all(&tensor(&[2], SourceDType::F16, &[0x00, 0x3c, 0x00, 0xb8])), [1.0, -0.5]);
     }

@@ -67,7 +67,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         cols: place.cols,
         dtype: place.source.dtype,
         row_order: place.row_order,
-        add: place.add,
+        stored_as: place.stored_as,
         packed: None,
         added: Vec::new(),
         map: Arc::clone(&maps[place.source.part]),

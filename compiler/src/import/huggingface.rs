@@ -9,7 +9,7 @@ use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
 use super::checkpoint::{
-    Checkpoint, Elements, Packed, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, Tensor,
+    Checkpoint, Elements, Packed, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, StoredAs, Tensor,
 };
 use super::config::{KeptCodes, ModelConfig};
 use super::config_json;
@@ -315,7 +315,7 @@ impl SourceTensor<'_> {
                 Packed::Fp4(_) => SourceDType::MxFp4,
             },
             row_order: RowOrder::Plain,
-            add: 0.0,
+            stored_as: StoredAs::Itself,
             packed: Some(packed),
             added: Vec::new(),
             map: Arc::clone(&self.file.map),
@@ -359,7 +359,7 @@ impl SourceTensor<'_> {
             cols,
             dtype,
             row_order: RowOrder::Plain,
-            add: 0.0,
+            stored_as: StoredAs::Itself,
             packed: None,
             added: Vec::new(),
             map: Arc::clone(&self.file.map),

@@ -22,6 +22,9 @@ pub enum Architecture {
     Qwen2Moe,
     Qwen3,
     Qwen3Moe,
+    Qwen3Next,
+    Qwen35,
+    Qwen35Moe,
     Olmoe,
     /// OLMo 2, and OLMo 3 where it has windows.
     Olmo2,
@@ -35,13 +38,16 @@ pub enum Architecture {
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 15] = [
+const ARCHITECTURES: [(&str, Architecture); 18] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
     ("qwen2moe", Architecture::Qwen2Moe),
     ("qwen3", Architecture::Qwen3),
     ("qwen3moe", Architecture::Qwen3Moe),
+    ("qwen3next", Architecture::Qwen3Next),
+    ("qwen35", Architecture::Qwen35),
+    ("qwen35moe", Architecture::Qwen35Moe),
     ("olmoe", Architecture::Olmoe),
     ("olmo2", Architecture::Olmo2),
     ("gemma2", Architecture::Gemma2),
@@ -92,14 +98,21 @@ impl Architecture {
             Architecture::Mixtral
                 | Architecture::Qwen2Moe
                 | Architecture::Qwen3Moe
+                | Architecture::Qwen3Next
+                | Architecture::Qwen35Moe
                 | Architecture::Olmoe
                 | Architecture::GptOss
         )
     }
 
+    /// Most layers have a gated delta net in the place of attention.
+    pub fn has_delta_nets(self) -> bool {
+        matches!(self, Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe)
+    }
+
     /// The norm before the feed-forward is named by what it follows.
     pub fn has_post_attention_norm(self) -> bool {
-        self == Architecture::GptOss
+        self == Architecture::GptOss || self.has_delta_nets()
     }
 
     /// `architectures[0]` and `model_type` in config.json.
@@ -111,6 +124,9 @@ impl Architecture {
             Architecture::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
             Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
             Architecture::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            Architecture::Qwen3Next => ("Qwen3NextForCausalLM", "qwen3_next"),
+            Architecture::Qwen35 => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
+            Architecture::Qwen35Moe => ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
             Architecture::Olmoe => ("OlmoeForCausalLM", "olmoe"),
             Architecture::Olmo2 => ("Olmo2ForCausalLM", "olmo2"),
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
@@ -185,6 +201,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         }
         Architecture::Qwen2 => object(json!({ "hidden_act": "silu", "use_sliding_window": false })),
         Architecture::Qwen3 => qwen3_fields(gguf),
+        Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => delta_fields(&keys, &sizes)?,
         Architecture::Olmo2 => olmo_fields(&keys, &sizes)?,
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
         Architecture::Glm4 => object(json!({
@@ -220,7 +237,9 @@ fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
     let name = if is_local { "num_local_experts" } else { "num_experts" };
     fields.insert(name.into(), json!(count));
     fields.insert("num_experts_per_tok".into(), json!(keys.required_size("expert_used_count")?));
-    if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe) {
+    if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe)
+        || keys.architecture.has_delta_nets()
+    {
         let stack = keys.gguf.tensors.get("blk.0.ffn_gate_exps.weight");
         let rows = stack.and_then(|stack| stack.shape.get(1).copied());
         let size = keys.size("expert_feed_forward_length")?.or(rows);
@@ -228,7 +247,7 @@ fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
         fields.insert("moe_intermediate_size".into(), json!(size));
         fields.extend(object(json!({ "decoder_sparse_step": 1, "mlp_only_layers": [] })));
     }
-    if keys.architecture == Architecture::Qwen2Moe {
+    if keys.architecture == Architecture::Qwen2Moe || keys.architecture.has_delta_nets() {
         let rows = keys.gguf.tensors.get("blk.0.ffn_gate_shexp.weight").map(|shared| shared.shape[0]);
         let size = keys.size("expert_shared_feed_forward_length")?.or(rows);
         let size = keys.gguf.require(&keys.name("expert_shared_feed_forward_length"), size)?;
@@ -266,6 +285,31 @@ fn olmo_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
         })));
     }
     Ok(fields)
+}
+
+/// A gated delta net's sizes; a layer with a tensor of its decay has one.
+fn delta_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let mut fields = object(json!({ "hidden_act": "silu", "attention_bias": false, "norm_topk_prob": true }));
+    for (name, key) in [
+        ("linear_conv_kernel_dim", "ssm.conv_kernel"),
+        ("linear_key_head_dim", "ssm.state_size"),
+        ("linear_num_key_heads", "ssm.group_count"),
+        ("linear_num_value_heads", "ssm.time_step_rank"),
+    ] {
+        fields.insert(name.into(), json!(keys.required_size(key)?));
+    }
+    let (width, heads) = (keys.required_size("ssm.inner_size")?, keys.required_size("ssm.time_step_rank")?);
+    if !width.is_multiple_of(heads) {
+        let (key, heads_key) = (keys.name("ssm.inner_size"), keys.name("ssm.time_step_rank"));
+        return Err(keys.gguf.malformed(format!("{key} is {width}, expected a multiple of {heads_key}, {heads}")));
+    }
+    fields.insert("linear_value_head_dim".into(), json!(width / heads));
+    let kind = |layer: usize| {
+        let is_recurrent = keys.gguf.tensors.contains_key(format!("blk.{layer}.ssm_a").as_str());
+        if is_recurrent { "linear_attention" } else { "full_attention" }
+    };
+    fields.insert("layer_types".into(), (0..sizes.layers).map(kind).collect());
+    if keys.architecture.has_experts() { experts_fields(keys, Json::Object(fields)) } else { Ok(fields) }
 }
 
 /// llama.cpp has no keys for the kinds of its layers, which take turns, or for the numbers of its activation.
@@ -383,6 +427,13 @@ impl Sizes {
             let (key, tensors) = (keys.name("block_count"), keys.gguf.tensors.len());
             return Err(keys.gguf.malformed(format!("{key} is {layers}, more than the file's {tensors} tensors")));
         }
+        // Layers that predict further tokens are counted, too.
+        let further =
+            if keys.architecture.has_delta_nets() { keys.size("nextn_predict_layers")?.unwrap_or(0) } else { 0 };
+        let Some(layers) = layers.checked_sub(further).filter(|layers| *layers > 0) else {
+            let (key, of_them) = (keys.name("block_count"), keys.name("nextn_predict_layers"));
+            return Err(keys.gguf.malformed(format!("{key} is {layers}, expected more than {of_them}, {further}")));
+        };
         let heads = keys.required_size("attention.head_count")?;
         let kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(heads);
         let head_dim = keys.size("attention.key_length")?.unwrap_or(hidden / heads);
@@ -452,7 +503,10 @@ impl Keys<'_> {
                 "which is false in a Granite without rotary embedding; take the folder that the file was made from",
             );
         }
+        // Positions of text are the same in all sections.
+        let is_text_alone = self.architecture.has_delta_nets();
         if let Some(Value::Array(sections)) = self.gguf.value(&self.name("rope.dimension_sections"))
+            && !is_text_alone
             && sections.values().any(|section| section.as_f64() != Some(0.0))
         {
             return unsupported("rope.dimension_sections", "rotary embeddings of several positions are not compiled");

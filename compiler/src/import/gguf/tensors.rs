@@ -6,7 +6,8 @@ use super::config::Architecture;
 use super::reader::{Gguf, TensorInfo};
 use super::rope::DIVISOR_TENSORS;
 use crate::error::{CompileError, Result};
-use crate::import::{ModelConfig, RowOrder, Skipped};
+use crate::import::checkpoint::StoredAs;
+use crate::import::{DeltaConfig, ModelConfig, RowOrder, Skipped};
 
 /// A row range of a source tensor: what [`crate::import::Tensor`] is, before it has a memory map.
 #[derive(Clone, Debug)]
@@ -17,10 +18,11 @@ pub struct TensorPlace {
     pub rows: usize,
     pub cols: usize,
     pub row_order: RowOrder,
-    pub add: f32,
+    pub stored_as: StoredAs,
 }
 
-/// Finds every tensor that `config` calls for. Returns them by canonical name, with what a vision tower takes.
+/// Finds every tensor that `config` calls for. Returns them by canonical name, with what a vision tower takes, and layers that predict
+/// further tokens.
 ///
 /// # Errors
 /// When a tensor is missing, has another shape than the config gives it, or is there without us knowing its use.
@@ -36,6 +38,8 @@ pub fn locate(
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
+        // Filters of channels, between whose axes transformers has one of 1.
+        let shape = if let [channels, 1, taps] = shape[..] { vec![channels, taps] } else { shape.clone() };
         let mut expected = shape.clone();
         match wanted.stacked {
             Some(experts) => expected.insert(0, experts),
@@ -57,11 +61,11 @@ pub fn locate(
             rows,
             cols,
             row_order: row_order(architecture, config, canonical),
-            add: if architecture.is_gemma() && canonical.ends_with("norm.weight") { -1.0 } else { 0.0 },
+            stored_as: stored_as(architecture, canonical),
         };
         places.insert(canonical.clone(), place);
     }
-    let skipped = account_for_the_rest(gguf, architecture, &places)?;
+    let skipped = account_for_the_rest(gguf, architecture, config.layers.len(), &places)?;
     Ok((places, skipped))
 }
 
@@ -99,6 +103,9 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         let name = in_layer(&format!("ffn_{name}_exps"));
         return Source { name, first_row: expert * rows, source_rows: None, stacked: Some(experts.count) };
     }
+    if let Some(part) = part.strip_prefix("linear_attn") {
+        return delta_net(gguf, config, layer, part, suffix);
+    }
     let (q_rows, kv_rows) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
     let fused = |fused_part: &str, first_row: usize, source_rows: usize| {
         let name = in_layer(fused_part);
@@ -111,6 +118,10 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let gate_is_fused = !gguf.tensors.contains_key(in_layer("ffn_gate").as_str());
     let fused_up = |first_row| fused("ffn_up", first_row, 2 * config.intermediate_size).filter(|_| gate_is_fused);
     let from_fused = match part {
+        "self_attn.q_proj" | "self_attn.gate_proj" if config.attention_gate => {
+            let name = in_layer("attn_q");
+            return Source { name, first_row: 0, source_rows: Some(2 * q_rows), stacked: None };
+        }
         "self_attn.q_proj" => fused_qkv(0),
         "self_attn.k_proj" => fused_qkv(q_rows),
         "self_attn.v_proj" => fused_qkv(q_rows + kv_rows),
@@ -119,6 +130,38 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         _ => None,
     };
     from_fused.unwrap_or_else(|| whole(in_layer(source_part(architecture, config, part))))
+}
+
+/// The source of a tensor of a delta net, `part` and `suffix` of whose name follow `linear_attn`.
+fn delta_net(gguf: &Gguf, config: &ModelConfig, layer: &str, part: &str, suffix: &str) -> Source {
+    let joined = format!("blk.{layer}.ssm_ba.weight");
+    let name = match (part, suffix) {
+        (".in_proj_a" | ".in_proj_b", _) if gguf.tensors.contains_key(joined.as_str()) => {
+            let heads = config.delta.map_or(0, |delta| delta.value_heads);
+            return Source { name: joined, first_row: 0, source_rows: Some(2 * heads), stacked: None };
+        }
+        ("", "A_log") => "ssm_a",
+        ("", "dt_bias") => "ssm_dt.bias",
+        (".in_proj_qkv", _) => "attn_qkv.weight",
+        (".in_proj_z", _) => "attn_gate.weight",
+        (".in_proj_a", _) => "ssm_alpha.weight",
+        (".in_proj_b", _) => "ssm_beta.weight",
+        (".conv1d", _) => "ssm_conv1d.weight",
+        (".norm", _) => "ssm_norm.weight",
+        (".out_proj", _) => "ssm_out.weight",
+        _ => unreachable!("{part} is no part of a delta net"),
+    };
+    Source { name: format!("blk.{layer}.{name}"), first_row: 0, source_rows: None, stacked: None }
+}
+
+fn stored_as(architecture: Architecture, canonical: &str) -> StoredAs {
+    let adds_one = architecture.is_gemma() || architecture.has_delta_nets();
+    match canonical {
+        _ if canonical.ends_with("linear_attn.A_log") => StoredAs::NegatedExponential,
+        _ if canonical.ends_with("linear_attn.norm.weight") => StoredAs::Itself,
+        _ if adds_one && canonical.ends_with("norm.weight") => StoredAs::Plus(1.0),
+        _ => StoredAs::Itself,
+    }
 }
 
 fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> &'static str {
@@ -167,8 +210,32 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
     } else if architecture == Architecture::GptOss {
         // Its folder transposes experts, the file does not.
         RowOrder::Plain
+    } else if let (Some(delta), Some((_, part))) = (&config.delta, canonical.split_once(".linear_attn.")) {
+        delta_row_order(architecture, config, delta, canonical, part)
     } else {
         config.folder.row_order(config, canonical)
+    }
+}
+
+/// Qwen3-Next's converter takes apart what the folder has together, but for b and a; Qwen 3.5's lays heads of values in tiles.
+fn delta_row_order(
+    architecture: Architecture,
+    config: &ModelConfig,
+    delta: &DeltaConfig,
+    canonical: &str,
+    part: &str,
+) -> RowOrder {
+    let (key_heads, shared) = (delta.key_heads, delta.value_heads / delta.key_heads);
+    let tiled = |plain, width| RowOrder::TiledHeads { plain, key_heads, shared, width };
+    match (architecture, part) {
+        (Architecture::Qwen3Next, "in_proj_a.weight" | "in_proj_b.weight") => {
+            config.folder.row_order(config, canonical)
+        }
+        (Architecture::Qwen3Next, _) | (_, "norm.weight") => RowOrder::Plain,
+        (_, "in_proj_qkv.weight" | "conv1d.weight") => tiled(2 * key_heads * delta.key_dim, delta.value_dim),
+        (_, "in_proj_z.weight") => tiled(0, delta.value_dim),
+        (_, "out_proj.weight") => RowOrder::TiledColumns { key_heads, shared, width: delta.value_dim },
+        _ => tiled(0, 1),
     }
 }
 
@@ -176,6 +243,7 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
 fn account_for_the_rest(
     gguf: &Gguf,
     architecture: Architecture,
+    layers: usize,
     places: &BTreeMap<String, TensorPlace>,
 ) -> Result<Skipped> {
     /// Vision tower and projector, where they are in the same file.
@@ -183,6 +251,13 @@ fn account_for_the_rest(
     let used: BTreeSet<&str> = places.values().map(|place| place.source_name.as_str()).collect();
     let mut skipped = Skipped::default();
     for (name, info) in &gguf.tensors {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        // Behind the layers come those that predict further tokens.
+        if architecture.has_delta_nets() && layer.is_some_and(|layer| layer >= layers) {
+            skipped.tensors += 1;
+            skipped.bytes += info.len_bytes as u64;
+            continue;
+        }
         if used.contains(name) || DIVISOR_TENSORS.contains(name) {
             continue;
         }
