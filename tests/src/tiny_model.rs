@@ -59,6 +59,7 @@ pub enum Family {
     Olmo2,
     Olmo3,
     Glm4,
+    GptOss,
     Granite,
     /// Dense, without layers of Mamba.
     Granite4,
@@ -206,6 +207,13 @@ impl TinyModel {
                 let share = (rotary_dim as f64 + 0.5) / self.head_dim as f64;
                 config["rope_parameters"]["partial_rotary_factor"] = json!(share);
             }
+            Family::GptOss => {
+                config["attention_bias"] = json!(true);
+                config["rope_parameters"] = json!({
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+                    "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                });
+            }
             Family::Granite | Family::Granite4 => {
                 config["attention_multiplier"] = json!(0.3);
                 config["embedding_multiplier"] = json!(6.0);
@@ -271,6 +279,10 @@ impl TinyModel {
             if delta.is_none() {
                 add("self_attn.o_proj.weight", vec![hidden, query]);
             }
+            if facts.is_gpt_oss {
+                add("self_attn.o_proj.bias", vec![hidden]);
+                add("self_attn.sinks", vec![self.heads]);
+            }
             let Some(experts) = &facts.experts else {
                 match facts.joined_gate_up {
                     Some(name) => add(&format!("{name}.weight"), vec![2 * intermediate, hidden]),
@@ -282,6 +294,15 @@ impl TinyModel {
                 add(&format!("{}.weight", facts.down), vec![hidden, intermediate]);
                 continue;
             };
+            if facts.is_gpt_oss {
+                add("mlp.router.weight", vec![experts.count, hidden]);
+                add("mlp.router.bias", vec![experts.count]);
+                add("mlp.experts.gate_up_proj", vec![experts.count, hidden, 2 * intermediate]);
+                add("mlp.experts.gate_up_proj_bias", vec![experts.count, 2 * intermediate]);
+                add("mlp.experts.down_proj", vec![experts.count, intermediate, hidden]);
+                add("mlp.experts.down_proj_bias", vec![experts.count, hidden]);
+                continue;
+            }
             let names = experts.names;
             add(&format!("{}.gate.weight", names.block), vec![experts.count, hidden]);
             for expert in 0..experts.count {
@@ -315,7 +336,7 @@ impl TinyModel {
         let facts = self.family.facts();
         let adds_one = facts.is_gemma || facts.norms_add_one;
         let (centre, deviation) = match (shape.len(), name.ends_with("bias")) {
-            (1, true) => (0.0, 0.3),
+            (_, true) => (0.0, 0.3),
             // Rates of decay from a fraction of a token to many.
             (1, false) if name.ends_with("A_log") => (-1.0, 1.5),
             (1, false) if adds_one && !name.contains("linear_attn") => (0.0, 0.3),

@@ -33,6 +33,8 @@ pub struct FamilyFacts {
     pub unrotated_interval: Option<usize>,
     /// In the place of each layer's MLP.
     pub experts: Option<ExpertFacts>,
+    /// Attention's sinks, biases of all matrices, and experts in transposed stacks.
+    pub is_gpt_oss: bool,
     /// In the place of the attention of all layers but the last; that one's has a gate.
     pub delta: Option<DeltaFacts>,
     /// LFM2's names, and a short convolution of so many taps in the place of the attention of all layers but the last.
@@ -226,6 +228,17 @@ pub const FAMILIES: &[FamilyFacts] = &[
         ..LLAMA
     },
     FamilyFacts {
+        family: Family::GptOss,
+        name: "gpt-oss",
+        architecture: "GptOssForCausalLM",
+        model_type: "gpt_oss",
+        slides: Slides::AllBut(2),
+        qkv_bias: true,
+        experts: Some(ExpertFacts { count_field: "num_local_experts", normalized: true, ..EXPERTS }),
+        is_gpt_oss: true,
+        ..LLAMA
+    },
+    FamilyFacts {
         family: Family::Granite,
         name: "granite",
         architecture: "GraniteForCausalLM",
@@ -322,6 +335,7 @@ const LLAMA: FamilyFacts = FamilyFacts {
     unrotated_interval: None,
     norms_add_one: false,
     experts: None,
+    is_gpt_oss: false,
     delta: None,
     short_conv_taps: None,
 };
