@@ -16,6 +16,8 @@ use unicorn_spirv::target::by_name;
 
 /// f16 weights and KV cache, as in `e2e.rs`.
 const F16_TOLERANCE: f64 = 5e-3;
+/// The difference of two logits, with f16 weights and KV cache.
+const ODDS_TOLERANCE: f64 = 0.05;
 const TEXTS: [&str; 2] = ["Who lives on the island?", "A fox"];
 
 static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
@@ -56,6 +58,11 @@ fn rows(tokens: &[i32]) -> Vec<Vec<f32>> {
 fn unit(row: &[f32]) -> Vec<f32> {
     let length = row.iter().map(|value| value * value).sum::<f32>().sqrt();
     row.iter().map(|value| value / length).collect()
+}
+
+/// A score can be near 0 or 1, where its odds still tell one from another.
+fn odds(score: f64) -> f64 {
+    (score / (1.0 - score)).ln()
 }
 
 fn assert_near(expected: &[f32], found: &[f32]) {
@@ -182,9 +189,7 @@ fn documents_are_ranked_by_the_reference_s_yes_and_no() {
         let last = &logits[logits.len() - REFERENCE.vocab_size()..];
         let expected = 1.0 / (1.0 + f64::from(last[no] - last[yes]).exp());
         let score = result["relevance_score"].as_f64().unwrap();
-        // Odds, because a score can be near 0 or 1.
-        let odds = |score: f64| (score / (1.0 - score)).ln();
-        assert!((odds(score) - odds(expected)).abs() < 0.05, "{score} and {expected}");
+        assert!((odds(score) - odds(expected)).abs() < ODDS_TOLERANCE, "{score} and {expected}");
         scores.push(score);
     }
     assert!(scores.is_sorted_by(|one, other| one >= other), "{scores:?}");
@@ -194,6 +199,30 @@ fn documents_are_ranked_by_the_reference_s_yes_and_no() {
     assert_eq!(best, json!([{"index": index, "score": results[0]["relevance_score"], "text": documents[index]}]));
     let (status, message) = refused(&server, "/rerank", &json!({"documents": documents}));
     assert!(status == "400" && message.contains("query: expected a text"), "{status} {message}");
+}
+
+/// What transformers makes of the same model; `tests/golden/readings.py` wrote it.
+#[test]
+fn readings_are_those_of_transformers() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/readings.json")).unwrap();
+    for pooling in ["mean", "last"] {
+        let options = ["--parallel", "2", "--ctx", "512", "--reranking", "--embeddings", "--pooling", pooling];
+        let server = start(&options);
+        for expected in golden["embeddings"].as_array().unwrap() {
+            let answer = server.whole("/v1/embeddings", &json!({"input": expected["text"]}));
+            assert_near(&floats(&expected[pooling]), &floats(&answer["data"][0]["embedding"]));
+        }
+        let scores = golden["scores"].as_array().unwrap();
+        let documents: Vec<&Value> = scores.iter().map(|one| &one["document"]).collect();
+        let answer = server.whole("/v1/rerank", &json!({"query": golden["query"], "documents": documents}));
+        let results = answer["results"].as_array().unwrap();
+        assert_eq!(results.len(), scores.len());
+        for result in results {
+            let expected = &scores[result["index"].as_u64().unwrap() as usize]["score"];
+            let [found, expected] = [&result["relevance_score"], expected].map(|score| odds(score.as_f64().unwrap()));
+            assert!((found - expected).abs() < ODDS_TOLERANCE, "{result}: odds {found} and {expected}");
+        }
+    }
 }
 
 #[test]
