@@ -205,8 +205,8 @@ fn ollamas_program_finds_what_it_reads() {
         assert_eq!(model["digest"].as_str().map(str::len), Some(64), "{model}");
         assert!(model["size"].as_u64().unwrap() > 0 && model["details"]["family"] == "Gemma3ForCausalLM", "{model}");
     }
-    let is_software = std::env::var("UNICORN_DEVICE").is_ok_and(|device| device != "llvmpipe");
-    assert_eq!(running["size_vram"] == 0, !is_software, "a software device uses no memory of a GPU: {running}");
+    let is_gpu = std::env::var("UNICORN_DEVICE").is_ok_and(|device| device != "llvmpipe");
+    assert_eq!(running["size_vram"] == 0, !is_gpu, "a software device uses no memory of a GPU: {running}");
     assert_eq!((&running["context_length"], &running["digest"]), (&json!(512), &listed["digest"]));
 
     let shown = server.whole("/api/show", &json!({"model": listed["name"]}));
@@ -228,6 +228,36 @@ fn ollamas_program_finds_what_it_reads() {
         (loaded.len(), &loaded[0]["done_reason"], &loaded[0]["message"]["content"]),
         (1, &json!("load"), &json!(""))
     );
+}
+
+#[test]
+fn a_server_is_started_with_llama_server_s_options() {
+    let options = ["--parallel", "2", "--ctx-size", "512", "--n-predict", "4", "--seed", "7", "--temp", "0", "--no-ui"];
+    let server = start(&[&options[..], &["--slots"]].concat());
+    let props: Value = serde_json::from_str(&get(&server.address, "/props").1).unwrap();
+    let defaults = &props["default_generation_settings"];
+    assert_eq!((&props["total_slots"], &defaults["n_ctx"]), (&json!(2), &json!(256)));
+    let params = &defaults["params"];
+    assert_eq!((&params["n_predict"], &params["seed"], &params["temperature"]), (&json!(4), &json!(7), &json!(0.0)));
+    for (asked, answered) in [(json!({}), 4), (json!({"n_predict": 9}), 4), (json!({"n_predict": 2}), 2)] {
+        let mut request = asked.clone();
+        (request["prompt"], request["ignore_eos"]) = (json!(QUESTION), json!(true));
+        let answer = server.whole("/completion", &request);
+        assert_eq!(answer["tokens_predicted"], answered, "{asked}");
+        assert_eq!(answer["generation_settings"]["n_predict"], answered, "{asked}");
+        assert_eq!(answer["stop_type"], "limit", "{asked}");
+    }
+    assert_eq!(
+        server.whole(
+            "/v1/chat/completions",
+            &json!({"messages": [{"role": "user", "content": QUESTION}], "ignore_eos": true})
+        )["usage"]["completion_tokens"],
+        4
+    );
+    assert!(get(&server.address, "/").0.starts_with("HTTP/1.0 404 "));
+    let (head, slots) = get(&server.address, "/slots");
+    assert!(head.contains("\r\nContent-Type: application/json"), "{head}");
+    assert_eq!(serde_json::from_str::<Value>(&slots).unwrap().as_array().unwrap().len(), 2);
 }
 
 /// The programs that people point at a server, as PyPI has them.

@@ -53,6 +53,8 @@ pub(crate) struct RequestHandler {
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
+    /// Of an answer, at most; `None`: the context.
+    max_tokens: Option<u32>,
     bos_token: Option<String>,
     eos_token: Option<String>,
     slots: u32,
@@ -106,6 +108,7 @@ impl RequestHandler {
             stop_tokens: section.stop_ids.clone(),
             sampling: options.sampling.clone(),
             seed: options.seed,
+            max_tokens: options.max_tokens,
             bos_token: section.bos_token.clone(),
             eos_token: section.eos_token.clone(),
             slots: model.slots(),
@@ -292,9 +295,14 @@ impl RequestHandler {
         arguments
     }
 
+    /// The limit of a request and that of the server, the smaller one.
+    fn max_tokens_of(&self, request: &Request) -> Option<u32> {
+        request.max_tokens.into_iter().chain(self.max_tokens).min()
+    }
+
     fn stop_conditions(&self, request: &Request, format: &ReplyFormat) -> StopConditions {
         let mut conditions = StopConditions::default();
-        conditions.max_tokens = request.max_tokens;
+        conditions.max_tokens = self.max_tokens_of(request);
         conditions.stop_tokens.clone_from(&request.stop_tokens);
         // What has to match something ends where it does.
         if !request.ignore_eos || request.structure.is_some() {
@@ -336,7 +344,7 @@ impl RequestHandler {
                     &request.sampling,
                     further,
                     seed,
-                    request.max_tokens,
+                    self.max_tokens_of(request),
                     &request.stop_strings,
                     banned,
                 );
@@ -431,7 +439,7 @@ impl RequestHandler {
             &self.sampling,
             &HostSampling::default(),
             self.seed.unwrap_or(u64::from(u32::MAX)),
-            None,
+            self.max_tokens,
             &[],
             &[],
         );

@@ -22,6 +22,8 @@ pub struct ServeOptions {
     pub sampling: Sampling,
     /// Seed of requests without one; `None`, the default: each gets a random one.
     pub seed: Option<u64>,
+    /// Most tokens of an answer, also of requests that ask for more or name no limit; `None`, the default: as many as the context holds.
+    pub max_tokens: Option<u32>,
     /// How requests speculate; `None`, the default: they do not. Those of a model with recurrent state never do.
     pub speculation: Option<Speculation>,
     /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
@@ -58,6 +60,7 @@ impl Default for ServeOptions {
         ServeOptions {
             sampling: default_sampling(),
             seed: None,
+            max_tokens: None,
             speculation: None,
             template_arguments: TemplateArguments::new(),
             model_name: None,

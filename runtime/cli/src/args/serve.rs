@@ -44,6 +44,12 @@ pub struct ServeArgs {
     /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+    /// Context of all sequences together, as llama-server counts it: each gets its --parallel-th part
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), conflicts_with = "ctx", help_heading = MEMORY, hide_short_help = true)]
+    pub ctx_size: Option<u32>,
+    /// Most tokens of an answer; a request may ask for fewer; -1: as many as the context holds
+    #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = answer_limit, help_heading = SAMPLING, hide_short_help = true)]
+    pub n_predict: i32,
     /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub kv_tokens: Option<u32>,
@@ -77,11 +83,14 @@ pub struct ServeArgs {
     /// Answer /v1/rerank, by how likely the model says that a document answers the query
     #[arg(long, visible_alias = "rerank", help_heading = ACCESS, hide_short_help = true)]
     pub reranking: bool,
+    /// Answer /slots (the default)
+    #[arg(long, overrides_with = "no_slots", help_heading = ACCESS, hide_short_help = true)]
+    pub slots: bool,
     /// Do not answer /slots
-    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, overrides_with = "slots", help_heading = ACCESS, hide_short_help = true)]
     pub no_slots: bool,
     /// No chat page at /
-    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, visible_alias = "no-ui", help_heading = ACCESS, hide_short_help = true)]
     pub no_webui: bool,
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
@@ -101,8 +110,8 @@ pub struct ServeArgs {
     /// Name or address that requests may have in their Host header, beside localhost and --host; *: any; repeatable
     #[arg(long, value_name = "NAME", help_heading = ACCESS, hide_short_help = true)]
     pub allowed_host: Vec<String>,
-    /// Origin, such as https://chat.example, whose pages may use the server in a browser; *: any; repeatable
-    #[arg(long, value_name = "ORIGIN", help_heading = ACCESS, hide_short_help = true)]
+    /// Origin, such as https://chat.example, whose pages may use the server in a browser; *: any; repeatable, and a list with commas
+    #[arg(long, visible_alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
     /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
     #[arg(long, help_heading = ACCESS, hide_short_help = true, conflicts_with_all = ["models", "models_dir"])]
@@ -131,6 +140,18 @@ pub enum PoolingOption {
     None,
 }
 
+impl ServeArgs {
+    /// Context of each sequence in tokens, by either option; `None`: neither was given.
+    pub fn context_tokens(&self) -> Option<u32> {
+        self.ctx.or(self.ctx_size.map(|all| (all / self.parallel).max(1)))
+    }
+
+    /// Most tokens of an answer; `None`: as many as the context holds.
+    pub fn max_tokens(&self) -> Option<u32> {
+        u32::try_from(self.n_predict).ok()
+    }
+}
+
 impl PoolingOption {
     /// The server's word for it.
     pub fn pooling(self) -> Pooling {
@@ -143,10 +164,53 @@ impl PoolingOption {
     }
 }
 
+/// Tokens of an answer, or -1.
+fn answer_limit(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(limit) if limit == -1 || limit > 0 => Ok(limit),
+        _ => Err("expected 1 token or more, or -1 for as many as the context holds".to_owned()),
+    }
+}
+
 /// `NAME=MODEL`.
 fn named_model(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, model)) if !name.is_empty() && !model.is_empty() => Ok((name.to_owned(), model.into())),
         _ => Err("expected NAME=MODEL, such as small=smol.unicorn".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Args, Command};
+    use super::*;
+
+    fn serve(options: &[&str]) -> Result<ServeArgs, String> {
+        let parsed = Args::try_parse_from([&["unicorn-run", "serve", "m"], options].concat());
+        match parsed.map_err(|error| error.to_string())?.command {
+            Some(Command::Serve(args)) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_of_llama_server_mean_what_they_mean_there() {
+        let args = serve(&["--parallel", "2", "--ctx-size", "513", "--n-predict", "8", "--no-ui"]).unwrap();
+        assert_eq!((args.context_tokens(), args.max_tokens(), args.no_webui), (Some(256), Some(8), true));
+        assert_eq!(serve(&["-c", "512", "--n-predict", "-1"]).unwrap().max_tokens(), None);
+        assert_eq!(serve(&["--cors-origins", "http://a,http://b"]).unwrap().cors, ["http://a", "http://b"]);
+        let slots = |options: &[&str]| serve(options).map(|args| (args.slots, args.no_slots)).unwrap();
+        assert_eq!(slots(&["--no-slots", "--slots"]), (true, false));
+        assert_eq!(slots(&["--slots", "--no-slots"]), (false, true));
+    }
+
+    #[test]
+    fn a_context_is_given_in_one_way_and_an_answer_has_a_token() {
+        assert!(serve(&["--ctx", "8", "--ctx-size", "8"]).unwrap_err().contains("cannot be used with"));
+        for wrong in ["0", "-2", "many"] {
+            assert!(serve(&["--n-predict", wrong]).unwrap_err().contains("expected 1 token or more, or -1"), "{wrong}");
+        }
     }
 }

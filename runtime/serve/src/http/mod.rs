@@ -197,6 +197,8 @@ async fn serve_connection(
             .timer(TokioTimer::new())
             .header_read_timeout(limits.timeout)
             .max_buf_size(MAX_HEAD_BYTES)
+            // Names of headers have no case, but some programs look for them as llama-server writes them.
+            .title_case_headers(true)
             .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
     );
     // What ends a connection early is the client's doing.

@@ -65,7 +65,12 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
 }
 
 fn serving_of(args: &ServeArgs) -> Serving {
-    Serving { load: args.load.clone(), slots: args.parallel, context_tokens: args.ctx, kv_tokens: args.kv_tokens }
+    Serving {
+        load: args.load.clone(),
+        slots: args.parallel,
+        context_tokens: args.context_tokens(),
+        kv_tokens: args.kv_tokens,
+    }
 }
 
 /// Generates until the server is stopped, and shows what it does to `top`.
@@ -89,7 +94,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     let mut addresses = listeners.iter().filter_map(|listener| listener.address().tcp());
     let mut options = ServeOptions::default();
     options.sampling = args.sampling.resolve();
-    options.seed = args.sampling.seed;
+    (options.seed, options.max_tokens) = (args.sampling.seed, args.max_tokens());
     options.speculation = args.speculation.resolve(None)?;
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
@@ -101,7 +106,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     (options.api_keys, options.metrics) = (api_keys, args.metrics);
     options.embeddings = args.embeddings.then(|| args.pooling.pooling());
     options.reranking = args.reranking;
-    (options.slots, options.page) = (!args.no_slots, !args.no_webui);
+    (options.slots, options.page) = (args.slots || !args.no_slots, !args.no_webui);
     Ok((options, listeners))
 }
 
