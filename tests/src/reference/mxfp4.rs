@@ -14,7 +14,7 @@ pub fn stack(blocks: &Tensor, scales: &Tensor) -> Tensor {
     let weight = |expert: usize, input: usize, output: usize| {
         let element = (expert * outputs + output) * inputs + input;
         let byte = blocks.values[element / 2] as u8;
-        let code = if element % 2 == 0 { byte & 15 } else { byte >> 4 };
+        let code = if element.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
         let magnitude = E2M1[usize::from(code & 7)] * (scales.values[element / 32] - 127.0).exp2();
         if code & 8 == 0 { magnitude } else { -magnitude }
     };
