@@ -1,5 +1,11 @@
 //! What transformers assumes of a family where config.json is silent: one [`FamilyDefaults`] per architecture.
 
+mod gemma;
+mod qwen;
+
+use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
+use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT, QWEN3_MOE, QWEN3_NEXT};
+
 use super::config::{Activation, ExpertNames, QkNorm};
 use super::json::Fields;
 use super::names::FolderLayout;
@@ -352,69 +358,6 @@ const MIXTRAL: FamilyDefaults = FamilyDefaults {
     ..MISTRAL
 };
 
-const QWEN2: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen2ForCausalLM",
-    model_type: "qwen2",
-    vocab_size: 151_936,
-    intermediate_size: 22016,
-    kv_heads: Some(32),
-    max_positions: 32768,
-    windows: Windows::WhenAsked { window: 4096, max_window_layers: 28 },
-    bias: Bias::Qkv,
-    ..LLAMA
-};
-
-const QWEN3: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3ForCausalLM",
-    model_type: "qwen3",
-    head_dim: Some(128),
-    qk_norm: QkNorm::Heads,
-    bias: Bias::AsConfigured,
-    ..QWEN2
-};
-
-const QWEN2_MOE: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen2MoeForCausalLM",
-    model_type: "qwen2_moe",
-    hidden_size: 2048,
-    intermediate_size: 5632,
-    layers: 24,
-    heads: 16,
-    kv_heads: Some(16),
-    experts: Some(ExpertDefaults {
-        count_field: "num_experts",
-        count: 60,
-        chosen: 4,
-        normalized: Normalized::WhenAsked,
-        intermediate_size: Some(1408),
-        shared_intermediate_size: Some(5632),
-        some_layers: true,
-        names: ExpertNames::Qwen,
-    }),
-    ..QWEN2
-};
-
-const QWEN3_MOE: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3MoeForCausalLM",
-    model_type: "qwen3_moe",
-    hidden_size: 2048,
-    intermediate_size: 6144,
-    layers: 24,
-    kv_heads: Some(4),
-    head_dim: None,
-    experts: Some(ExpertDefaults {
-        count_field: "num_experts",
-        count: 128,
-        chosen: 8,
-        normalized: Normalized::WhenAsked,
-        intermediate_size: Some(768),
-        shared_intermediate_size: None,
-        some_layers: true,
-        names: ExpertNames::Qwen,
-    }),
-    ..QWEN3
-};
-
 const OLMOE: FamilyDefaults = FamilyDefaults {
     architecture: "OlmoeForCausalLM",
     model_type: "olmoe",
@@ -524,84 +467,6 @@ const GRANITE4: FamilyDefaults = FamilyDefaults {
     ..GRANITE
 };
 
-const GEMMA2: FamilyDefaults = FamilyDefaults {
-    architecture: "Gemma2ForCausalLM",
-    model_type: "gemma2",
-    vocab_size: 256_000,
-    hidden_size: 2304,
-    intermediate_size: 9216,
-    layers: 26,
-    heads: 8,
-    kv_heads: Some(4),
-    head_dim: Some(256),
-    max_positions: 8192,
-    tied_embeddings: true,
-    windows: Windows::Alternating { window: 4096, pattern: 2 },
-    post_norms: true,
-    activation_field: "hidden_activation",
-    activation: Activation::GeluTanh,
-    gemma: Some(GemmaDefaults {
-        norms_add_one: true,
-        query_pre_attn_scalar: 256.0,
-        attention_softcap: Some(50.0),
-        final_softcap: Some(30.0),
-    }),
-    ..LLAMA
-};
-
-const GEMMA3_TEXT: FamilyDefaults = FamilyDefaults {
-    architecture: "Gemma3ForCausalLM",
-    model_type: "gemma3_text",
-    vocab_size: 262_208,
-    max_positions: 131_072,
-    rope_theta: 1_000_000.0,
-    local_rope_theta: Some(10_000.0),
-    windows: Windows::Alternating { window: 4096, pattern: 6 },
-    qk_norm: QkNorm::Heads,
-    gemma: Some(GemmaDefaults {
-        norms_add_one: true,
-        query_pre_attn_scalar: 256.0,
-        attention_softcap: None,
-        final_softcap: None,
-    }),
-    ..GEMMA2
-};
-
-const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
-    architecture: "Gemma3ForConditionalGeneration",
-    model_type: "gemma3",
-    text_models: &[&GEMMA3_TEXT],
-    ..GEMMA3_TEXT
-};
-
-const GEMMA4_TEXT: FamilyDefaults = FamilyDefaults {
-    architecture: "Gemma4ForCausalLM",
-    model_type: "gemma4_text",
-    vocab_size: 262_144,
-    layers: 30,
-    max_positions: 131_072,
-    local_rope_theta: Some(10_000.0),
-    partial_rotary: Some(1.0),
-    windows: Windows::Alternating { window: 512, pattern: 6 },
-    bias: Bias::AttentionAsConfigured,
-    gemma: Some(GemmaDefaults {
-        norms_add_one: false,
-        // Scores are the products themselves.
-        query_pre_attn_scalar: 1.0,
-        attention_softcap: None,
-        final_softcap: None,
-    }),
-    full_heads: Some(FullHeadDefaults { head_dim: 512, rotated_share: 0.25 }),
-    ..GEMMA3_TEXT
-};
-
-const GEMMA4_MULTIMODAL: FamilyDefaults = FamilyDefaults {
-    architecture: "Gemma4ForConditionalGeneration",
-    model_type: "gemma4",
-    text_models: &[&GEMMA4_TEXT],
-    ..GEMMA4_TEXT
-};
-
 const PHI3: FamilyDefaults = FamilyDefaults {
     architecture: "Phi3ForCausalLM",
     model_type: "phi3",
@@ -632,80 +497,4 @@ const SMOLLM3: FamilyDefaults = FamilyDefaults {
     windows: Windows::Unrotated,
     rotated: Rotated::AllBut(4),
     ..LLAMA
-};
-
-const DELTA: DeltaDefaults =
-    DeltaDefaults { key_heads: 16, value_heads: 32, head_dim: 128, taps: 4, attention_interval: 4 };
-
-const QWEN3_NEXT: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3NextForCausalLM",
-    model_type: "qwen3_next",
-    hidden_size: 2048,
-    intermediate_size: 5632,
-    layers: 48,
-    heads: 16,
-    kv_heads: Some(2),
-    head_dim: Some(256),
-    partial_rotary: Some(0.25),
-    windows: Windows::Never,
-    bias: Bias::Never,
-    experts: Some(ExpertDefaults {
-        count_field: "num_experts",
-        count: 512,
-        chosen: 10,
-        normalized: Normalized::UnlessForbidden,
-        intermediate_size: Some(512),
-        shared_intermediate_size: Some(512),
-        some_layers: true,
-        names: ExpertNames::Qwen,
-    }),
-    folder: FolderLayout::Qwen3Next,
-    delta: Some(DELTA),
-    ..QWEN3
-};
-
-const QWEN3_5_TEXT: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3_5ForCausalLM",
-    model_type: "qwen3_5_text",
-    vocab_size: 248_320,
-    hidden_size: 4096,
-    intermediate_size: 12_288,
-    layers: 32,
-    kv_heads: Some(4),
-    experts: None,
-    folder: FolderLayout::Qwen3_5,
-    ..QWEN3_NEXT
-};
-
-const QWEN3_5: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3_5ForConditionalGeneration",
-    model_type: "qwen3_5",
-    text_models: &[&QWEN3_5_TEXT],
-    ..QWEN3_5_TEXT
-};
-
-const QWEN3_5_MOE_TEXT: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3_5MoeForCausalLM",
-    model_type: "qwen3_5_moe_text",
-    vocab_size: 248_320,
-    layers: 40,
-    experts: Some(ExpertDefaults {
-        count_field: "num_experts",
-        count: 256,
-        chosen: 8,
-        normalized: Normalized::Always,
-        intermediate_size: Some(512),
-        shared_intermediate_size: Some(512),
-        some_layers: false,
-        names: ExpertNames::Qwen,
-    }),
-    folder: FolderLayout::Qwen3_5,
-    ..QWEN3_NEXT
-};
-
-const QWEN3_5_MOE: FamilyDefaults = FamilyDefaults {
-    architecture: "Qwen3_5MoeForConditionalGeneration",
-    model_type: "qwen3_5_moe",
-    text_models: &[&QWEN3_5_MOE_TEXT],
-    ..QWEN3_5_MOE_TEXT
 };
