@@ -80,8 +80,8 @@ fn integer_targets() -> Vec<Target> {
 /// A target with matrix units as the device has them, if it has any.
 fn matrix_target() -> Option<Target> {
     let mut target = targets().pop().expect("a target with subgroups");
-    // Room for the tiles of every target.
-    (target.workgroup_invocations, target.shared_memory_bytes) = (256, 32 << 10);
+    // Room for the tiles of every target: heads of 256 elements take more than 32 KiB where a tile has many rows.
+    (target.workgroup_invocations, target.shared_memory_bytes) = (256, device().shared_memory_bytes as usize);
     target.matrix = Some(device_matrices()?);
     Some(target)
 }
