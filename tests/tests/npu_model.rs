@@ -126,7 +126,7 @@ fn a_draft_decodes_on_the_npu() {
         let error = relative_error(&Reference::open(exported.path()).logits(&ids), &found);
         println!("{name}: {products} products of a token on the NPU, relative error {error:.4}");
         assert!(error <= NPU_TOLERANCE, "{name}: relative error {error}, at most {NPU_TOLERANCE}");
-        // The prompt is the GPU's; each further token is decoded on the NPU, a few of them perhaps in vain.
+        // The GPU computes the prompt, the NPU each further token; steps that run ahead of the host may be discarded.
         let before = simulator.runs();
         assert_eq!(greedy(&model, &prompt(name), count).unwrap().len(), 4);
         let decoded = simulator.runs() - before;

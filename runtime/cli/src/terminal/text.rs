@@ -22,7 +22,8 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     text.split('\n').enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn broken(line: &str, columns: usize, indent: usize) -> String {
+/// One line as several of less than `columns` columns each, where no word is longer; `indent` columns precede it.
+pub fn broken(line: &str, columns: usize, indent: usize) -> String {
     let (mut written, mut column) = (String::with_capacity(line.len()), indent);
     for word in line.split_inclusive(' ') {
         let width = word.trim_end().width();

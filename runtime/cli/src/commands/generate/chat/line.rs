@@ -1,5 +1,9 @@
 //! What a typed line means: a message, or a command. Pure.
 
+use strsim::osa_distance;
+
+use crate::terminal::text::broken;
+
 /// A line typed in a chat.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'l> {
@@ -199,33 +203,12 @@ fn set(setting: &str) -> Result<Line<'_>, String> {
 fn unknown_command(name: &str) -> String {
     let all = || COMMANDS.iter().map(|command| command.name);
     let mut begun = all().filter(|known| known.starts_with(name) || name.starts_with(known));
-    let mut mistyped = all().filter(|known| edits(known, name) <= 1);
+    let mut mistyped = all().filter(|known| osa_distance(known, name) <= 1);
     let one = |similar: &mut dyn Iterator<Item = &'static str>| similar.next().filter(|_| similar.next().is_none());
     match one(&mut begun).or_else(|| one(&mut mistyped)) {
         Some(known) if name.len() > 1 => format!("unknown command {name}: did you mean {known}?"),
         _ => format!("unknown command {name}: /? lists the commands; a space before it makes it a message"),
     }
-}
-
-/// Fewest letters to insert, delete, replace, or exchange with their neighbour, that make `one` of `other` (optimal string alignment).
-fn edits(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut before_last: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
-    for (row, letter) in one.iter().enumerate() {
-        let mut current = vec![row + 1];
-        for (column, found) in other.iter().enumerate() {
-            let replaced = last[column] + usize::from(letter != found);
-            let mut fewest = replaced.min(last[column + 1] + 1).min(current[column] + 1);
-            let exchanged = row > 0 && column > 0 && *letter == other[column - 1] && one[row - 1] == *found;
-            if exchanged {
-                fewest = fewest.min(before_last[column - 1] + 1);
-            }
-            current.push(fewest);
-        }
-        before_last = std::mem::replace(&mut last, current);
-    }
-    last[other.len()]
 }
 
 /// The line that [`Line::parse`] reads as the message `text`.
@@ -251,7 +234,7 @@ pub fn help_text(topic: Help, columns: usize) -> String {
     let mut text = table(&rows, columns);
     if topic == Help::Commands {
         let more = "Text between two \"\"\" may have several lines. A line that begins with a path is a message.";
-        text += &format!("\n{}\n", broken(more, columns).join("\n"));
+        text += &format!("\n{}\n", lines_of(more, columns).join("\n"));
     }
     text
 }
@@ -262,7 +245,7 @@ fn table(rows: &[(String, &str)], columns: usize) -> String {
     let mut text = String::new();
     for (name, help) in rows {
         let mut name = name.as_str();
-        for line in broken(help, columns.saturating_sub(width + 2)) {
+        for line in lines_of(help, columns.saturating_sub(width + 2)) {
             text += &format!("{name:<width$}  {line}\n");
             name = "";
         }
@@ -270,24 +253,14 @@ fn table(rows: &[(String, &str)], columns: usize) -> String {
     text
 }
 
-/// Narrower than this, lines are left as they are.
+/// Narrower than this, text is left as it is.
 const MIN_COLUMNS: usize = 15;
 
-/// Lines of less than `columns` columns, where no word is longer.
-fn broken(text: &str, columns: usize) -> Vec<String> {
+fn lines_of(text: &str, columns: usize) -> Vec<String> {
     if columns < MIN_COLUMNS {
         return vec![text.to_owned()];
     }
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
-        match line.is_empty() {
-            true => line.push_str(word),
-            false if line.chars().count() + 1 + word.chars().count() < columns => *line += &format!(" {word}"),
-            false => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    broken(text, columns, 0).lines().map(str::to_owned).collect()
 }
 
 const SET_HELP: [(&str, &str); 10] = [
@@ -490,10 +463,6 @@ mod tests {
             assert_eq!(parse(typed).unwrap_err(), format!("unknown command {typed}: did you mean {meant}?"));
         }
         assert!(parse("/shame").unwrap_err().contains("/? lists"));
-        assert_eq!(
-            [edits("show", "show"), edits("show", "hsow"), edits("", "abc"), edits("kitten", "sitting")],
-            [0, 1, 3, 3]
-        );
     }
 
     #[test]
