@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed as `delta_net` says, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed as `delta_net` says, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "granite": gguf.MODEL_ARCH.GRANITE,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "lfm2": gguf.MODEL_ARCH.LFM2,
     "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
@@ -54,13 +55,20 @@ def write(name):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    is_lfm2 = config["model_type"] == "lfm2"
+    writer.add_feed_forward_length(lfm2_feed_forward(config) if is_lfm2 else config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    if is_lfm2:
+        # A layer without heads of keys has a convolution.
+        attention = config["full_attn_idxs"]
+        writer.add_head_count_kv([config["num_key_value_heads"] * (layer in attention) for layer in range(config["num_hidden_layers"])])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+    else:
+        writer.add_head_count_kv(config["num_key_value_heads"])
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(config.get("norm_eps") or config["rms_norm_eps"])
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     writer.add_rope_freq_base(config.get("rope_theta") or rope["rope_theta"])
     add_scaling(writer, rope)
@@ -108,18 +116,26 @@ def write(name):
             target = f"blk.{source.split('.')[2]}.{GLM4_NORMS[norm]}.weight"
         assert target, f"{source} has no name in GGUF"
         values = tensor.float().numpy()
+        if source.endswith("conv.conv.weight"):
+            values = values.squeeze(1)
         if values.ndim == 2 and values.shape[0] == 1:
             values = values[0]
         if tensor.dtype == torch.uint8:
             kind = gguf.GGMLQuantizationType.MXFP4
             writer.add_tensor(target, tensor.contiguous().numpy(), raw_dtype=kind)
             continue
-        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or source.endswith(("bias", "conv1d.weight")) else gguf.GGMLQuantizationType.BF16
+        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or source.endswith(("bias", "conv1d.weight", "conv.conv.weight")) else gguf.GGMLQuantizationType.BF16
         writer.add_tensor(target, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def lfm2_feed_forward(config):
+    """Two thirds of what is written, times a factor, rounded up."""
+    size = int(config["block_ffn_dim_multiplier"] * (2 * config["intermediate_size"] // 3))
+    return -(-size // config["block_multiple_of"]) * config["block_multiple_of"]
 
 
 def add_scaling(writer, rope):

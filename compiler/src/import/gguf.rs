@@ -229,4 +229,44 @@ mod tests {
         assert_eq!(config.ropes[config.layers[0].rope.expect("it is rotated")].inv_freq, [1.0, 0.01]);
         assert_eq!(checkpoint.config_json["rope_scaling"]["factor"], 8.0);
     }
+
+    /// A layer with a convolution in the place of attention.
+    fn lfm2() -> TestFile {
+        let mut file = TestFile::model("lfm2");
+        for part in ["blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output", "output_norm", "output"] {
+            file.remove_tensor(&format!("{part}.weight"));
+        }
+        file.add_f32_tensor("token_embd_norm.weight", vec![8]);
+        file.add_f32_tensor("blk.0.shortconv.conv.weight", vec![3, 8]);
+        file.add_f32_tensor("blk.0.shortconv.in_proj.weight", vec![8, 24]);
+        file.add_f32_tensor("blk.0.shortconv.out_proj.weight", vec![8, 8]);
+        file.set("lfm2.attention.head_count_kv", TestValue::Integers(&[0]));
+        file.set("lfm2.shortconv.l_cache", TestValue::U32(3));
+        file
+    }
+
+    #[test]
+    fn an_lfm2_layer_without_heads_of_keys_has_a_convolution() {
+        let checkpoint = opened(&lfm2());
+        let config = &checkpoint.config;
+        assert_eq!((config.short_conv_taps, config.layers[0].is_recurrent), (Some(3), true));
+        assert_eq!((config.intermediate_size, config.rms_norm_eps, config.tied_embeddings), (16, 1e-5, true));
+        assert_eq!(checkpoint.tensors["layers.0.conv.conv.weight"].cols, 3);
+        assert_eq!(checkpoint.tensors["norm.weight"].cols, 8);
+        assert_eq!(checkpoint.config_json["layer_types"][0], "conv");
+    }
+
+    #[test]
+    fn heads_of_keys_that_no_layer_can_have_are_refused() {
+        for (heads, expected) in [
+            (TestValue::Integers(&[0, 1]), "head_count_kv has 2 elements, expected one for each of 1 layers"),
+            (TestValue::Integers(&[-1]), "head_count_kv has an element that is no whole number from 0 on"),
+            (TestValue::Floats(&[1.0]), "head_count_kv has an element that is no whole number from 0 on"),
+        ] {
+            let mut file = lfm2();
+            file.set("lfm2.attention.head_count_kv", heads);
+            let error = parse(Path::new("x.gguf"), &file.bytes()).err().expect("it is refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 }

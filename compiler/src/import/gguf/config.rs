@@ -33,12 +33,13 @@ pub enum Architecture {
     Glm4,
     GptOss,
     Granite,
+    Lfm2,
     /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
     Mistral3,
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 18] = [
+const ARCHITECTURES: [(&str, Architecture); 19] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -55,6 +56,7 @@ const ARCHITECTURES: [(&str, Architecture); 18] = [
     ("glm4", Architecture::Glm4),
     ("gpt-oss", Architecture::GptOss),
     ("granite", Architecture::Granite),
+    ("lfm2", Architecture::Lfm2),
     ("mistral3", Architecture::Mistral3),
     ("phi3", Architecture::Phi3),
 ];
@@ -134,6 +136,7 @@ impl Architecture {
             Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
             Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
             Architecture::Granite => ("GraniteForCausalLM", "granite"),
+            Architecture::Lfm2 => ("Lfm2ForCausalLM", "lfm2"),
             Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
         }
@@ -210,6 +213,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         })),
         Architecture::GptOss => gpt_oss_fields(&keys, &sizes)?,
         Architecture::Granite => granite_fields(&keys)?,
+        Architecture::Lfm2 => lfm2_fields(&keys, &sizes)?,
         Architecture::Mistral3 => mistral3_fields(&keys, &mut config)?,
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
     };
@@ -346,6 +350,25 @@ fn granite_fields(keys: &Keys) -> Result<Map<String, Json>> {
     Ok(fields)
 }
 
+/// A layer without heads of keys has a convolution. The length of the feed-forward is the one that the folder's factors make.
+fn lfm2_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    if keys.size("attention.sliding_window")?.is_some() {
+        return Err(CompileError::Unsupported {
+            what: keys.name("attention.sliding_window"),
+            detail: "layers of an LFM2 of text see all tokens".to_string(),
+        });
+    }
+    let kv_heads = keys.of_layers("attention.head_count_kv", sizes.layers)?;
+    let kind = |kv_heads: &usize| if *kv_heads == 0 { "conv" } else { "full_attention" };
+    Ok(object(json!({
+        "norm_eps": keys.required_decimal("attention.layer_norm_rms_epsilon")?,
+        "conv_L_cache": keys.required_size("shortconv.l_cache")?,
+        "conv_bias": false,
+        "block_auto_adjust_ff_dim": false,
+        "layer_types": kv_heads.iter().map(kind).collect::<Vec<_>>(),
+    })))
+}
+
 /// Its rotary embedding is written as transformers 5 has it, whose class takes no other form.
 fn mistral3_fields(keys: &Keys, config: &mut Map<String, Json>) -> Result<Map<String, Json>> {
     let mut rope = match config.remove("rope_scaling") {
@@ -435,7 +458,10 @@ impl Sizes {
             return Err(keys.gguf.malformed(format!("{key} is {layers}, expected more than {of_them}, {further}")));
         };
         let heads = keys.required_size("attention.head_count")?;
-        let kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(heads);
+        let kv_heads = match keys.architecture {
+            Architecture::Lfm2 => keys.kv_heads_of_attention(layers)?.unwrap_or(heads),
+            _ => keys.size("attention.head_count_kv")?.unwrap_or(heads),
+        };
         let head_dim = keys.size("attention.key_length")?.unwrap_or(hidden / heads);
         let value_dim = keys.size("attention.value_length")?.unwrap_or(head_dim);
         if value_dim != head_dim {
@@ -469,6 +495,40 @@ impl Keys<'_> {
             });
         }
         Ok(self.gguf.unsigned(&key)?.filter(|size| *size > 0))
+    }
+
+    /// A number a layer, from an array or from one number for all; 0 is a number here.
+    fn of_layers(&self, key: &str, layers: usize) -> Result<Vec<usize>> {
+        let name = self.name(key);
+        let Some(Value::Array(array)) = self.gguf.value(&name) else {
+            let number = self.gguf.require(&name, self.gguf.unsigned(&name)?)?;
+            return Ok(vec![number; layers]);
+        };
+        if array.len() != layers {
+            let found = array.len();
+            return Err(self
+                .gguf
+                .malformed(format!("{name} has {found} elements, expected one for each of {layers} layers")));
+        }
+        let number = |value: Value| value.as_unsigned().and_then(|value| value.try_into().ok());
+        let numbers: Option<Vec<usize>> = array.values().map(number).collect();
+        numbers.ok_or_else(|| self.gguf.malformed(format!("{name} has an element that is no whole number from 0 on")))
+    }
+
+    /// Heads of keys of the layers that have any.
+    fn kv_heads_of_attention(&self, layers: usize) -> Result<Option<usize>> {
+        let key = "attention.head_count_kv";
+        let mut found = self.of_layers(key, layers)?;
+        found.retain(|heads| *heads > 0);
+        found.dedup();
+        match found[..] {
+            [] => Ok(None),
+            [heads] => Ok(Some(heads)),
+            _ => Err(CompileError::Unsupported {
+                what: format!("{} of {found:?}", self.name(key)),
+                detail: "expected one number for all layers with attention".to_string(),
+            }),
+        }
     }
 
     /// A float as people write it: 1e-5, not the 9.999999747378752e-6 that an f32 holds.

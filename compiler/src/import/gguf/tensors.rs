@@ -84,6 +84,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
+            "norm.weight" if architecture == Architecture::Lfm2 => "token_embd_norm.weight".to_string(),
             "norm.weight" => "output_norm.weight".to_string(),
             "lm_head.weight" => "output.weight".to_string(),
             _ => unreachable!("{canonical} is no canonical name"),
@@ -178,6 +179,9 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "self_attn.o_proj" => "attn_output",
         "self_attn.q_norm" => "attn_q_norm",
         "self_attn.k_norm" => "attn_k_norm",
+        "conv.conv" => "shortconv.conv",
+        "conv.in_proj" => "shortconv.in_proj",
+        "conv.out_proj" => "shortconv.out_proj",
         "mlp.gate_proj" => "ffn_gate",
         "mlp.up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",
